@@ -1,5 +1,5 @@
 # Two commands: `make demo` sets everything up and runs the main job; `make test` runs every test.
-# Others: build, install, bench, seeds, tidy.
+# Others: build, install, deb, bench, seeds, tidy.
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -9,7 +9,7 @@ CONFIRM ?=
 RESULTS ?= bench-results
 CARGO   ?= cargo
 
-.PHONY: demo test build install bench seeds tidy setup clean
+.PHONY: demo test build install deb bench lab seeds tidy setup clean
 
 demo: setup build
 	@DEVICES="$(DEVICES)" KEEP="$(KEEP)" CONFIRM="$(CONFIRM)" scripts/demo.sh
@@ -27,8 +27,13 @@ setup:
 install: build
 	install -D -m 755 target/release/braid $(DESTDIR)$(PREFIX)/bin/braid
 	install -d $(DESTDIR)/sbin
-	for name in mount.braid mount.fuse.braid umount.braid umount.fuse.braid; do \
+	for name in mount.braid mount.fuse.braid umount.braid umount.fuse.braid fsck.braid mkfs.braid; do \
 	  ln -sf $(PREFIX)/bin/braid $(DESTDIR)/sbin/$$name; done
+
+# A Debian package in target/debian.
+deb: setup build
+	@mkdir -p target/debian
+	@scripts/deb.sh target/release/braid target/debian
 
 bench: setup build
 	@scripts/bench.sh $(RESULTS)
@@ -36,6 +41,10 @@ bench: setup build
 # The founding documents' experiments: about twelve minutes, 18 at most (WITHIN=SECONDS).
 seeds: setup build
 	@scripts/seeds.sh $(RESULTS)
+
+# A real kernel's NFS client against an export (scripts/lab/README.md).
+lab: setup build
+	@scripts/lab/run.sh
 
 tidy:
 	$(CARGO) run -q --locked -p xtask -- tidy

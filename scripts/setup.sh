@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building, testing and the demo need and this machine lacks.
+# Installs what building, testing, packaging and the demo need and this machine lacks: Debian packages, and cargo-deb.
 set -euo pipefail
 
 declare -A package_of=(
@@ -7,6 +7,8 @@ declare -A package_of=(
   [mkfs.ext4]=e2fsprogs [mkfs.btrfs]=btrfs-progs
   [git]=git [iscsi-test-cu]=libiscsi-bin [sqlite3]=sqlite3 [python3]=python3 [tar]=tar [flock]=util-linux
   [etcd]=etcd-server [chromium]=chromium [ip]=iproute2 [setfacl]=acl [nsenter]=util-linux
+  [lintian]=lintian [mmdebstrap]=mmdebstrap [dpkg-shlibdeps]=dpkg-dev [systemd-analyze]=systemd
+  [ganesha.nfsd]=nfs-ganesha [nfs-cp]=libnfs-utils
 )
 missing=()
 for command in "${!package_of[@]}"; do
@@ -15,6 +17,14 @@ done
 [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 # Loaded when an iscsi:// device is opened.
 PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep libiscsi.so.7 >/dev/null || missing+=(libiscsi7)
+
+# Makes the Debian package. Its own debug build takes half a minute; packing is left to xz.
+if ! "${CARGO:-cargo}" deb --version >/dev/null 2>&1; then
+  echo "installing: cargo-deb"
+  "${CARGO:-cargo}" install -q --locked --debug --no-default-features cargo-deb
+fi
+# The part of NFS-Ganesha that serves mounted file systems is no command.
+compgen -G '/usr/lib/*/ganesha/libfsalvfs.so' >/dev/null || missing+=(nfs-ganesha-vfs)
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 
 echo "installing: ${missing[*]}"
@@ -25,3 +35,7 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 "${sudo[@]}" apt-get update -q >/dev/null
 DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
+# Debian starts a server at once, on the port of NFS; nothing here needs it.
+case " ${missing[*]} " in
+  *" nfs-ganesha "*) if [ -d /run/systemd/system ]; then "${sudo[@]}" systemctl disable -q --now nfs-ganesha || true; fi ;;
+esac

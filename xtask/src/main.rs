@@ -5,6 +5,7 @@
 mod modules;
 mod suites;
 mod tidy;
+mod unsteady;
 mod words;
 
 use std::process::ExitCode;

@@ -3,34 +3,39 @@
 //! Map, bottom up (a module uses only those above it):
 //! ```text
 //!  terminal   what the user sees: sizes, tables, progress
-//!  process    signals, secrets on the command line, notes of this host's mounts, the end of a node's process
+//!  process    limits, signals, secrets on the command line, notes of this host's mounts, the end of a node's process
 //!  pools      from a name, devices and options to a pool and its shape
 //!  control    orders to a mounted node, and who carries them out
+//!  nfs        exports of a mount by NFS-Ganesha, and their supervisor
 //!  commands   the subcommands
 //! ```
 //!
 //! Called as `mount.braid` (from mount(8) and /etc/fstab) it is `braid mount`, as `umount.braid`
-//! `braid unmount`; as `lmdd` or `xdd` it takes their command lines.
+//! `braid unmount`, as `fsck.braid` `braid check`, as `mkfs.braid` `braid create`; as `lmdd` or `xdd` it takes
+//! their command lines.
 
 #![forbid(unsafe_code)]
 
 mod commands;
 mod control;
+mod nfs;
 mod pools;
 mod process;
 mod terminal;
 
-use std::io::IsTerminal;
+use std::ffi::OsString;
+use std::process::ExitCode;
 
-use braid_pool::device::redacted;
-use clap::{Parser, Subcommand};
+use braid_pool::device::{answers, redacted};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::helper::{self, Helper};
 use commands::{
-    add, advise, check, create, dump_label, evacuate, fail, fence, grow, label, locks, mount,
-    nodes, rebalance, remove, replace, scan, scrub, spare, status, target, trim, unmount, version,
+    add, advise, check, completion, create, dump_label, evacuate, export, fail, fence, generate,
+    grow, label, locks, mount, nodes, probe, rebalance, remove, replace, scan, scrub, spare,
+    status, target, trim, unmount, version,
 };
-use process::{guard, secrets};
+use process::{asker, guard, limits, log, secrets};
 use terminal::broken_pipe;
 
 /// One POSIX file system striped over many disks and shared, coherently, by many machines.
@@ -66,6 +71,7 @@ enum Command {
     Scrub(scrub::Args),
     Trim(trim::Args),
     Target(target::Args),
+    Export(export::Args),
     Bench(braid_bench::cli::Args),
     /// lmbench's lmdd: `braid lmdd of=F bs=4m move=500m direct=1`
     Lmdd(braid_bench::compat::Words),
@@ -74,59 +80,88 @@ enum Command {
     Version(version::Args),
     #[command(hide = true)]
     Guard(guard::Args),
+    #[command(hide = true)]
+    Generate(generate::Args),
+    #[command(hide = true)]
+    Asker(asker::Args),
+    #[command(hide = true)]
+    Probe(probe::Args),
 }
 
-fn main() -> std::process::ExitCode {
+fn main() -> ExitCode {
+    limits::lifted(program)
+}
+
+/// All of it, in a thread of its own.
+fn program() -> ExitCode {
+    completion::answer(Cli::command);
     secrets::hide();
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("BRAID_LOG")
-                .unwrap_or_else(|_| "warn".into()),
-        )
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        // It would say them where it could not write.
-        .log_internal_errors(false)
-        .init();
+    log::start(std::env::args_os().nth(1).is_some_and(|word| word == "mount"));
+    answers::ask_by(asker::program);
     broken_pipe::ended_by(ended)
 }
 
 /// Does what the command line says.
-fn ended() -> std::process::ExitCode {
-    let args: Vec<std::ffi::OsString> = std::env::args_os().collect();
+fn ended() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
     if let Some(ended) = braid_bench::compat::from_name(&args) {
         return ended.unwrap_or_else(|e| {
             eprintln!("{}", said(&e));
-            std::process::ExitCode::FAILURE
+            ExitCode::FAILURE
         });
     }
-    let command = match helper::from_name(&args) {
-        Ok(Some(Helper::Mount(args))) => Ok(Command::Mount(args)),
-        Ok(Some(Helper::Unmount(args))) => Ok(Command::Unmount(args)),
-        Ok(None) => Ok(Cli::try_parse_from(args).unwrap_or_else(|e| refused(&e)).command),
-        Err(e) => Err(e),
-    };
-    match command.and_then(run) {
-        Ok(code) => code,
+    let command = match asked_for(&args) {
+        Ok(Some(command)) => command,
+        Ok(None) => return ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("braid: {}", said(&e));
-            std::process::ExitCode::FAILURE
+            return if helper::is_check(&args) { check::MISUSED.into() } else { ExitCode::FAILURE };
         }
-    }
+    };
+    let failure = match command {
+        Command::Check(_) => check::FAILED.into(),
+        _ => ExitCode::FAILURE,
+    };
+    run(command).unwrap_or_else(|e| {
+        eprintln!("braid: {}", said(&e));
+        failure
+    })
+}
+
+/// The command that the words mean; `None`: there is nothing to do.
+fn asked_for(args: &[OsString]) -> anyhow::Result<Option<Command>> {
+    let parsed =
+        |args: &[OsString]| Cli::try_parse_from(args).unwrap_or_else(|e| refused(&e, args)).command;
+    Ok(Some(match helper::from_name(args)? {
+        None => parsed(args),
+        Some(Helper::Mount(args)) => Command::Mount(args),
+        Some(Helper::Unmount(args)) => Command::Unmount(args),
+        Some(Helper::Check(args)) => Command::Check(args),
+        Some(Helper::Create(words)) => {
+            parsed(&[vec!["braid".into(), "create".into()], words].concat())
+        }
+        Some(Helper::Version) => Command::Version(version::Args {}),
+        Some(Helper::NothingToCheck) => return Ok(None),
+    }))
 }
 
 /// Says what is wrong with the command line, and ends.
-fn refused(e: &clap::Error) -> ! {
+fn refused(e: &clap::Error, args: &[OsString]) -> ! {
     let text = e.to_string();
     let shown = redacted(&text);
+    let wrong = e.use_stderr();
+    let of_check = wrong && args.get(1).is_some_and(|word| word == "check");
+    let code = if of_check { check::MISUSED.into() } else { e.exit_code() };
     if shown == text {
-        e.exit();
+        // With its colours, on a terminal.
+        e.print().ok();
+    } else {
+        eprint!("{shown}");
     }
-    eprint!("{shown}");
-    std::process::exit(e.exit_code());
+    std::process::exit(code);
 }
 
-/// An error and its causes, but for what has been said already, and for secrets.
+/// An error and its causes, without what was printed already, and without secrets.
 fn said(e: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in e.chain().map(ToString::to_string).filter(|c| !c.is_empty()) {
@@ -139,7 +174,7 @@ fn said(e: &anyhow::Error) -> String {
     redacted(&text)
 }
 
-fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
+fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Create(a) => create::run(&a),
         Command::Mount(a) => mount::run(&a),
@@ -164,13 +199,17 @@ fn run(command: Command) -> anyhow::Result<std::process::ExitCode> {
         Command::Scrub(a) => scrub::run(&a),
         Command::Trim(a) => trim::run(&a),
         Command::Target(a) => target::run(&a),
-        Command::Bench(a) => braid_bench::cli::run(&a).map(|()| std::process::ExitCode::SUCCESS),
+        Command::Export(a) => export::run(&a),
+        Command::Bench(a) => braid_bench::cli::run(&a).map(|()| ExitCode::SUCCESS),
         Command::Lmdd(words) => braid_bench::compat::lmdd(&words),
         Command::Xdd(words) => braid_bench::compat::xdd(&words),
         Command::Guard(args) => guard::run(&args),
+        Command::Generate(args) => generate::run(&args, Cli::command()),
+        Command::Asker(_) => asker::run(),
+        Command::Probe(args) => probe::run(&args),
         Command::Version(_) => {
             version::run();
-            Ok(std::process::ExitCode::SUCCESS)
+            Ok(ExitCode::SUCCESS)
         }
     }
 }

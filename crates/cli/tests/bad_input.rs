@@ -526,3 +526,44 @@ fn a_loop_device_over_a_file_that_a_node_uses_is_in_use() {
         c.finish();
     }
 }
+
+/// A shell with these limits mounts a pool of one disk: its exit status, and what is said.
+fn mount_limited(limits: &str, disk: &str, dir: &str) -> (Option<i32>, String) {
+    let braid = env!("CARGO_BIN_EXE_braid");
+    let script = format!("ulimit {limits} && exec {braid} mount {disk} {dir}");
+    let out = Command::new("bash").args(["-c", &script]).output().unwrap();
+    (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+#[test]
+fn limits_of_a_shell_are_lifted_and_those_that_would_end_a_node_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let d = Disks::new(1, 256);
+    ok(&d.with(&["create", "p"], &[]));
+    let (disk, dir) = (d.names()[0], d.path("dir"));
+    fs::create_dir(&dir).unwrap();
+    for (limits, name) in [
+        ("-v 400000", "-v"),
+        ("-d 400000", "-d"),
+        ("-t 3600", "-t"),
+        ("-n 100", "-n"),
+        ("-f 100000", "-f"),
+    ] {
+        let (code, said) = mount_limited(limits, disk, &dir);
+        assert_eq!(code, Some(1), "{limits}: {said}");
+        assert!(said.contains(&format!("(ulimit {name})")), "{limits}: {said}");
+        assert!(!said.contains("panic"), "{limits}: {said}");
+    }
+    // What a process may lift itself, and a small stack that it may not.
+    for limits in ["-S -v 400000 -d 400000 -t 3600 -n 100 -f 100000 -s 64", "-s 128"] {
+        let (code, said) = mount_limited(limits, disk, &dir);
+        assert_eq!(code, Some(0), "{limits}: {said}");
+        fs::write(format!("{dir}/f"), vec![7; 120 << 20]).unwrap();
+        fs::File::open(format!("{dir}/f")).unwrap().sync_all().unwrap();
+        fs::remove_file(format!("{dir}/f")).unwrap();
+        ok(&["unmount", &dir]);
+    }
+    assert!(ok(&d.with(&["check"], &[])).contains("clean"));
+}

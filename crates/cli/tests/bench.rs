@@ -103,7 +103,7 @@ fn every_mode_over_paths_measures_writes_a_result_and_cleans_up() {
         format!("bench report {} --html p.html --json all.json --csv all.csv", all.join(" "));
     assert!(good(d, &line).contains("p.html"));
     let page = std::fs::read_to_string(d.join("p.html")).unwrap();
-    assert!(page.matches("<h2>").count() == modes.len() && page.contains("<svg"));
+    assert!(page.matches("<h2 id=").count() == modes.len() && page.contains("<svg"));
     assert!(std::fs::read_to_string(d.join("all.csv")).unwrap().lines().count() > 30);
     refused(d, "bench report p.html", "not a result");
     for input in ["0.json", "./0.json", "a/../0.json"] {
@@ -164,9 +164,8 @@ fn seeds_measure_what_was_asked_for_in_the_directories_that_are_given_a_line_for
     // Ratios are those of the systems, and the page has every cell.
     good(d, "bench report r.json --html p.html --csv r.csv");
     let page = std::fs::read_to_string(d.join("p.html")).unwrap();
-    assert!(
-        page.contains("sweep: read direct: ratio to one") && page.contains("class='experiments'")
-    );
+    assert!(page.contains("read direct: ratio to one"));
+    assert!(page.contains(r#"class="experiments""#));
     assert!(page.matches("S2.1 two streams").count() == 1 + 8);
     for sub in ["a", "b"] {
         assert_eq!(std::fs::read_dir(d.join(sub)).unwrap().count(), 0);
@@ -491,7 +490,7 @@ fn a_directory_that_fills_up_in_the_middle_leaves_the_rows_before_it() {
     assert_eq!(result["rounds"]["ended"], "failed");
     // The page of it says so.
     good(d, "bench report r.json --html p.html");
-    assert!(std::fs::read_to_string(d.join("p.html")).unwrap().contains("ended early"));
+    assert!(std::fs::read_to_string(d.join("p.html")).unwrap().contains("Ended early"));
 }
 
 #[test]

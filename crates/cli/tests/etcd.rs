@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Disks, can_mount, fails, ok, unmount_idle};
+use common::{Cluster, Disks, can_mount, fails, ok, unmount_idle, wait_until};
 use server::Server;
 
 const LINES: u32 = 150;
@@ -113,7 +113,7 @@ fn a_killed_node_is_recovered_although_its_locks_are_in_etcd() {
                 acknowledged.store(n + 1, Ordering::SeqCst);
             }
         });
-        std::thread::sleep(Duration::from_millis(1000));
+        wait_until("files are acknowledged", || acknowledged.load(Ordering::SeqCst) > 3);
         c.kill(0);
         let began = Instant::now();
         fs::write(b.join("d/after"), "alive").unwrap();

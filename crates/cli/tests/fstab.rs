@@ -141,7 +141,7 @@ fn by_a_list_of_devices_and_mount_a_only_once() {
         r#"mount -s --fstab "$fstab" "$mnt"
            [ "$(cat "$mnt/kept")" = kept ]
            if mount -o remount,ro "$mnt" 2>"$mnt/why"; then exit 1; fi
-           grep -q "unmount it" "$mnt/why"
+           grep -q "unmount it and mount it again" "$mnt/why"
            umount "$mnt""#,
     );
     let out = in_namespace(&d, &fstab, r#"mount -f -s --fstab "$fstab" "$mnt"; times_mounted"#);

@@ -7,11 +7,14 @@ mod common;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process_group, test_kill_process_group};
 
 use common::san::San;
 use common::{Cluster, braid, can_mount, ok, sh, unmount_idle, wait_until};
@@ -138,10 +141,16 @@ fn a_storm_of_creations_on_two_nodes_waits_for_no_answer_to_be_taken() {
                 let script = "while :; do for i in 1 2 3 4 5 6 7 8 9; do : > k$i; ls -l > /dev/null 2>&1; rm -f k$i; done; done";
                 while !over.load(Ordering::Relaxed) {
                     let mut sh = Command::new("sh");
-                    let mut child = sh.args(["-c", script]).current_dir(dir).spawn().unwrap();
+                    sh.args(["-c", script]).current_dir(dir).process_group(0);
+                    let mut child = sh.spawn().unwrap();
                     std::thread::sleep(Duration::from_millis(150));
-                    child.kill().unwrap();
+                    // What the shell had started is a process of its own, and may be amid a request.
+                    let group = rustix::process::Pid::from_child(&child);
+                    kill_process_group(group, Signal::KILL).unwrap();
                     child.wait().unwrap();
+                    wait_until("the killed programs end", || {
+                        test_kill_process_group(group) == Err(rustix::io::Errno::SRCH)
+                    });
                 }
             });
         }

@@ -189,7 +189,7 @@ fn metadata_gets_devices_of_its_own_as_told() {
     for (spec, why) in [
         ("metadata=disk1", "take at least 2"),
         ("metadata=disk9,disk1", "no device 'disk9'"),
-        ("metdata=disk1,disk2", "no kind of subpool"),
+        ("metdata=disk1,disk2", "not a kind of subpool"),
     ] {
         let how = ["create", "p", "--force", "--mirror", "2", "--subpools", spec];
         let said = fails(&d.with(&how, &[]));

@@ -140,7 +140,7 @@ fn kill_with_guard(before: &[&str]) {
         drop(victim);
     }
     let log = std::fs::read_to_string(format!("{}.log", c.node(0).display())).unwrap_or_default();
-    println!("{} connections ended", log.matches("nor was its guard left").count());
+    println!("{} connections ended", log.matches("and its guard is gone").count());
     c.finish();
 }
 

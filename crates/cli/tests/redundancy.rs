@@ -28,7 +28,7 @@ fn end(pool: &Pool) {
     // The kernel lets its locks go when the last of its requests has ended.
     let locked = |disk: &PathBuf| {
         let device = FileDevice::open(disk, OpenOptions::default()).unwrap();
-        (0..8).any(|byte| device.byte_locked(byte).unwrap())
+        (0..8).any(|byte| device.abilities().locks.byte_locked(byte).unwrap())
     };
     wait_until("its locks are gone", || !pool.disks.paths.iter().any(locked));
 }
@@ -113,7 +113,7 @@ fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     });
     assert_eq!(sums(&m.dir.join("tree")), written);
     let said = ok(&["status", m.dir()]);
-    assert!(said.contains("disk0) has failed, and nothing stands on it"), "{said}");
+    assert!(said.contains("disk0) has failed and holds no data"), "{said}");
     let said = ok(&["scrub", m.dir()]);
     assert!(said.contains("0 B healed"), "{said}");
     unmount_idle(&m.dir);

@@ -71,6 +71,19 @@ fn the_page_is_drawn_says_values_and_asks_the_network_for_nothing() {
         );
         assert_eq!(browser.value(&plotted), true, "{expected} of plot {plot}");
     }
+    // On a screen and on a telephone nothing is too small to read, nor wider than the page.
+    let fonts = "Math.min(...[...document.querySelectorAll('body *')].map(e => \
+                 parseFloat(getComputedStyle(e).fontSize)))";
+    let scales = "Math.min(...[...document.querySelectorAll('svg.plot')]\
+                  .map(s => s.getBoundingClientRect().width / s.viewBox.baseVal.width))";
+    let fits = "document.documentElement.scrollWidth <= window.innerWidth";
+    for width in [1280, 400] {
+        browser.resize(width);
+        assert!(browser.value(fonts).as_f64() >= Some(12.0), "text at {width}");
+        assert!(browser.value(scales).as_f64() >= Some(0.99), "plots at {width}");
+        assert_eq!(browser.value(fits), true, "the page at {width}");
+    }
+    browser.resize(1280);
     browser.point_at("document.querySelector('h1')");
     assert_eq!(browser.value(shown), "");
     assert_eq!(browser.requested, [format!("file://{}", html.display())]);

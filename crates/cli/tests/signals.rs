@@ -165,7 +165,7 @@ fn ends(child: &mut Child, what: &str) -> ExitStatus {
         if let Some(status) = child.try_wait().unwrap() {
             return status;
         }
-        let late = start.elapsed() > Duration::from_secs(20);
+        let late = start.elapsed() > Duration::from_mins(1);
         assert!(!late, "{what} does not end: {}", state_of(child.id()));
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -236,8 +236,10 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
     if !can_mount() {
         return;
     }
-    let cluster = Cluster::new(1, 256, 2);
-    let (a, b) = (cluster.node(0).to_owned(), cluster.node(1).to_owned());
+    let mut cluster = Cluster::new(1, 256, 0);
+    // The first one may be silent for longer than this test takes: nobody ends it.
+    let a = cluster.mount(&["io_timeout=300"]);
+    let b = cluster.mount(&[]);
     // Everything is the first node's, down to the root.
     sh(&format!(
         "cd {}; for n in 1 2 3 4 5 6 7; do mkdir d$n; echo old > d$n/file; done
@@ -293,7 +295,7 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
     for dir in [&a, &b] {
         let start = Instant::now();
         ok(&["status", dir.to_str().unwrap()]);
-        assert!(start.elapsed() < Duration::from_secs(10), "status: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(18), "status: {:?}", start.elapsed());
     }
     assert!(patient.lasts(), "a signal that it catches ended its wait");
     drop(stopped);

@@ -95,11 +95,17 @@ fn together(devices: &[Arc<dyn Device>]) -> Result<(), DeviceError> {
     for (size, depth) in [(1 << 20, 1), (4 << 20, 1), (4 << 20, 4)] {
         for write in [true, false] {
             let of = |step| striped(devices, (size, depth, 256 << 20), step, write);
-            let before =
-                devices[0].counters().map(braid_device::IoCounters::now).unwrap_or_default();
+            let before = devices[0]
+                .abilities()
+                .counters
+                .map(braid_device::IoCounters::now)
+                .unwrap_or_default();
             let joined = of(1)?;
-            let after =
-                devices[0].counters().map(braid_device::IoCounters::now).unwrap_or_default();
+            let after = devices[0]
+                .abilities()
+                .counters
+                .map(braid_device::IoCounters::now)
+                .unwrap_or_default();
             let issued = after.since(&before);
             let (mut ratios, mut rates) = (Vec::new(), vec![joined]);
             for round in 0..ROUNDS {

@@ -1,206 +1,136 @@
-//! A command to a descriptor that the kernel keeps until it has something to say, in memory that is
-//! lent to it with the command: `IORING_OP_URING_CMD` with submissions of 128 bytes.
-//!
-//! ```text
-//!           send            wait (completed)
-//!  ours ----------> lent -------------------> ours
-//! ```
-//!
-//! Invariant: while a command is out, the memory is the kernel's, and nobody here can see it.
+//! What a device is asked to do, and what comes of it.
 
-use std::io;
-use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use braid_format::Bytes;
 
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
-
-use crate::HugeBuf;
-
-/// Entries of the submission queue; there is never more than one command.
-const ENTRIES: u32 = 2;
-/// Bytes of a command's own.
-const COMMAND: usize = 80;
-/// Where `len` stands in a submission.
-const LEN_AT: usize = 24;
-const _: () = assert!(size_of::<squeue::Entry128>() == 128);
-
-/// One command at a time, with two pieces of memory, on a ring of the thread that made it.
-pub struct CommandRing {
-    ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    target: Arc<OwnedFd>,
-    memory: ManuallyDrop<HugeBuf>,
-    /// As the kernel is told, which may look at any time while a command is out.
-    pieces: Box<[libc::iovec; 2]>,
-    lent: bool,
-    /// A ring is bound to its thread (`SINGLE_ISSUER`).
-    _thread: PhantomData<*const ()>,
-}
-impl std::fmt::Debug for CommandRing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CommandRing").field("lent", &self.lent).finish_non_exhaustive()
-    }
+/// What a device is asked to do with the whole sectors from some place on.
+#[derive(Debug)]
+pub enum Command<'a> {
+    /// Fill this memory. A sector being written at the same time may read half old, half new, on files
+    /// even when it is written by a compare-and-write. After an error the memory may hold anything.
+    Read(&'a mut [u8]),
+    /// Write this memory; complete, not durable. After an error any of the sectors may be old, new, or
+    /// (without power) torn.
+    Write(&'a [u8]),
+    /// Make writes that completed before durable; the place means nothing. A failure poisons the
+    /// handle: later writes and flushes are refused.
+    Flush,
+    /// Write one sector if what stands there is as expected; atomic among all openers on this host (and
+    /// on all hosts where the device itself has the command). Complete, not durable. After an error of
+    /// the system it is not known whether `new` stands.
+    CompareAndWrite {
+        /// What must stand there.
+        expected: &'a [u8],
+        /// What is written; as long.
+        new: &'a [u8],
+    },
+    /// A range is not needed: it then reads as before or as zeros. Where the device knows no such
+    /// thing, nothing happens.
+    Discard(Bytes),
+    /// Make a range read as zeros; complete, not durable.
+    WriteZeroes(Bytes),
+    /// Make a range read as zeros and give its space back, both at once: complete, not durable. Then
+    /// all of it reads as zeros, until it is written again; before a flush a power cut may leave any of
+    /// its sectors as they were. What is less than the device can give back at a time (the edges of a
+    /// range) reads as zeros all the same. No zeros are ever sent to the device. If it is not done, or
+    /// fails, each sector is as it was, or zeros.
+    Deallocate(Bytes),
 }
 
-impl CommandRing {
-    /// For commands to `target`. The first piece of memory is the first `head` bytes of it, the
-    /// second all that is behind `body`.
-    ///
-    /// # Errors
-    /// The kernel gives no such ring.
-    ///
-    /// # Panics
-    /// If the pieces overlap or lie outside.
-    pub fn new(
-        target: Arc<OwnedFd>,
-        mut memory: HugeBuf,
-        head: usize,
-        body: usize,
-    ) -> io::Result<Self> {
-        assert!(head <= body && body <= memory.len(), "pieces of memory");
-        let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .build(ENTRIES)?;
-        // Saves a look-up of the descriptor per call; there need not be a place for it.
-        let _ = ring.submitter().register_ring_fd();
-        let len = memory.len() - body;
-        let base: *mut u8 = memory.as_mut_ptr();
-        let pieces = Box::new([
-            libc::iovec { iov_base: base.cast(), iov_len: head },
-            libc::iovec { iov_base: base.wrapping_add(body).cast(), iov_len: len },
-        ]);
-        let memory = ManuallyDrop::new(memory);
-        Ok(Self { ring, target, memory, pieces, lent: false, _thread: PhantomData })
-    }
-    /// Makes a command ready, which goes to the kernel with the next [`CommandRing::hand_over`] or
-    /// [`CommandRing::wait`]. The memory goes with it.
-    ///
-    /// # Panics
-    /// If one is out already, or `bytes` are more than a command has room for.
-    pub fn send(&mut self, command: u32, bytes: &[u8]) {
-        assert!(!self.lent, "one command at a time");
-        let mut own = [0; COMMAND];
-        own[..bytes.len()].copy_from_slice(bytes);
-        let pieces = self.pieces.as_ptr().expose_provenance() as u64;
-        let target = types::Fd(self.target.as_raw_fd());
-        let mut entry =
-            opcode::UringCmd80::new(target, command).cmd(own).addr(Some(pieces)).build();
-        // SAFETY: inside the submission's 128 bytes (asserted above), aligned as it is; `len` of
-        // `struct io_uring_sqe`, for which the builder has no word.
-        unsafe { (&raw mut entry).cast::<u32>().add(LEN_AT / size_of::<u32>()).write(2) };
-        // SAFETY: memory and pieces stay where they are until the command is completed, or for ever
-        // (`drop`); the descriptor is open as long as `self` is.
-        let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.expect("room for the only command");
-        self.lent = true;
-    }
-    /// Hands over what was sent, without waiting.
-    ///
-    /// # Errors
-    /// The ring failed.
-    pub fn hand_over(&mut self) -> io::Result<()> {
-        self.enter(0, None)
-    }
-    /// Hands over what was sent and waits until the command is completed, but not for longer than
-    /// `at_most`. Returns its result: the memory is back.
-    ///
-    /// # Errors
-    /// The ring failed: the memory is lost.
-    ///
-    /// # Panics
-    /// If no command is out.
-    pub fn wait(&mut self, at_most: Option<Duration>) -> io::Result<Option<i32>> {
-        assert!(self.lent, "no command is out");
-        let end = at_most.map(|time| Instant::now() + time);
-        loop {
-            if let Some(done) = self.ring.completion().next() {
-                self.lent = false;
-                return Ok(Some(done.result()));
-            }
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Ok(None);
-            }
-            self.enter(1, left)?;
+impl Command<'_> {
+    /// Bytes of its range; none of a flush.
+    #[inline]
+    pub fn len(&self) -> Bytes {
+        match self {
+            Self::Read(buf) => Bytes::from(buf.len()),
+            Self::Write(buf) => Bytes::from(buf.len()),
+            Self::CompareAndWrite { new, .. } => Bytes::from(new.len()),
+            Self::Discard(len) | Self::WriteZeroes(len) | Self::Deallocate(len) => *len,
+            Self::Flush => Bytes(0),
         }
     }
-    fn enter(&mut self, at_least: usize, at_most: Option<Duration>) -> io::Result<()> {
-        loop {
-            let entered = match at_most {
-                None => self.ring.submit_and_wait(at_least),
-                Some(time) => {
-                    let time = types::Timespec::from(time);
-                    let args = types::SubmitArgs::new().timespec(&time);
-                    self.ring.submitter().submit_with_args(at_least, &args)
-                }
-            };
-            match entered {
-                Ok(_) => return Ok(()),
-                Err(e) => match e.raw_os_error() {
-                    Some(libc::ETIME) => return Ok(()),
-                    Some(libc::EINTR) => {}
-                    // Short of memory.
-                    Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
-                    _ => return Err(e),
-                },
-            }
+    /// Whether its range is empty, as a flush's is.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == Bytes(0)
+    }
+    /// What it does, for messages.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "read",
+            Self::Write(_) => "write",
+            Self::Flush => "flush",
+            Self::CompareAndWrite { .. } => "compare-and-write",
+            Self::Discard(_) => "discard",
+            Self::WriteZeroes(_) => "write zeros",
+            Self::Deallocate(_) => "deallocate",
         }
     }
-    /// Gives the memory back to the machine: it reads as zeroes, and is there again when touched.
-    /// Also while it is lent, for commands whose target writes to it only inside a wait.
-    pub fn discard(&mut self) {
-        self.memory.discard();
+    /// Whether bytes of its range may be others after it: all but reads and flushes.
+    pub const fn changes(&self) -> bool {
+        !matches!(self, Self::Read(_) | Self::Flush)
     }
-    /// The memory.
-    ///
-    /// # Panics
-    /// If a command is out.
-    pub fn memory(&mut self) -> &mut [u8] {
-        assert!(!self.lent, "the memory is the kernel's");
-        &mut self.memory
-    }
-}
-
-impl Drop for CommandRing {
-    fn drop(&mut self) {
-        // The place is per thread and is not given back with the ring.
-        let _ = self.ring.submitter().unregister_ring_fd();
-        // Memory that the kernel may still write to is nobody else's ever again.
-        if !self.lent {
-            // SAFETY: dropped here only, once.
-            unsafe { ManuallyDrop::drop(&mut self.memory) };
+    /// The same command once more: for a device that has two others do it, or one do it twice.
+    pub fn again(&mut self) -> Command<'_> {
+        match self {
+            Self::Read(buf) => Command::Read(buf),
+            Self::Write(buf) => Command::Write(buf),
+            Self::Flush => Command::Flush,
+            Self::CompareAndWrite { expected, new } => Command::CompareAndWrite { expected, new },
+            Self::Discard(len) => Command::Discard(*len),
+            Self::WriteZeroes(len) => Command::WriteZeroes(*len),
+            Self::Deallocate(len) => Command::Deallocate(*len),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What came of a command that did not fail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completion {
+    /// It is done.
+    Done,
+    /// A compare-and-write has written nothing: these bytes stand there.
+    Mismatch(Vec<u8>),
+    /// Space is not given back: this device, or this kernel, does not do that.
+    Unsupported,
+}
 
-    #[test]
-    fn memory_goes_with_a_command_and_comes_back() {
-        let null = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-        let mut ring = match CommandRing::new(null, HugeBuf::new(8192), 288, 4096) {
-            Ok(ring) => ring,
-            Err(error) => return braid_testkit::skip(&format!("io_uring: {error}")),
-        };
-        for turn in 1..=3 {
-            ring.memory().fill(turn);
-            ring.send(1, &[turn; 24]);
-            let lent =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ring.memory().len()));
-            assert!(lent.is_err(), "the memory is the kernel's");
-            ring.hand_over().unwrap();
-            // Whether the device of nothing knows commands depends on the kernel.
-            assert!(ring.wait(Some(Duration::from_mins(1))).unwrap().is_some_and(|n| n <= 0));
-            assert!(ring.memory().iter().all(|b| *b == turn));
+impl From<CawOutcome> for Completion {
+    #[inline]
+    fn from(outcome: CawOutcome) -> Self {
+        match outcome {
+            CawOutcome::Written => Self::Done,
+            CawOutcome::Mismatch(stands) => Self::Mismatch(stands),
         }
-        ring.discard();
-        assert!(ring.memory().iter().all(|b| *b == 0));
+    }
+}
+
+/// How a compare-and-write ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CawOutcome {
+    /// The new bytes stand.
+    Written,
+    /// Nothing was written; these bytes stand there.
+    Mismatch(Vec<u8>),
+}
+
+/// The commands of which a batch is made ([`run`](crate::run)): those that every device has.
+#[derive(Debug)]
+pub enum Op<'a> {
+    /// Read into.
+    Read(&'a mut [u8]),
+    /// Write from.
+    Write(&'a [u8]),
+    /// Make durable what had completed before.
+    Flush,
+}
+
+impl<'a> From<Op<'a>> for Command<'a> {
+    #[inline]
+    fn from(op: Op<'a>) -> Self {
+        match op {
+            Op::Read(buf) => Self::Read(buf),
+            Op::Write(buf) => Self::Write(buf),
+            Op::Flush => Self::Flush,
+        }
     }
 }

@@ -1,32 +1,67 @@
 //! A device that counts what it is asked for.
 
-use std::os::fd::RawFd;
+#![expect(
+    clippy::inline_always,
+    reason = "measured: a command by name then costs as much as a method did"
+)]
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use braid_format::{ByteOffset, Bytes};
 
-use crate::model::ModelDevice;
-use crate::traffic::{IoCounters, one_more};
-use crate::{
-    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, IscsiDevice, Reservations,
-    RingTarget,
-};
+use crate::traffic::IoCounters;
+use crate::{Abilities, Command, Completion, Device, DeviceError, DeviceInfo, Route};
 
 /// Passes everything on to another device, and counts it.
 #[derive(Debug)]
 pub struct CountedDevice {
     inner: Arc<dyn Device>,
+    under: Under,
     counters: IoCounters,
+}
+
+/// What is known of the device below, so that it is not asked each time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Under {
+    /// All its requests come by its `submit`.
+    Plain,
+    /// A unit of a target: transfers are counted as the commands that they become.
+    Unit,
+    Other,
 }
 
 impl CountedDevice {
     /// `inner`, counted; a device that is counted already stays as it is, with its counts.
     pub fn over(inner: Arc<dyn Device>) -> Arc<dyn Device> {
-        if inner.counters().is_some() {
+        if inner.abilities().counters.is_some() {
             return inner;
         }
-        Arc::new(Self { inner, counters: IoCounters::default() })
+        let under = match inner.route() {
+            Route::Submit => Under::Plain,
+            Route::Unit(_) => Under::Unit,
+            Route::Ring(_) | Route::Timed(..) | Route::Threads(..) => Under::Other,
+        };
+        Arc::new(Self { inner, under, counters: IoCounters::default() })
+    }
+    /// A read or a write, and how long it takes.
+    #[inline(always)]
+    fn transfer(
+        &self,
+        at: ByteOffset,
+        command: Command<'_>,
+        write: bool,
+    ) -> Result<Completion, DeviceError> {
+        if self.under == Under::Unit
+            && let Route::Unit(unit) = self.inner.route()
+        {
+            return unit.counted(&self.counters).submit(at, command);
+        }
+        self.counters.transfer(write, command.len().to_usize());
+        let begun = Instant::now();
+        let result = self.inner.submit(at, command);
+        self.counters.took(write, begun.elapsed());
+        result
     }
 }
 
@@ -34,98 +69,26 @@ impl Device for CountedDevice {
     fn info(&self) -> &DeviceInfo {
         self.inner.info()
     }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        if let Some(unit) = self.inner.initiator() {
-            return unit.read_counted(at, buf, Some(&self.counters));
+    #[inline(always)]
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match &command {
+            Command::Read(_) => return self.transfer(at, command, false),
+            Command::Write(_) => return self.transfer(at, command, true),
+            other => self.counters.other(other),
         }
-        self.counters.transfer(false, buf.len());
-        let begun = Instant::now();
-        let result = self.inner.read(at, buf);
-        self.counters.took(false, begun.elapsed());
-        result
+        self.inner.submit(at, command)
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        if let Some(unit) = self.inner.initiator() {
-            return unit.write_counted(at, buf, Some(&self.counters));
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { counters: Some(&self.counters), ..self.inner.abilities() }
+    }
+    fn route(&self) -> Route<'_> {
+        match self.under {
+            Under::Plain => Route::Submit,
+            Under::Unit | Under::Other => self.inner.route().counted(&self.counters),
         }
-        self.counters.transfer(true, buf.len());
-        let begun = Instant::now();
-        let result = self.inner.write(at, buf);
-        self.counters.took(true, begun.elapsed());
-        result
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.counters.flush();
-        self.inner.flush()
-    }
-    fn intact(&self) -> Result<(), DeviceError> {
-        self.inner.intact()
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        one_more(&self.counters.compare_and_writes);
-        self.inner.compare_and_write(at, expected, new)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        one_more(&self.counters.discards);
-        self.inner.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        one_more(&self.counters.zeroes);
-        self.inner.write_zeroes(at, len)
-    }
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        one_more(&self.counters.discards);
-        self.inner.deallocate(at, len)
-    }
-    fn as_raw_fd(&self) -> Option<RawFd> {
-        self.inner.as_raw_fd()
-    }
-    fn ring_target(&self) -> Option<RingTarget<'_>> {
-        Some(RingTarget { counters: Some(&self.counters), ..self.inner.ring_target()? })
-    }
-    fn modelled(&self) -> Option<&ModelDevice> {
-        self.inner.modelled()
-    }
-    fn compare_max(&self) -> Bytes {
-        self.inner.compare_max()
-    }
-    fn initiator(&self) -> Option<&IscsiDevice> {
-        self.inner.initiator()
     }
     fn unchanged(&self, at: ByteOffset, len: Bytes) -> Option<&dyn Device> {
         self.inner.unchanged(at, len)
-    }
-    fn sever(&self) {
-        self.inner.sever();
-    }
-    fn lease(&self, until: Instant) {
-        self.inner.lease(until);
-    }
-    fn answers_within(&self, time: std::time::Duration) {
-        self.inner.answers_within(time);
-    }
-    fn reservations(&self) -> Option<&dyn Reservations> {
-        self.inner.reservations()
-    }
-    fn counters(&self) -> Option<&IoCounters> {
-        Some(&self.counters)
-    }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
-    fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_held(byte)
-    }
-    fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.settle_byte(byte)
     }
 }
 
@@ -136,6 +99,7 @@ mod tests {
     use super::*;
     use crate::Issued;
     use crate::model::{DiskModel, ModelClock, Rate};
+    use crate::modelled::ModelDevice;
     use crate::{
         AlignedBuf, FileDevice, IoQueue, MemoryDevice, OpenOptions, OwnedOp, Request, run,
     };
@@ -143,7 +107,7 @@ mod tests {
 
     /// A read and a write of each way of issuing them, on `device`.
     fn every_way(device: &Arc<dyn Device>) -> Issued {
-        let before = device.counters().unwrap().now();
+        let before = device.abilities().counters.unwrap().now();
         let mut buf = [0; 4096];
         device.read(ByteOffset(0), &mut buf).unwrap();
         device.write(ByteOffset(0), &buf).unwrap();
@@ -164,7 +128,7 @@ mod tests {
         for _ in 0..2 {
             queue.complete().2.unwrap();
         }
-        device.counters().unwrap().now().since(&before)
+        device.abilities().counters.unwrap().now().since(&before)
     }
 
     #[test]

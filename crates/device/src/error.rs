@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes};
 use thiserror::Error;
@@ -141,6 +142,14 @@ pub enum DeviceError {
         /// Device.
         device: Arc<str>,
     },
+    /// It was asked before it was opened, and answers nothing.
+    #[error("{device}: {silent}; nothing is done with it")]
+    Silent {
+        /// Device.
+        device: Arc<str>,
+        /// For how long.
+        silent: Silent,
+    },
     /// A test's device failed on purpose.
     #[error("{device}: {operation} at {at} fails by plan")]
     Injected {
@@ -164,6 +173,15 @@ impl DeviceError {
     }
 }
 
+/// For how long a device has not answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silent(pub Duration);
+impl fmt::Display for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "has not answered for {:.0} s", self.0.as_secs_f64())
+    }
+}
+
 /// What uses a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -178,6 +196,8 @@ pub enum InUse {
     Holder(PathBuf),
     /// The file on which this loop device stands is used.
     File(PathBuf),
+    /// Nodes of a pool on this host have it open; one of them holds it against other programs.
+    Node,
     /// Somebody (a mount of a part of it, a volume manager, a program) has claimed it exclusively.
     Claimed,
 }
@@ -191,6 +211,7 @@ impl fmt::Display for InUse {
             Self::File(file) => {
                 write!(f, "its file {} is used, for example by a pool's node", file.display())
             }
+            Self::Node => f.write_str("a node of a Braid pool has it open"),
             Self::Claimed => f.write_str("claimed exclusively"),
         }
     }

@@ -7,7 +7,7 @@ use braid_format::{ByteOffset, Bytes};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::random::survivors;
-use crate::{ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo};
+use crate::{Abilities, CawOutcome, Command, Completion, Device, DeviceError, DeviceInfo};
 
 /// The operations that are counted, each by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -334,21 +334,15 @@ impl FaultyDevice {
     }
 }
 
-impl Device for FaultyDevice {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+impl FaultyDevice {
+    fn read_by_plan(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         match Self::fate(&mut state, On::Read) {
             Fate::Goes => self.view(&state, at, buf),
             Fate::Faulty(_) => Err(self.injected("read", at)),
         }
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.write_by_plan("write", at, buf)
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn flush_by_plan(&self) -> Result<(), DeviceError> {
         let mut state = self.state.lock();
         let failed = Err(self.injected("flush", ByteOffset(0)));
         match Self::fate(&mut state, On::Flush) {
@@ -358,7 +352,7 @@ impl Device for FaultyDevice {
             Fate::Faulty(_) => failed,
         }
     }
-    fn compare_and_write(
+    fn compare_by_plan(
         &self,
         at: ByteOffset,
         expected: &[u8],
@@ -386,31 +380,33 @@ impl Device for FaultyDevice {
         };
         if matches!(fate, Fate::Faulty(_)) { failed } else { Ok(outcome) }
     }
-    /// Zeros: of what the range may read as then, the worst.
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.write_by_plan("discard", at, &vec![0; len.to_usize()])
+}
+
+impl Device for FaultyDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
     }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.write_by_plan("write zeros", at, &vec![0; len.to_usize()])
-    }
-    /// Counts as a write of zeros, and is cached as one.
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        if !self.info.caps.deallocate {
-            return Ok(false);
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        let name = command.name();
+        match command {
+            Command::Read(buf) => self.read_by_plan(at, buf)?,
+            Command::Write(buf) => self.write_by_plan(name, at, buf)?,
+            Command::Flush => self.flush_by_plan()?,
+            Command::CompareAndWrite { expected, new } => {
+                return Ok(self.compare_by_plan(at, expected, new)?.into());
+            }
+            Command::Deallocate(_) if !self.info.caps.deallocate => {
+                return Ok(Completion::Unsupported);
+            }
+            // Zeros, cached as a write of them: of what a discarded range may read as, the worst.
+            Command::Discard(len) | Command::WriteZeroes(len) | Command::Deallocate(len) => {
+                self.write_by_plan(name, at, &vec![0; len.to_usize()])?;
+            }
         }
-        self.write_by_plan("deallocate", at, &vec![0; len.to_usize()]).map(|()| true)
+        Ok(Completion::Done)
     }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
-    fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_held(byte)
-    }
-    fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.settle_byte(byte)
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities::only(self.inner.abilities().locks)
     }
 }
 

@@ -35,6 +35,8 @@ const BYTES_AT: u64 = 1 << 62;
 const USERS_AT: u64 = (1 << 63) - 3;
 /// Who looks at that, or changes it.
 const TURN_AT: u64 = (1 << 63) - 2;
+/// Whose node holds the device against other programs ([`crate::Hold`]).
+const HELD_AT: u64 = (1 << 63) - 4;
 /// How long a turn is waited for: longer than any command of who has it.
 const TURN_MAX: Duration = Duration::from_mins(5);
 
@@ -114,6 +116,18 @@ pub(crate) fn is_locked(file: &File, at: u64, len: u64) -> io::Result<bool> {
     let mut asked = region(libc::F_WRLCK, at, len)?;
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut asked))?;
     Ok(i32::from(asked.l_type) != libc::F_UNLCK)
+}
+
+/// Notes on an open device that it holds the device against other programs, until it is closed. Several may at
+/// once: the file is open for reading only.
+pub(crate) fn note_held(file: &File) -> io::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&region(libc::F_RDLCK, HELD_AT, 1)?))?;
+    Ok(())
+}
+
+/// Whether another open file than this notes that.
+pub(crate) fn is_noted_held(file: &File) -> io::Result<bool> {
+    is_locked(file, HELD_AT, 1)
 }
 
 fn unlock(file: &File, at: u64, len: u64) {
@@ -220,6 +234,14 @@ pub(crate) fn lock_place(meta: &Metadata) -> io::Result<LockPlace> {
     let (major, minor) = (rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()));
     // As the kernel keeps it: 12 bits and 20.
     Ok(LockPlace { kernel, device: major << 20 | minor, inode: meta.ino() })
+}
+
+/// The liveness byte that a line of `fdinfo` says an open file has locked:
+/// `lock: 1: OFDLCK ADVISORY WRITE -1 fd:01:12 START END`.
+pub fn liveness_byte(line: &str) -> Option<u64> {
+    let lock = line.strip_prefix("lock:").filter(|lock| lock.contains("OFDLCK"))?;
+    let start = lock.split_whitespace().nth_back(1)?;
+    start.parse::<u64>().ok()?.checked_sub(BYTES_AT)
 }
 
 fn place(byte: u64) -> io::Result<u64> {

@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,13 +11,15 @@ use rustix::fs::{major, minor};
 
 use crate::DeviceError;
 use crate::backing::Loop;
-use crate::block::{Claim, canonical_node, sysfs};
+use crate::block::{Claim, sysfs};
 pub use crate::error::InUse;
+use crate::hold::{Hold, Holding};
 use crate::host_locks;
 use crate::mount_table::{MountTable, unescape};
 
 /// What uses the block device or file at `path`, if anything does; what this process itself has
-/// opened does not count. A path that names nothing is not in use.
+/// opened does not count, nor do nodes of pools, which have members open together. A path that names nothing is
+/// not in use.
 ///
 /// # Errors
 /// [`DeviceError::Io`] when the path cannot be examined.
@@ -46,14 +48,10 @@ pub fn in_use(path: &Path) -> Result<Option<InUse>, DeviceError> {
     if let Some(under) = Loop::of(&meta).filter(|under| is_locked(&under.file)) {
         return Ok(Some(InUse::File(under.file)));
     }
-    let claimed = File::options()
-        .read(true)
-        .custom_flags(libc::O_EXCL | libc::O_NONBLOCK)
-        .open(canonical_node(path, dev));
-    match claimed {
-        Ok(_) => Ok(None),
-        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Ok(Some(InUse::Claimed)),
-        Err(e) => Err(failed(path, e)),
+    match Hold::take(path).map_err(|e| failed(path, e))? {
+        // Which nodes those are their liveness locks tell.
+        Holding::Held(_) | Holding::ByNode => Ok(None),
+        Holding::Claimed => Ok(Some(InUse::Claimed)),
     }
 }
 
@@ -111,6 +109,7 @@ fn loop_on(meta: &Metadata) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::canonical_node;
 
     #[test]
     fn a_plain_file_and_a_missing_one_are_free() {

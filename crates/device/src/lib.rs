@@ -1,8 +1,8 @@
 //! One storage device: read, write, flush, compare-and-write.
 //!
-//! [`Device`] is what the layers above see. [`FileDevice`] is the real one (a file or a block device),
+//! [`Device`] is what the layers above see: it does a [`Command`] at a time, and has [`Abilities`] besides. [`FileDevice`] is the real one (a file or a block device),
 //! [`IscsiDevice`] a unit of a target in the network; [`open()`] takes either's name. [`MemoryDevice`],
-//! [`FaultyDevice`] and [`RecordingDevice`] are for tests, [`model::ModelDevice`] takes the time of a
+//! [`FaultyDevice`] and [`RecordingDevice`] are for tests, [`modelled::ModelDevice`] takes the time of a
 //! disk that is not there. [`run()`] puts many requests on many devices in flight at once; [`IoQueue`] is
 //! a sliding window of them.
 //!
@@ -19,50 +19,66 @@
 //!  moment              a clock that goes on while the host is suspended
 //!  random, processors  numbers from a seed; on which processors a thread runs
 //!  huge, buffer        memory for I/O
+//!  command_ring        commands by io_uring to a descriptor that the kernel keeps
 //!  mount_table         the mounts that a process sees
 //!  own_mount           walks in a file system that this process serves
+//!  options             how a device is opened
 //!  error               why a device operation failed
+//!  command             what a device is asked to do, and what comes of it
 //!  traffic             counts and sizes of requests
-//!  traits              what a device is
-//!  request             one request, and what is checked before and said after it
+//!  info                what a device is
+//!  abilities           what only some devices can do
 //!  block, host_locks   block devices under this kernel; locks that all of this host see
+//!  lock_holder         the process that holds one of those locks
 //!  backing             the bytes that a name stands for: loop devices, and what is under them
+//!  hold                keeps other programs from a block device that nodes of this host share
 //!  in_use              whether somebody uses a device
-//!  signature           what else may be on a device: other people's file systems, volume managers, tables
-//!  memory, recording, faulty  devices for tests
-//!  model               what a request would take on disks and buses that are not there
-//!  command             commands by io_uring to a descriptor that the kernel keeps
-//!  engine              how transfers reach the kernel
 //!  scsi                commands and sense data; the kernel's way to a disk
-//!  file                files and block devices
 //!  iscsi               units of iSCSI targets
+//!  model               what a request would take on disks and buses that are not there
+//!  traits              what a device does
+//!  request             one request of a batch
+//!  engine              how transfers reach the kernel
+//!  memory, recording, faulty  devices for tests
+//!  file, iscsi_device, modelled  devices that are there, or take the time of one
+//!  signature           what else may be on a device: other people's file systems, volume managers, tables
+//!  bounded             disks and files that are given up when they answer nothing
 //!  run                 many requests on many devices at once
 //!  queue               a sliding window of requests
-//!  counted, pass_on, scratch  devices over another one
+//!  counted, scratch    devices over another one
+//!  answers             whether devices answer, found out by a process that may hang
 //!  open                from a name to a device
 //! ```
 
+mod abilities;
+pub mod answers;
 mod backing;
 mod block;
+pub mod bounded;
 mod buffer;
 mod command;
+mod command_ring;
 mod counted;
 mod engine;
 mod error;
 mod faulty;
 mod file;
+mod hold;
 mod host_locks;
 mod huge;
 mod in_use;
+mod info;
 mod iscsi;
+mod iscsi_device;
+mod lock_holder;
 mod memory;
 pub mod model;
+pub mod modelled;
 mod moment;
 mod mount_table;
 mod open;
+mod options;
 pub mod own_mount;
-#[doc(hidden)]
-pub mod pass_on;
 pub mod processors;
 mod queue;
 mod random;
@@ -75,30 +91,37 @@ mod signature;
 mod traffic;
 mod traits;
 
+pub use abilities::{
+    Abilities, AnswerBound, ByteLockGuard, CHANGE_BYTE, LivenessLocks, Reservation,
+    ReservationKind, Reservations, Session,
+};
 pub use backing::Backing;
+pub use bounded::BoundedDevice;
 pub use buffer::AlignedBuf;
-pub use command::CommandRing;
+pub use command::{CawOutcome, Command, Completion, Op};
+pub use command_ring::CommandRing;
 pub use counted::CountedDevice;
 pub use engine::default_engine;
-pub use error::DeviceError;
+pub use error::{DeviceError, Silent};
 pub use faulty::{Counts, Fault, FaultKind, FaultPlan, FaultyDevice, On};
-pub use file::{Direct, FileDevice, OpenOptions};
+pub use file::FileDevice;
+pub use hold::{Hold, Holding};
+pub use host_locks::liveness_byte;
 pub use huge::{HugeBuf, HugePages, fit_memory, fitting, memory_part};
 pub use in_use::{InUse, in_use};
+pub use info::{CAW_MAX, Capabilities, DeviceInfo};
 pub use iscsi::{IscsiDevice, UnitName, redacted, without_secrets};
+pub use lock_holder::LockHolder;
 pub use memory::MemoryDevice;
 pub use moment::Moment;
 pub use mount_table::{MountTable, TableEntry};
 pub use open::{exists, open};
+pub use options::{Direct, OpenOptions};
 pub use queue::{IoQueue, OwnedOp, Part};
 pub use recording::{Event, RecordingDevice, Replay};
-pub use request::{Op, Request};
+pub use request::Request;
 pub use run::run;
 pub use scratch::ScratchDevice;
-pub use scsi::{Reservation, ReservationKind};
 pub use signature::{Foreign, probe};
 pub use traffic::{IoCounters, Issued, SIZE_CLASSES, Traffic};
-pub use traits::{
-    ByteLockGuard, CAW_MAX, CHANGE_BYTE, Capabilities, CawOutcome, Device, DeviceInfo,
-    Reservations, RingTarget,
-};
+pub use traits::{Device, Intact, RingTarget, Route, Threaded, Timed, UnderWay};

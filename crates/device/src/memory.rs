@@ -1,5 +1,10 @@
 //! A device in memory, for tests.
 
+#![expect(
+    clippy::inline_always,
+    reason = "measured: a command by name then costs as much as a method did"
+)]
+
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +14,10 @@ use braid_format::node::LockPlace;
 use braid_format::{ByteOffset, Bytes};
 use parking_lot::{Mutex, RwLock};
 
-use crate::{ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo};
+use crate::{
+    Abilities, ByteLockGuard, CAW_MAX, Capabilities, Command, Completion, Device, DeviceError,
+    DeviceInfo, LivenessLocks,
+};
 
 /// Bytes that are allocated, and copied when a fork changes them, at once. A multiple of
 /// [`crate::CAW_MAX`].
@@ -50,11 +58,11 @@ impl MemoryDevice {
                 sector,
                 physical_sector: sector,
                 is_block: false,
+                is_path: false,
                 read_only: false,
                 rotational: Some(false),
                 caps: Capabilities {
-                    compare_and_write: true,
-                    persistent_reservations: false,
+                    compare_and_write: CAW_MAX,
                     write_zeroes: true,
                     discard: true,
                     deallocate: true,
@@ -141,22 +149,18 @@ impl Drop for Held {
     }
 }
 
-impl Device for MemoryDevice {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.info.check(at, Bytes::from(buf.len()))?;
+impl MemoryDevice {
+    #[inline(always)]
+    fn fill(&self, at: ByteOffset, buf: &mut [u8]) {
         for (chunk, range, to) in self.pieces(at, buf.len()) {
             match &*chunk.read() {
                 Some(bytes) => buf[to].copy_from_slice(&bytes[range]),
                 None => buf[to].fill(0),
             }
         }
-        Ok(())
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.info.check(at, Bytes::from(buf.len()))?;
+    #[inline(always)]
+    fn store(&self, at: ByteOffset, buf: &[u8]) {
         for (chunk, range, from) in self.pieces(at, buf.len()) {
             let (mut chunk, bytes) = (chunk.write(), &buf[from]);
             // Zeros where there are none but zeros take no memory.
@@ -164,35 +168,8 @@ impl Device for MemoryDevice {
                 own(&mut chunk)[range].copy_from_slice(bytes);
             }
         }
-        Ok(())
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.info.check_caw(at, expected, new)?;
-        // Aligned to itself and not longer than a chunk: one piece.
-        let Some((chunk, range, _)) = self.pieces(at, new.len()).next() else {
-            return Ok(CawOutcome::Written);
-        };
-        let mut chunk = chunk.write();
-        let stands = &mut own(&mut chunk)[range];
-        if stands != expected {
-            return Ok(CawOutcome::Mismatch(stands.to_vec()));
-        }
-        stands.copy_from_slice(new);
-        Ok(CawOutcome::Written)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.write_zeroes(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.info.check(at, len)?;
+    fn zero(&self, at: ByteOffset, len: Bytes) {
         for (chunk, range, _) in self.pieces(at, len.to_usize()) {
             let mut chunk = chunk.write();
             if range.len() == CHUNK {
@@ -201,11 +178,56 @@ impl Device for MemoryDevice {
                 own(&mut chunk)[range].fill(0);
             }
         }
-        Ok(())
     }
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        self.write_zeroes(at, len).map(|()| true)
+    #[inline(always)]
+    fn compare(&self, at: ByteOffset, expected: &[u8], new: &[u8]) -> Completion {
+        // Aligned to itself and not longer than a chunk: one piece.
+        let Some((chunk, range, _)) = self.pieces(at, new.len()).next() else {
+            return Completion::Done;
+        };
+        let mut chunk = chunk.write();
+        let stands = &mut own(&mut chunk)[range];
+        if stands != expected {
+            return Completion::Mismatch(stands.to_vec());
+        }
+        stands.copy_from_slice(new);
+        Completion::Done
     }
+}
+
+impl Device for MemoryDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    #[inline(always)]
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Read(buf) => {
+                self.info.check(at, Bytes::from(buf.len()))?;
+                self.fill(at, buf);
+            }
+            Command::Write(buf) => {
+                self.info.check(at, Bytes::from(buf.len()))?;
+                self.store(at, buf);
+            }
+            Command::Flush => {}
+            Command::Discard(len) | Command::WriteZeroes(len) | Command::Deallocate(len) => {
+                self.info.check(at, len)?;
+                self.zero(at, len);
+            }
+            Command::CompareAndWrite { expected, new } => {
+                self.info.check_caw(at, expected, new)?;
+                return Ok(self.compare(at, expected, new));
+            }
+        }
+        Ok(Completion::Done)
+    }
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities::only(self)
+    }
+}
+
+impl LivenessLocks for MemoryDevice {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         let fresh = self.held.lock().insert(byte);
         Ok(fresh.then(|| ByteLockGuard::new(Held(self.held.clone(), byte))))
@@ -252,10 +274,10 @@ mod tests {
     #[test]
     fn liveness_bytes_exclude() {
         let a = MemoryDevice::new("a", Bytes(1 << 20), Bytes(512));
-        let guard = a.lock_byte(3).unwrap();
-        assert!(guard.is_some() && a.byte_locked(3).unwrap());
-        assert!(a.lock_byte(3).unwrap().is_none());
+        let guard = a.abilities().locks.lock_byte(3).unwrap();
+        assert!(guard.is_some() && a.abilities().locks.byte_locked(3).unwrap());
+        assert!(a.abilities().locks.lock_byte(3).unwrap().is_none());
         drop(guard);
-        assert!(!a.byte_locked(3).unwrap());
+        assert!(!a.abilities().locks.byte_locked(3).unwrap());
     }
 }

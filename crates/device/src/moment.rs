@@ -17,6 +17,10 @@ impl Moment {
         let part = |n: i64| u64::try_from(n).unwrap_or(0);
         Self(Duration::from_secs(part(tv_sec)) + Duration::from_nanos(part(tv_nsec)))
     }
+    /// So long after the machine started: see [`Self::since_boot`].
+    pub fn at(since_boot: Duration) -> Self {
+        Self(since_boot)
+    }
     /// Since `earlier`; none if that is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

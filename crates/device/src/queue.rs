@@ -7,10 +7,9 @@ use std::time::Instant;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::engine::{EngineKind, Flight, Transfer, Wait, engine_kind};
-use crate::iscsi::{Command, Gathered, ToUnit};
+use crate::iscsi::{Gathered, UnitTransfer};
 use crate::model::Ticket;
-use crate::request::{check_write, io_error};
-use crate::{AlignedBuf, Device, DeviceError, RingTarget};
+use crate::{AlignedBuf, Device, DeviceError, Op, RingTarget, Route};
 
 /// What an owned request does.
 #[derive(Debug)]
@@ -63,7 +62,7 @@ pub struct IoQueue {
     // Before `pending`: its drop waits for the kernel, then the buffers may go.
     flight: Flight,
     /// Commands to units of targets: they too end before the buffers go.
-    units: Vec<Command>,
+    units: Vec<UnitTransfer>,
     /// By slot.
     pending: Vec<Option<Pending>>,
     free: Vec<u32>,
@@ -164,8 +163,8 @@ impl IoQueue {
         self.in_flight += 1;
         self.start(slot);
     }
-    /// Starts the transfers of a request; parts on devices without a
-    /// descriptor are done at once, those on modelled disks when they are due.
+    /// Starts the transfers of a request; parts on devices without a descriptor are done at once, those
+    /// on modelled disks when they are due.
     fn start(&mut self, slot: u32) {
         let Some(request) = &mut self.pending[slot as usize] else { return };
         let mut from = 0;
@@ -182,22 +181,34 @@ impl IoQueue {
                 self.owners.push(Owner::default());
                 index(self.owners.len() - 1)
             });
-            let started = if let Some(unit) = ToUnit::of(&*p.device) {
-                // SAFETY: `len` bytes of the buffer, used by nobody else, which stays in `pending`
-                // until all transfers of the request are reported; `units` is dropped before it.
-                unsafe { gathered.add(owner, unit, request.write, p.at, (memory, len)) }
-            } else if let Some(target) = p.device.ring_target() {
-                // SAFETY: as above; the device stays in `pending` too, and `flight` is dropped, and
-                // with it drained, before that.
-                unsafe { on_ring(&mut self.flight, owner, target, request.write, p, memory) }
-            } else {
-                // SAFETY: `len` bytes of the buffer, used by nobody else.
-                let done = unsafe { by_method(p, request.write, memory) };
-                done.map(|ticket| {
-                    request.left += usize::from(ticket.is_some());
-                    self.modelled.extend(ticket.map(|t| (t, slot)));
-                    0
-                })
+            let started = match p.device.route() {
+                Route::Unit(unit) => {
+                    // SAFETY: `len` bytes of the buffer, used by nobody else, which stays in `pending`
+                    // until all transfers of the request are reported; `units` is dropped before it.
+                    unsafe { gathered.add(owner, unit, request.write, p.at, (memory, len)) }
+                }
+                Route::Ring(target) => {
+                    // SAFETY: as above; the device stays in `pending` too, and `flight` is dropped,
+                    // and with it drained, before that.
+                    unsafe { on_ring(&mut self.flight, owner, target, request.write, p, memory) }
+                }
+                Route::Timed(disk, counters) => {
+                    // SAFETY: `len` bytes of the buffer, used by nobody else.
+                    let op = unsafe { op_of(p, request.write, memory) };
+                    if let Some(counters) = counters {
+                        counters.transfer(request.write, len);
+                    }
+                    disk.start(p.at, op).map(|ticket| {
+                        request.left += 1;
+                        self.modelled.push((ticket, slot));
+                        0
+                    })
+                }
+                Route::Submit | Route::Threads(..) => {
+                    // SAFETY: `len` bytes of the buffer, used by nobody else.
+                    let op = unsafe { op_of(p, request.write, memory) };
+                    p.device.submit(p.at, op.into()).map(|_| 0)
+                }
             };
             let reports = started.unwrap_or_else(|e| {
                 request.result = std::mem::replace(&mut request.result, Ok(())).and(Err(e));
@@ -235,7 +246,7 @@ impl IoQueue {
             if let (Err(e), Ok(())) = (result, &request.result) {
                 let p = &request.parts[part as usize];
                 let operation = if request.write { "write" } else { "read" };
-                request.result = Err(io_error(&*p.device, operation, p.at, e));
+                request.result = Err(p.device.info().io_error(operation, p.at, e));
             }
             if request.left == 0 {
                 done.extend(place.take());
@@ -290,12 +301,12 @@ impl IoQueue {
     }
     /// Ends a command to a unit: one that is over, or else the oldest.
     fn end_unit(&mut self) {
-        let over = self.units.iter().position(Command::is_done);
+        let over = self.units.iter().position(UnitTransfer::is_done);
         let command = self.units.remove(over.unwrap_or(0));
         let Owner { slot, part, .. } = self.owners[command.owner() as usize];
         let Some(request) = &self.pending[slot as usize] else { return };
         let (device, begun) = (request.parts[part as usize].device.clone(), request.begun);
-        if let Some(unit) = ToUnit::of(&*device) {
+        if let Route::Unit(unit) = device.route() {
             unit.finish(command, begun, |owner, result| self.told(owner, result));
         }
     }
@@ -344,7 +355,7 @@ unsafe fn on_ring(
 ) -> Result<usize, DeviceError> {
     let (device, at, len) = (&*part.device, part.at, part.len);
     let transfer = if write {
-        check_write(device, target.poisoned, at, len)?;
+        device.info().check_write(target.poisoned, at, len)?;
         Transfer::write(owner, target, at.get(), memory, len.to_usize())
     } else {
         device.info().check(at, len)?;
@@ -354,27 +365,14 @@ unsafe fn on_ring(
     Ok(unsafe { flight.start(transfer) })
 }
 
-/// Serves a part by the device's own method; on a modelled disk the bytes have moved, and a ticket
-/// says when they are due.
+/// A part as a command.
 ///
 /// # Safety
 /// `memory` points to `part.len` bytes that nobody else uses.
-unsafe fn by_method(
-    part: &Part,
-    write: bool,
-    memory: *mut u8,
-) -> Result<Option<Ticket>, DeviceError> {
+unsafe fn op_of<'a>(part: &Part, write: bool, memory: *mut u8) -> Op<'a> {
     // SAFETY: the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts_mut(memory, part.len.to_usize()) };
-    if let (Some(_), Some(counters)) = (part.device.modelled(), part.device.counters()) {
-        counters.transfer(write, bytes.len());
-    }
-    match (part.device.modelled(), write) {
-        (Some(disk), true) => disk.start_write(part.at, bytes).map(Some),
-        (Some(disk), false) => disk.start_read(part.at, bytes).map(Some),
-        (None, true) => part.device.write(part.at, bytes).map(|()| None),
-        (None, false) => part.device.read(part.at, bytes).map(|()| None),
-    }
+    if write { Op::Write(bytes) } else { Op::Read(bytes) }
 }
 
 fn index(n: usize) -> u32 {

@@ -6,7 +6,9 @@ use braid_format::{ByteOffset, Bytes};
 use parking_lot::Mutex;
 
 use crate::random::survivors;
-use crate::{AlignedBuf, ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, MemoryDevice};
+use crate::{
+    Abilities, AlignedBuf, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
+};
 
 /// Read at once when the first image is taken.
 const PIECE: u64 = 1 << 20;
@@ -30,6 +32,22 @@ pub enum Event {
     },
     /// Everything before is durable.
     Flush,
+}
+
+impl Event {
+    /// What a command that was done has done.
+    fn of(at: ByteOffset, command: &Command<'_>) -> Option<Self> {
+        match command {
+            Command::Write(data) | Command::CompareAndWrite { new: data, .. } => {
+                Some(Self::Write { at, data: (*data).into() })
+            }
+            Command::WriteZeroes(len) | Command::Deallocate(len) => {
+                Some(Self::Zero { at, len: *len })
+            }
+            Command::Flush => Some(Self::Flush),
+            Command::Read(_) | Command::Discard(_) => None,
+        }
+    }
 }
 
 /// A device over another that records writes and flushes. Operations go one after the other, so
@@ -171,63 +189,24 @@ impl Device for RecordingDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, buf)
-    }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        let mut events = self.events.lock();
-        self.inner.write(at, buf)?;
-        events.push(Event::Write { at, data: buf.into() });
-        Ok(())
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        let mut events = self.events.lock();
-        self.inner.flush()?;
-        events.push(Event::Flush);
-        Ok(())
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        let mut events = self.events.lock();
-        let outcome = self.inner.compare_and_write(at, expected, new)?;
-        if outcome == CawOutcome::Written {
-            events.push(Event::Write { at, data: new.into() });
+    fn submit(&self, at: ByteOffset, mut command: Command<'_>) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Read(_) => return self.inner.submit(at, command),
+            // What a discarded range reads as is not defined: leaving it is one of the ways.
+            Command::Discard(len) => {
+                return self.info.check(at, len).map(|()| Completion::Done);
+            }
+            _ => {}
         }
-        Ok(outcome)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        // What a discarded range reads as is not defined: leaving it is one of the ways.
-        self.info.check(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         let mut events = self.events.lock();
-        self.inner.write_zeroes(at, len)?;
-        events.push(Event::Zero { at, len });
-        Ok(())
-    }
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        let mut events = self.events.lock();
-        let done = self.inner.deallocate(at, len)?;
-        if done {
-            events.push(Event::Zero { at, len });
+        let completion = self.inner.submit(at, command.again())?;
+        if completion == Completion::Done {
+            events.extend(Event::of(at, &command));
         }
-        Ok(done)
+        Ok(completion)
     }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
-    }
-    fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_held(byte)
-    }
-    fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.settle_byte(byte)
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities::only(self.inner.abilities().locks)
     }
 }
 
@@ -236,6 +215,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::CawOutcome;
 
     fn at(d: &dyn Device, sector: u64) -> u8 {
         let mut buf = [0; 512];

@@ -8,8 +8,9 @@ use std::time::Instant;
 use braid_format::Bytes;
 
 use crate::engine::{Flight, Transfer, Wait, engine_kind};
-use crate::request::{Op, Request, check_poison, check_write, io_error};
-use crate::{DeviceError, RingTarget};
+use crate::iscsi::{Gathered, ToUnit, UnitTransfer};
+use crate::traffic::IoCounters;
+use crate::{DeviceError, Op, Request, RingTarget, Route};
 
 thread_local! {
     static FLIGHT: RefCell<Option<Flight>> = const { RefCell::new(None) };
@@ -18,8 +19,9 @@ thread_local! {
 /// Issues all requests at once on this thread's ring and waits for all of them; each `result` says
 /// how its request ended. There is no order among the requests of a batch: a flush covers only
 /// writes that had completed before the call. Requests side by side on a device become one call, and
-/// those larger than it takes at once several; each fails by itself all the same. Devices without a descriptor are served by their own
-/// methods meanwhile; modelled disks all at once, in the time of their model.
+/// those larger than it takes at once several; each fails by itself all the same. Devices without a
+/// descriptor are served one after the other meanwhile; modelled disks all at once, in the time of their
+/// model.
 ///
 /// Returns, or unwinds, only when the kernel holds none of the requests' memory.
 pub fn run(requests: &mut [Request<'_>]) {
@@ -34,12 +36,17 @@ pub fn run(requests: &mut [Request<'_>]) {
             r.device = below;
         }
     }
-    if requests.iter().any(|r| r.device.initiator().is_some()) {
-        return with_units(requests);
+    let mut by_ring = false;
+    for r in requests.iter() {
+        match r.device.route() {
+            Route::Unit(_) => return with_units(requests),
+            Route::Ring(_) => by_ring = true,
+            Route::Submit | Route::Timed(..) | Route::Threads(..) => {}
+        }
     }
     // Nothing for a ring: none is made.
-    if requests.iter().all(|r| r.device.ring_target().is_none()) {
-        return by_methods(requests.iter_mut());
+    if !by_ring {
+        return by_submit(requests.iter_mut());
     }
     let ran = FLIGHT.try_with(|flight| {
         let Ok(mut flight) = flight.try_borrow_mut() else { return false };
@@ -52,50 +59,105 @@ pub fn run(requests: &mut [Request<'_>]) {
     });
     // A thread at its end, or a device whose own method runs a batch.
     if ran != Ok(true) {
-        by_methods(requests.iter_mut());
+        by_submit(requests.iter_mut());
     }
 }
 
 /// Requests of which some go to units of targets: all of those at once, and the others meanwhile.
 fn with_units(requests: &mut [Request<'_>]) {
     let (mut units, others): (Vec<_>, Vec<_>) =
-        requests.iter_mut().partition(|r| r.device.initiator().is_some());
-    // Their transfers are counted by the commands that they become.
-    for r in units.iter().filter(|r| matches!(r.op, Op::Flush)) {
-        count(r);
-    }
+        requests.iter_mut().partition(|r| unit_of(r).is_some());
     let begun = Instant::now();
-    let commands = crate::iscsi::start_all(&mut units);
-    by_methods(others.into_iter());
-    crate::iscsi::finish_all(&mut units, commands, begun);
+    let commands = start_units(&mut units);
+    by_submit(others.into_iter());
+    finish_units(&mut units, commands, begun);
 }
 
-/// Serves requests by their devices' methods, one after the other; those on modelled disks begin at
-/// the same time.
-fn by_methods<'r, 'a: 'r>(requests: impl Iterator<Item = &'r mut Request<'a>>) {
-    let mut tickets = Vec::new();
+fn unit_of<'a>(r: &Request<'a>) -> Option<ToUnit<'a>> {
+    match r.device.route() {
+        Route::Unit(unit) => Some(unit),
+        _ => None,
+    }
+}
+
+/// Starts requests on units, all at once; a flush is done when this returns. What is returned must be
+/// dropped, or given to [`finish_units`], before the requests' memory is used again.
+fn start_units(requests: &mut [&mut Request<'_>]) -> Vec<UnitTransfer> {
+    let mut gathered = Gathered::default();
+    for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
+        r.result = Ok(());
+        let Some(to) = unit_of(r) else { continue };
+        let (write, memory) = match &mut r.op {
+            Op::Read(buf) => (false, (buf.as_mut_ptr(), buf.len())),
+            Op::Write(buf) => (true, (buf.as_ptr().cast_mut(), buf.len())),
+            Op::Flush => continue,
+        };
+        // SAFETY: borrowed by the request; `run` drops the commands before it returns or unwinds.
+        r.result = unsafe { gathered.add(owner, to, write, r.at, memory) }.map(|_| ());
+    }
+    let (commands, refused) = gathered.issue(false);
+    for (owner, e) in refused {
+        requests[owner as usize].result = Err(e);
+    }
+    for r in requests.iter_mut().filter(|r| matches!(r.op, Op::Flush)) {
+        r.result = r.device.flush();
+    }
+    commands
+}
+
+/// Waits for requests on units, which were issued when they `begun`.
+fn finish_units(requests: &mut [&mut Request<'_>], commands: Vec<UnitTransfer>, begun: Instant) {
+    for command in commands {
+        let Some(to) = unit_of(requests[command.owner() as usize]) else { continue };
+        to.finish(command, begun, |owner, ended| {
+            let r = &mut *requests[owner as usize];
+            r.result = std::mem::replace(&mut r.result, Ok(())).and(ended);
+        });
+    }
+}
+
+/// Serves requests by their devices' own calls, one after the other; those on modelled disks, and on
+/// devices with threads of their own, begin at the same time.
+fn by_submit<'r, 'a: 'r>(requests: impl Iterator<Item = &'r mut Request<'a>>) {
+    let (mut tickets, mut under_way) = (Vec::new(), Vec::new());
     for r in requests {
-        let Some(disk) = r.device.modelled() else {
-            inline(r);
-            continue;
-        };
-        count(r);
-        let started = match &mut r.op {
-            Op::Read(buf) => disk.start_read(r.at, buf),
-            Op::Write(buf) => disk.start_write(r.at, buf),
-            Op::Flush => disk.start_flush(),
-        };
-        r.result = started.map(|ticket| tickets.push(ticket));
+        match r.device.route() {
+            Route::Timed(disk, counters) => {
+                let op = again(&mut r.op);
+                count(counters, &op);
+                r.result = disk.start(r.at, op).map(|ticket| tickets.push(ticket));
+            }
+            Route::Threads(device, counters) => {
+                count(counters, &r.op);
+                under_way.push((device.start(r.at, &r.op), r, counters, Instant::now()));
+            }
+            Route::Submit | Route::Ring(_) | Route::Unit(_) => inline(r),
+        }
+    }
+    for (request, r, counters, begun) in under_way {
+        r.result = request.finish(&mut r.op);
+        if let (Some(counters), Op::Read(_) | Op::Write(_)) = (counters, &r.op) {
+            counters.took(matches!(r.op, Op::Write(_)), begun.elapsed());
+        }
     }
     for ticket in tickets {
         ticket.wait();
     }
 }
 
-/// Counts a request that goes past its device's methods.
-fn count(r: &Request<'_>) {
-    let Some(counters) = r.device.counters() else { return };
-    match &r.op {
+/// The same once more.
+fn again<'a>(op: &'a mut Op<'_>) -> Op<'a> {
+    match op {
+        Op::Read(buf) => Op::Read(buf),
+        Op::Write(buf) => Op::Write(buf),
+        Op::Flush => Op::Flush,
+    }
+}
+
+/// Counts a request that goes past its device's [`Device::submit`](crate::Device::submit).
+fn count(counters: Option<&IoCounters>, op: &Op<'_>) {
+    let Some(counters) = counters else { return };
+    match op {
         Op::Read(buf) => counters.transfer(false, buf.len()),
         Op::Write(buf) => counters.transfer(true, buf.len()),
         Op::Flush => counters.flush(),
@@ -121,7 +183,7 @@ impl Drop for Landing<'_> {
 pub(crate) fn run_on(flight: &mut Flight, requests: &mut [Request<'_>]) {
     let flight = Landing(flight);
     for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
-        let Some(target) = r.device.ring_target() else { continue };
+        let Route::Ring(target) = r.device.route() else { continue };
         r.result = transfer(owner, target, r).map(|transfer| {
             // SAFETY: the memory and the device are borrowed by `requests`, whose operations are
             // not touched again before `Landing` has waited for everything.
@@ -131,7 +193,7 @@ pub(crate) fn run_on(flight: &mut Flight, requests: &mut [Request<'_>]) {
     if flight.0.pending() > 0 {
         flight.0.reap(Wait::No, |owner, result| settle(requests, owner, result));
     }
-    by_methods(requests.iter_mut().filter(|r| r.device.ring_target().is_none()));
+    by_submit(requests.iter_mut().filter(|r| !matches!(r.device.route(), Route::Ring(_))));
     flight.0.reap(Wait::All, |owner, result| settle(requests, owner, result));
 }
 
@@ -146,12 +208,12 @@ fn transfer(
             Transfer::read(owner, target, r.at.get(), buf.as_mut_ptr(), buf.len())
         }
         Op::Write(buf) => {
-            check_write(r.device, target.poisoned, r.at, Bytes::from(buf.len()))?;
+            r.device.info().check_write(target.poisoned, r.at, Bytes::from(buf.len()))?;
             Transfer::write(owner, target, r.at.get(), buf.as_ptr(), buf.len())
         }
         Op::Flush => {
-            check_poison(r.device, target.poisoned)?;
-            r.device.intact()?;
+            r.device.info().check_poison(target.poisoned)?;
+            target.intact.intact()?;
             Transfer::flush(owner, target)
         }
     })
@@ -166,11 +228,12 @@ fn settle(requests: &mut [Request<'_>], owner: u32, result: io::Result<()>) {
         Op::Write(_) => "write",
         Op::Flush => "flush",
     };
-    let poisoned = r.device.ring_target().and_then(|t| t.poisoned);
-    if let (Op::Flush, Some(poisoned)) = (&r.op, poisoned) {
+    if let (Op::Flush, Route::Ring(RingTarget { poisoned: Some(poisoned), .. })) =
+        (&r.op, r.device.route())
+    {
         poisoned.store(true, Ordering::Release);
     }
-    r.result = Err(io_error(r.device, operation, r.at, e));
+    r.result = Err(r.device.info().io_error(operation, r.at, e));
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use braid_format::{ByteOffset, Bytes};
 use parking_lot::RwLock;
 
-use crate::{CawOutcome, Device, DeviceError};
+use crate::{Abilities, Command, Completion, Device, DeviceError, DeviceInfo};
 
 /// Bytes that are kept, at most.
 const KEPT_MAX: Bytes = Bytes(512 << 20);
@@ -81,61 +81,63 @@ impl ScratchDevice {
         }
         Ok(())
     }
-}
-
-impl Device for ScratchDevice {
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.info().check(at, Bytes::from(buf.len()))?;
-        self.read_with(&self.kept.read(), at, buf)
-    }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.info().check(at, Bytes::from(buf.len()))?;
-        self.keep(&mut self.kept.write(), at, buf)
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-    fn compare_and_write(
+    fn compare(
         &self,
         at: ByteOffset,
         expected: &[u8],
         new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
+    ) -> Result<Completion, DeviceError> {
         self.info().check_caw(at, expected, new)?;
         let mut kept = self.kept.write();
         let mut stands = vec![0; new.len()];
         self.read_with(&kept, at, &mut stands)?;
         if stands != expected {
-            return Ok(CawOutcome::Mismatch(stands));
+            return Ok(Completion::Mismatch(stands));
         }
         self.keep(&mut kept, at, new)?;
-        Ok(CawOutcome::Written)
+        Ok(Completion::Done)
     }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.info().check(at, len)
+}
+
+impl Device for ScratchDevice {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
     }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.info().check(at, len)?;
-        let zeros = vec![0; Bytes(self.sector()).to_usize()];
-        let mut kept = self.kept.write();
-        self.sectors(at, len)
-            .try_for_each(|n| self.keep(&mut kept, ByteOffset(n * self.sector()), &zeros))
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if matches!(command, Command::Flush) {
+            return Ok(Completion::Done);
+        }
+        self.info().check(at, command.len())?;
+        match command {
+            Command::Read(buf) => self.read_with(&self.kept.read(), at, buf)?,
+            Command::Write(buf) => self.keep(&mut self.kept.write(), at, buf)?,
+            Command::CompareAndWrite { expected, new } => return self.compare(at, expected, new),
+            Command::WriteZeroes(len) => {
+                let zeros = vec![0; Bytes(self.sector()).to_usize()];
+                let mut kept = self.kept.write();
+                self.sectors(at, len).try_for_each(|n| {
+                    self.keep(&mut kept, ByteOffset(n * self.sector()), &zeros)
+                })?;
+            }
+            Command::Deallocate(_) => return Ok(Completion::Unsupported),
+            Command::Discard(_) | Command::Flush => {}
+        }
+        Ok(Completion::Done)
     }
-    fn intact(&self) -> Result<(), DeviceError> {
-        self.inner.intact()
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities::only(self.inner.abilities().locks)
     }
     fn unchanged(&self, at: ByteOffset, len: Bytes) -> Option<&dyn Device> {
         self.info().check(at, len).ok()?;
         let none = self.kept.read().range(self.sectors(at, len)).next().is_none();
         none.then_some(&*self.inner)
     }
-    crate::pass_on!(inner: info lock_byte byte_locked);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryDevice, Op, Request, run};
+    use crate::{CawOutcome, MemoryDevice, Op, Request, run};
 
     #[test]
     fn what_is_written_is_read_again_and_stands_nowhere_else() {

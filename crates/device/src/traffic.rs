@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use braid_format::Bytes;
 
+use crate::Command;
+
 /// Classes of sizes: the first is up to 1 KiB, each next twice the one before, the last from 64 MiB.
 pub const SIZE_CLASSES: usize = 18;
 /// The first class begins at two to this power.
@@ -18,9 +20,9 @@ pub struct IoCounters {
     reads: Counter,
     writes: Counter,
     flushes: AtomicU64,
-    pub(crate) compare_and_writes: AtomicU64,
-    pub(crate) discards: AtomicU64,
-    pub(crate) zeroes: AtomicU64,
+    compare_and_writes: AtomicU64,
+    discards: AtomicU64,
+    zeroes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -31,7 +33,7 @@ struct Counter {
     sizes: [AtomicU64; SIZE_CLASSES],
 }
 
-pub(crate) fn one_more(counter: &AtomicU64) {
+fn one_more(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -74,6 +76,16 @@ impl IoCounters {
     /// A flush that was issued.
     pub(crate) fn flush(&self) {
         one_more(&self.flushes);
+    }
+    /// A command that was issued, other than a transfer.
+    pub(crate) fn other(&self, command: &Command<'_>) {
+        match command {
+            Command::Read(_) | Command::Write(_) => {}
+            Command::Flush => self.flush(),
+            Command::CompareAndWrite { .. } => one_more(&self.compare_and_writes),
+            Command::Discard(_) | Command::Deallocate(_) => one_more(&self.discards),
+            Command::WriteZeroes(_) => one_more(&self.zeroes),
+        }
     }
     /// What was counted so far.
     pub fn now(&self) -> Issued {

@@ -9,7 +9,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use braid_device::{
-    CawOutcome, Device, DeviceError, FileDevice, InUse, Op, OpenOptions, Request, in_use, run,
+    CawOutcome, Device, DeviceError, FileDevice, Hold, Holding, InUse, Op, OpenOptions, Request,
+    in_use, run,
 };
 use braid_format::{ByteOffset, Bytes};
 
@@ -139,10 +140,10 @@ fn openers_by_different_names_exclude_each_other() {
         names.push(l.dir.path().join("node"));
     }
     let handles: Vec<_> = names.iter().map(|n| open(n)).collect();
-    let held = handles[0].lock_byte(3).unwrap().unwrap();
+    let held = handles[0].abilities().locks.lock_byte(3).unwrap().unwrap();
     for h in &handles {
-        assert!(h.byte_locked(3).unwrap(), "{}", h.info().name);
-        assert!(h.lock_byte(3).unwrap().is_none());
+        assert!(h.abilities().locks.byte_locked(3).unwrap(), "{}", h.info().name);
+        assert!(h.abilities().locks.lock_byte(3).unwrap().is_none());
     }
     drop(held);
     // And compare-and-write counts exactly over all of them.
@@ -182,11 +183,17 @@ fn as_a_container() {
     d.write(ByteOffset(4096), &[1; 512]).unwrap();
     if std::env::var_os(UNPRIVILEGED).is_some() {
         let refused = |e| matches!(e, DeviceError::PrivateNode { .. });
-        assert!(d.byte_locked(3).is_err_and(refused) && d.lock_byte(3).is_err_and(refused));
+        assert!(
+            d.abilities().locks.byte_locked(3).is_err_and(refused)
+                && d.abilities().locks.lock_byte(3).is_err_and(refused)
+        );
         let swapped = d.compare_and_write(ByteOffset(0), &[0; 512], &[1; 512]);
         assert!(swapped.is_err_and(refused) && d.info().lock_place.is_none());
     } else {
-        assert!(d.byte_locked(3).unwrap() && d.lock_byte(3).unwrap().is_none());
+        assert!(
+            d.abilities().locks.byte_locked(3).unwrap()
+                && d.abilities().locks.lock_byte(3).unwrap().is_none()
+        );
     }
     println!("as expected");
 }
@@ -197,7 +204,7 @@ fn locks_of_a_container_meet_all_others_or_are_refused() {
     let Some(l) = Loop::new(SIZE, 512) else { return };
     let dev = std::os::unix::fs::MetadataExt::rdev(&std::fs::metadata(&l.node).unwrap());
     let known = open(&l.node);
-    let _held = known.lock_byte(3).unwrap().unwrap();
+    let _held = known.abilities().locks.lock_byte(3).unwrap().unwrap();
     let container = format!(
         "mount -t tmpfs none /dev && mknod /dev/disk b {} {} && exec \"$@\"",
         rustix::fs::major(dev),
@@ -248,4 +255,31 @@ fn who_uses_it_is_named() {
             assert!(matches!(refused, Err(DeviceError::InUse { .. })));
         }
     }
+}
+
+#[test]
+fn one_holds_it_for_all_nodes_against_other_programs() {
+    let Some(l) = Loop::new(SIZE, 512) else { return };
+    let node = l.node.to_str().unwrap();
+    let Holding::Held(hold) = Hold::take(&l.node).unwrap() else { panic!("somebody has it") };
+    assert!(matches!(Hold::take(&l.node).unwrap(), Holding::ByNode));
+    // Nodes use it as before, and are no obstacle to each other's commands.
+    open(&l.node).write(ByteOffset(0), &[7; 4096]).unwrap();
+    assert_eq!(in_use(&l.node).unwrap(), None);
+    // Other programs do not.
+    let exclusive = OpenOptions { exclusive: true, ..OpenOptions::default() };
+    let refused = FileDevice::open(&l.node, exclusive);
+    assert!(matches!(refused, Err(DeviceError::InUse { by: InUse::Node, .. })), "{refused:?}");
+    for (program, args) in [("mkfs.ext4", "-qF"), ("wipefs", "-a"), ("blkdiscard", "-v")] {
+        assert!(!l.run(program, &[args, node]), "{program} wrote a device that is held");
+    }
+    drop(hold);
+    // Whoever asks for it, and is no node, is said to be no node.
+    let other = FileDevice::open(&l.node, exclusive).unwrap();
+    assert!(matches!(Hold::take(&l.node).unwrap(), Holding::Claimed));
+    drop(other);
+    let mut first = [0; 4096];
+    open(&l.node).read(ByteOffset(0), &mut first).unwrap();
+    assert_eq!(first, [7; 4096]);
+    assert!(matches!(Hold::take(&l.node).unwrap(), Holding::Held(_)));
 }

@@ -61,8 +61,10 @@ fn reading_only_means_no_writes() {
     assert_eq!(buf, [0; 4096]);
     // Liveness can be asked by a reader.
     let writer = open(&path);
-    let _guard = writer.lock_byte(5).unwrap().unwrap();
-    assert!(d.byte_locked(5).unwrap() && !d.byte_locked(6).unwrap());
+    let _guard = writer.abilities().locks.lock_byte(5).unwrap().unwrap();
+    assert!(
+        d.abilities().locks.byte_locked(5).unwrap() && !d.abilities().locks.byte_locked(6).unwrap()
+    );
 }
 #[test]
 fn zeroing_and_discarding_take_ranges_of_any_length() {
@@ -157,22 +159,27 @@ fn liveness_bytes_exclude_within_and_between_handles() {
     let dir = temp();
     let path = file(dir.path(), SIZE);
     let (a, b) = (open(&path), open(&path));
-    let held = a.lock_byte(1).unwrap().unwrap();
-    assert!(a.lock_byte(1).unwrap().is_none(), "the same handle");
-    assert!(b.lock_byte(1).unwrap().is_none(), "another handle");
-    assert!(a.byte_locked(1).unwrap() && b.byte_locked(1).unwrap());
-    let other = b.lock_byte(2).unwrap();
+    let held = a.abilities().locks.lock_byte(1).unwrap().unwrap();
+    assert!(a.abilities().locks.lock_byte(1).unwrap().is_none(), "the same handle");
+    assert!(b.abilities().locks.lock_byte(1).unwrap().is_none(), "another handle");
+    assert!(
+        a.abilities().locks.byte_locked(1).unwrap() && b.abilities().locks.byte_locked(1).unwrap()
+    );
+    let other = b.abilities().locks.lock_byte(2).unwrap();
     assert!(other.is_some());
     drop(held);
-    assert!(!a.byte_locked(1).unwrap() && !b.byte_locked(1).unwrap());
-    assert!(a.byte_locked(2).unwrap());
-    let held = b.lock_byte(1).unwrap();
+    assert!(
+        !a.abilities().locks.byte_locked(1).unwrap()
+            && !b.abilities().locks.byte_locked(1).unwrap()
+    );
+    assert!(a.abilities().locks.byte_locked(2).unwrap());
+    let held = b.abilities().locks.lock_byte(1).unwrap();
     // A handle that is gone holds nothing, except what guards keep.
     drop(b);
-    assert!(a.byte_locked(1).unwrap());
+    assert!(a.abilities().locks.byte_locked(1).unwrap());
     drop(held);
-    assert!(!a.byte_locked(1).unwrap());
-    assert!(a.lock_byte(u64::MAX).is_err());
+    assert!(!a.abilities().locks.byte_locked(1).unwrap());
+    assert!(a.abilities().locks.lock_byte(u64::MAX).is_err());
 }
 
 #[test]

@@ -63,7 +63,8 @@ fn a_unit_is_a_device() {
         let unit = open(&target, lun);
         let info = unit.info();
         assert_eq!((info.size, info.engine), (SIZE, "iscsi"));
-        assert!(info.caps.compare_and_write && info.caps.persistent_reservations);
+        assert_eq!(info.caps.compare_and_write, Bytes(4096));
+        assert!(unit.abilities().reservations.is_some());
         assert!(info.caps.discard && info.caps.write_zeroes && !info.read_only);
         for len in [4096, 65536, 1 << 20, (5 << 20) + 4096] {
             let (at, data) = (ByteOffset(1 << 20), pattern(lun, len));
@@ -114,7 +115,7 @@ fn many_requests_are_under_way_by_every_way_of_issuing() {
         (0..2).map(|n| CountedDevice::over(open(&target, n) as Arc<dyn Device>)).collect();
     let plain = memory();
     // Together they take as long as one.
-    target.faults().add("write delay=300").unwrap();
+    target.faults().add("write delay=1000").unwrap();
     let data: Vec<Vec<u8>> = (0..16).map(|n| pattern(n, 65536)).collect();
     let began = Instant::now();
     let mut requests: Vec<Request<'_>> = data
@@ -125,7 +126,7 @@ fn many_requests_are_under_way_by_every_way_of_issuing() {
     requests.push(Request::new(&*plain, ByteOffset(0), Op::Write(&data[0])));
     run(&mut requests);
     assert!(requests.iter().all(|r| r.result.is_ok()));
-    assert!(began.elapsed() < Duration::from_millis(300 * 8), "one after the other");
+    assert!(began.elapsed() < Duration::from_secs(8), "one after the other");
     let began = Instant::now();
     let mut queue = IoQueue::new(16).unwrap();
     for n in 0..16_u64 {
@@ -142,7 +143,7 @@ fn many_requests_are_under_way_by_every_way_of_issuing() {
     for _ in 0..16 {
         queue.complete().2.unwrap();
     }
-    assert!(began.elapsed() < Duration::from_millis(300 * 8), "one after the other");
+    assert!(began.elapsed() < Duration::from_secs(8), "one after the other");
     target.faults().clear();
     for n in 0..16_u64 {
         queue
@@ -159,7 +160,7 @@ fn many_requests_are_under_way_by_every_way_of_issuing() {
         result.unwrap();
         assert!(buf.iter().all(|b| u64::from(*b) == n));
     }
-    let issued = units[0].counters().unwrap().now();
+    let issued = units[0].abilities().counters.unwrap().now();
     assert_eq!(issued.writes.requests(), 8 + 16);
 }
 
@@ -171,11 +172,12 @@ fn a_slow_unit_is_known_by_its_own_time_however_its_requests_were_issued() {
         (0..2).map(|n| CountedDevice::over(open(&target, n) as Arc<dyn Device>)).collect();
     target.faults().add(&format!("write delay={} lun=1", SLOW.as_millis())).unwrap();
     let times = |before: &[braid_device::Issued]| {
-        let now = units.iter().map(|u| u.counters().unwrap().now());
+        let now = units.iter().map(|u| u.abilities().counters.unwrap().now());
         let writes = now.zip(before).map(|(now, before)| now.since(before).writes);
         writes.map(|w| (w.ended, w.latency().unwrap())).collect::<Vec<_>>()
     };
-    let counted = || units.iter().map(|u| u.counters().unwrap().now()).collect::<Vec<_>>();
+    let counted =
+        || units.iter().map(|u| u.abilities().counters.unwrap().now()).collect::<Vec<_>>();
     let slow_is_named = |times: &[(u64, Duration)], ended: u64| {
         assert_eq!([times[0].0, times[1].0], [ended; 2]);
         // Whoever is waited for behind the slow one would take as long as that.
@@ -229,7 +231,8 @@ fn threads_share_a_session() {
 fn a_fenced_holder_is_refused_and_what_it_had_under_way_does_not_land() {
     let target = serve(vec![memory()]);
     let (victim, other) = (open(&target, 0), open(&target, 0));
-    let (of_victim, of_other) = (victim.reservations().unwrap(), other.reservations().unwrap());
+    let (of_victim, of_other) =
+        (victim.abilities().reservations.unwrap(), other.abilities().reservations.unwrap());
     of_victim.register(0, 0xa).unwrap();
     of_other.register(0, 0xb).unwrap();
     of_victim.reserve(0xa, KIND).unwrap();
@@ -239,7 +242,7 @@ fn a_fenced_holder_is_refused_and_what_it_had_under_way_does_not_land() {
     other.write(ByteOffset(0), &[1; 512]).unwrap();
     let stranger = open(&target, 0);
     fenced(stranger.write(ByteOffset(0), &[9; 512]));
-    fenced(stranger.reservations().unwrap().reserve(7, KIND));
+    fenced(stranger.abilities().reservations.unwrap().reserve(7, KIND));
     stranger.read(ByteOffset(0), &mut [0; 512]).unwrap();
     // A write that would land in ten minutes, of somebody who is fenced at once.
     target.faults().add("write delay=600000 times=1").unwrap();
@@ -273,7 +276,8 @@ fn a_write_may_land_after_its_session_but_not_after_a_fence() {
     for fence in [false, true] {
         let target = serve(vec![memory()]);
         let (victim, other) = (open(&target, 0), open(&target, 0));
-        let (of_victim, of_other) = (victim.reservations().unwrap(), other.reservations().unwrap());
+        let (of_victim, of_other) =
+            (victim.abilities().reservations.unwrap(), other.abilities().reservations.unwrap());
         of_victim.register(0, 1).unwrap();
         of_other.register(0, 2).unwrap();
         of_victim.reserve(1, KIND).unwrap();
@@ -289,7 +293,7 @@ fn a_write_may_land_after_its_session_but_not_after_a_fence() {
                 of_other.preempt_and_abort(2, 1, KIND).unwrap();
             }
             // Nothing is taken up again after that.
-            victim.lease(Instant::now());
+            victim.abilities().session.unwrap().lease(Instant::now());
             target.cut("");
             assert!(under_way.join().unwrap().is_err(), "its outcome is unknown");
         });
@@ -315,7 +319,7 @@ fn a_write_may_land_after_its_session_but_not_after_a_fence() {
 fn a_session_that_breaks_ends_what_is_under_way() {
     let target = serve(vec![memory()]);
     let unit = open(&target, 0);
-    unit.lease(Instant::now());
+    unit.abilities().session.unwrap().lease(Instant::now());
     target.faults().add("read drop").unwrap();
     std::thread::scope(|s| {
         let under_way: Vec<_> =

@@ -83,7 +83,7 @@ impl San {
     fn open_as(&self, login: &str) -> Arc<IscsiDevice> {
         let name = format!("iscsi://{login}{}/{NAME}/0", self.at);
         let unit = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
-        unit.lease(Instant::now() + LONG);
+        unit.abilities().session.unwrap().lease(Instant::now() + LONG);
         unit
     }
     /// What stands in the place of these tests, past the target.
@@ -185,7 +185,7 @@ fn a_compare_and_write_without_an_answer_is_for_its_caller_to_settle() {
 fn a_target_that_is_started_anew_is_gone_on_with() {
     let mut san = San::memory();
     let unit = san.open();
-    let reservations = unit.reservations().unwrap();
+    let reservations = unit.abilities().reservations.unwrap();
     reservations.register(0, 0xa).unwrap();
     reservations.reserve(0xa, KIND).unwrap();
     unit.write(AT, &[1; 512]).unwrap();
@@ -220,8 +220,8 @@ fn who_was_fenced_does_not_come_back_by_a_login() {
     for restarted in [false, true] {
         let mut san = San::memory();
         let (victim, other) = (san.open(), san.open());
-        let of_other = other.reservations().unwrap();
-        victim.reservations().unwrap().register(0, 0xa).unwrap();
+        let of_other = other.abilities().reservations.unwrap();
+        victim.abilities().reservations.unwrap().register(0, 0xa).unwrap();
         of_other.register(0, 0xb).unwrap();
         of_other.reserve(0xb, KIND).unwrap();
         of_other.preempt_and_abort(0xb, 0xa, KIND).unwrap();
@@ -235,7 +235,10 @@ fn who_was_fenced_does_not_come_back_by_a_login() {
         fenced(victim.write(AT, &[7; 512]));
         fenced(victim.read(AT, &mut [0; 512]));
         fenced(victim.compare_and_write(AT, &[0; 512], &[7; 512]));
-        assert_eq!((san.stands(), san.open().reservations().unwrap().keys().unwrap()), (0, vec![]));
+        assert_eq!(
+            (san.stands(), san.open().abilities().reservations.unwrap().keys().unwrap()),
+            (0, vec![])
+        );
     }
 }
 
@@ -249,7 +252,7 @@ fn who_is_not_registered_any_more_does_not_write() {
             san.restart();
         }
         let unit = san.open();
-        let reservations = unit.reservations().unwrap();
+        let reservations = unit.abilities().reservations.unwrap();
         reservations.register(0, 0xa).unwrap();
         reservations.reserve(0xa, KIND).unwrap();
         unit.write(AT, &[1; 512]).unwrap();
@@ -260,7 +263,7 @@ fn who_is_not_registered_any_more_does_not_write() {
             fenced(unit.write(AT, &[2; 512]));
         }
         assert_eq!(san.stands(), if kept { 2 } else { 1 });
-        let keys = san.open().reservations().unwrap().keys().unwrap();
+        let keys = san.open().abilities().reservations.unwrap().keys().unwrap();
         assert_eq!(keys, if kept { vec![0xa] } else { vec![] }, "it registers nothing by itself");
     }
 }
@@ -297,7 +300,7 @@ fn secrets_are_asked_for_again() {
     san.chap = chap("othersecret1");
     san.restart();
     // Time enough for a login that is refused.
-    unit.lease(Instant::now() + Duration::from_millis(1500));
+    unit.abilities().session.unwrap().lease(Instant::now() + Duration::from_millis(1500));
     refused(unit.write(AT, &[2; 512]), "login");
     assert_eq!(san.stands(), 1);
 }
@@ -306,11 +309,11 @@ fn secrets_are_asked_for_again() {
 fn nobody_logs_in_again_after_the_lease() {
     let mut san = San::memory();
     let (unit, over) = (san.open(), san.open());
-    over.lease(Instant::now());
+    over.abilities().session.unwrap().lease(Instant::now());
     san.target = None;
     assert!(over.read(AT, &mut [0; 512]).is_err());
     let (began, lease) = (Instant::now(), Duration::from_millis(500));
-    unit.lease(began + lease);
+    unit.abilities().session.unwrap().lease(began + lease);
     assert!(unit.write(AT, &[1; 512]).is_err());
     assert!(began.elapsed() >= lease);
     san.start();
@@ -334,7 +337,7 @@ fn who_gives_up_does_not_wait_for_a_unit_that_was_logged_in_to_again() {
     let waits = unit.clone();
     std::thread::spawn(move || said.send(waits.write(AT, &[1; 512])));
     san.met(5);
-    unit.sever();
+    unit.abilities().session.unwrap().sever();
     let answer = answer.recv_timeout(LONG).expect("it waits for ever");
     refused(answer, "given up");
     refused(unit.read(AT, &mut [0; 512]), "given up");
@@ -366,7 +369,7 @@ fn a_command_without_an_answer_is_issued_again_in_another_session() {
     let mut found = [0; 512];
     for (n, what) in ["write", "read"].iter().enumerate() {
         let unit = san.open();
-        unit.answers_within(Duration::from_secs(2));
+        unit.abilities().bound.unwrap().answers_within(Duration::from_secs(2));
         let value = 30 + u8::try_from(n).unwrap();
         san.fault(&format!("{what} mute times=1"));
         unit.write(AT, &[value; 512]).unwrap();
@@ -381,7 +384,7 @@ fn a_command_without_an_answer_is_issued_again_in_another_session() {
 fn a_unit_that_answers_no_command_is_given_up() {
     let san = San::memory();
     let unit = san.open();
-    unit.answers_within(Duration::from_secs(2));
+    unit.abilities().bound.unwrap().answers_within(Duration::from_secs(2));
     unit.write(AT, &[1; 512]).unwrap();
     // They would run after the unit was given up.
     let late = Duration::from_secs(12);

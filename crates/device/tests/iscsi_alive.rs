@@ -49,7 +49,7 @@ fn holder(task: &str, name: &str) -> (Child, impl Iterator<Item = String>) {
 fn child_process() {
     let (Ok(task), Ok(name)) = (std::env::var(TASK), std::env::var(UNIT)) else { return };
     let unit = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
-    let held = unit.lock_byte(5).unwrap().unwrap();
+    let held = unit.abilities().locks.lock_byte(5).unwrap().unwrap();
     println!("\nholding");
     std::io::stdout().flush().unwrap();
     if task == "add" {
@@ -59,40 +59,40 @@ fn child_process() {
             assert!(began.elapsed() < Duration::from_mins(1));
         }
         drop(held);
-        assert!(unit.lock_byte(5).unwrap().is_some(), "nothing could land");
+        assert!(unit.abilities().locks.lock_byte(5).unwrap().is_some(), "nothing could land");
         return;
     }
     if task == "go on" {
         let lost = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
-        lost.lease(Instant::now());
+        lost.abilities().session.unwrap().lease(Instant::now());
         println!("\nboth");
         std::io::stdout().flush().unwrap();
         assert!(lost.write(ByteOffset(0), &[7; 512]).is_err());
         // Bytes that are taken after that are let go as ever, and it logs in again where it can.
         for _ in 0..2 {
-            drop(unit.lock_byte(6).unwrap().unwrap());
+            drop(unit.abilities().locks.lock_byte(6).unwrap().unwrap());
         }
         unit.read(ByteOffset(0), &mut [1; 512]).unwrap();
         return;
     }
     if task == "change" {
         drop(held);
-        let change = unit.lock_byte(CHANGE_BYTE).unwrap().unwrap();
+        let change = unit.abilities().locks.lock_byte(CHANGE_BYTE).unwrap().unwrap();
         let lost = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
-        lost.lease(Instant::now());
+        lost.abilities().session.unwrap().lease(Instant::now());
         println!("\nboth");
         std::io::stdout().flush().unwrap();
         assert!(lost.write(ByteOffset(0), &[7; 512]).is_err());
         drop(change);
         // It may be changed again, and it logs in again where it can.
         for _ in 0..2 {
-            drop(unit.lock_byte(CHANGE_BYTE).unwrap().expect("the byte"));
+            drop(unit.abilities().locks.lock_byte(CHANGE_BYTE).unwrap().expect("the byte"));
         }
         unit.read(ByteOffset(0), &mut [1; 512]).unwrap();
         return;
     }
     // It does not log in again.
-    unit.lease(Instant::now());
+    unit.abilities().session.unwrap().lease(Instant::now());
     assert!(unit.write(ByteOffset(0), &[7; 512]).is_err());
     if task == "leave" {
         drop(held);
@@ -125,16 +125,19 @@ fn the_end_of_a_process_is_known_when_its_commands_have_ended() {
     target.faults().add("write late=600000 times=1").unwrap();
     let (mut child, _lines) = holder("die", &name);
     wait_until("the write has come", || target.commands() != 0);
-    assert!(unit.byte_locked(5).unwrap() && unit.lock_byte(5).unwrap().is_none());
+    assert!(
+        unit.abilities().locks.byte_locked(5).unwrap()
+            && unit.abilities().locks.lock_byte(5).unwrap().is_none()
+    );
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_until("its session is taken over", || !unit.byte_locked(5).unwrap());
+    wait_until("its session is taken over", || !unit.abilities().locks.byte_locked(5).unwrap());
     never_landed(&target, &unit);
-    let held = unit.lock_byte(5).unwrap();
+    let held = unit.abilities().locks.lock_byte(5).unwrap();
     let other = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
-    assert!(held.is_some() && other.byte_locked(5).unwrap());
+    assert!(held.is_some() && other.abilities().locks.byte_locked(5).unwrap());
     drop(held);
-    assert!(!other.byte_locked(5).unwrap());
+    assert!(!other.abilities().locks.byte_locked(5).unwrap());
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn who_lost_a_session_has_not_let_go_before_it_is_taken_over() {
     let (mut child, _lines) = holder("leave", &name);
     wait_until("the write has come", || target.commands() != 0);
     assert_eq!(target.cut("holder"), 1);
-    wait_until("its session is taken over", || !unit.byte_locked(5).unwrap());
+    wait_until("its session is taken over", || !unit.abilities().locks.byte_locked(5).unwrap());
     never_landed(&target, &unit);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -178,7 +181,9 @@ fn who_lost_a_session_during_a_change_makes_the_next_one() {
     wait_until("the write has come", || target.commands() != 0);
     assert_eq!(target.cut("holder"), 2);
     ends(child);
-    wait_until("its session is taken over", || unit.lock_byte(CHANGE_BYTE).unwrap().is_some());
+    wait_until("its session is taken over", || {
+        unit.abilities().locks.lock_byte(CHANGE_BYTE).unwrap().is_some()
+    });
     never_landed(&target, &unit);
 }
 
@@ -189,7 +194,7 @@ fn a_unit_that_could_not_be_opened_leaves_nothing_that_could_land() {
     // Not one of the first, which belong to the login.
     target.faults().add("any cut every=5 times=1").unwrap();
     ends(child);
-    assert!(!unit.byte_locked(5).unwrap());
+    assert!(!unit.abilities().locks.byte_locked(5).unwrap());
 }
 
 #[test]
@@ -202,6 +207,6 @@ fn nobody_is_dead_while_its_target_cannot_be_asked() {
     child.kill().unwrap();
     child.wait().unwrap();
     drop(target);
-    assert!(unit.byte_locked(5).unwrap());
-    assert!(unit.lock_byte(5).unwrap().is_none());
+    assert!(unit.abilities().locks.byte_locked(5).unwrap());
+    assert!(unit.abilities().locks.lock_byte(5).unwrap().is_none());
 }

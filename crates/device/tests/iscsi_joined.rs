@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_device::{
-    AlignedBuf, CountedDevice, Device, DeviceError, IoQueue, IscsiDevice, Issued, MemoryDevice, Op,
-    OpenOptions, OwnedOp, Part, Request, ReservationKind, pass_on, run,
+    Abilities, AlignedBuf, Command, Completion, CountedDevice, Device, DeviceError, DeviceInfo,
+    IoQueue, IscsiDevice, Issued, MemoryDevice, Op, OpenOptions, OwnedOp, Part, Request,
+    ReservationKind, run,
 };
 use braid_format::{ByteOffset, Bytes};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
@@ -41,12 +42,17 @@ impl Scratched {
 }
 
 impl Device for Scratched {
-    pass_on!(inner: info flush compare_and_write discard write_zeroes lock_byte byte_locked);
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.check(at, buf.len()).and_then(|()| self.inner.read(at, buf))
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.check(at, buf.len()).and_then(|()| self.inner.write(at, buf))
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if matches!(command, Command::Read(_) | Command::Write(_)) {
+            self.check(at, command.len().to_usize())?;
+        }
+        self.inner.submit(at, command)
+    }
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
     }
 }
 
@@ -73,7 +79,9 @@ impl San {
     }
     /// Commands to the disks, and what the units' own counters say.
     fn counts(&self) -> (Vec<Issued>, Vec<Issued>) {
-        let of = |d: &[Arc<dyn Device>]| d.iter().map(|d| d.counters().unwrap().now()).collect();
+        let of = |d: &[Arc<dyn Device>]| {
+            d.iter().map(|d| d.abilities().counters.unwrap().now()).collect()
+        };
         (of(&self.disks), of(&self.units))
     }
     /// What stands on a disk, past the target.
@@ -87,7 +95,7 @@ impl San {
 fn open(target: &Target, lun: usize) -> Arc<IscsiDevice> {
     let name = format!("iscsi://{}/{NAME}/{lun}", target.address());
     let unit = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
-    unit.lease(Instant::now() + LONG);
+    unit.abilities().session.unwrap().lease(Instant::now() + LONG);
     unit
 }
 
@@ -311,7 +319,8 @@ fn a_late_command_of_several_does_not_come_after_what_followed_it() {
 fn who_was_fenced_is_told_so_of_every_request_and_tries_none_again() {
     let san = San::memory(1, Bytes(512));
     let (victim, other) = (&san.units[0], open(&san.target, 0));
-    let (of_victim, of_other) = (victim.reservations().unwrap(), other.reservations().unwrap());
+    let (of_victim, of_other) =
+        (victim.abilities().reservations.unwrap(), other.abilities().reservations.unwrap());
     of_victim.register(0, 0xa).unwrap();
     of_other.register(0, 0xb).unwrap();
     of_victim.reserve(0xa, KIND).unwrap();
@@ -339,7 +348,7 @@ fn who_was_fenced_is_told_so_of_every_request_and_tries_none_again() {
     let met = san.target.faults().list();
     assert!(met.iter().any(|m| m.contains("delay=0 (1 commands met it)")), "{met:?}");
     assert!(san.stands(0, 0, SIZE.get()).iter().all(|b| *b == 0));
-    assert_eq!(san.disks[0].counters().unwrap().now().writes.requests(), 0);
+    assert_eq!(san.disks[0].abilities().counters.unwrap().now().writes.requests(), 0);
 }
 
 /// A session that ends for good says so to every request.
@@ -352,7 +361,7 @@ fn the_end_of_all_sessions_is_told_to_every_request() {
         while !san.target.faults().list()[0].contains("(1 commands") {
             std::thread::yield_now();
         }
-        san.units[0].sever();
+        san.units[0].abilities().session.unwrap().sever();
         assert_eq!(under_way.join().unwrap(), [false; 4]);
     });
     assert_eq!(batch(&san.units[0], false, &mut four(96)), [false; 4]);

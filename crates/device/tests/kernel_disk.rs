@@ -37,7 +37,7 @@ fn fenced<T: std::fmt::Debug>(result: Result<T, DeviceError>) {
 }
 
 fn of(device: &FileDevice) -> &dyn Reservations {
-    device.reservations().unwrap()
+    device.abilities().reservations.unwrap()
 }
 
 /// Two nodes of the host that has the first path, one of that with the second.
@@ -47,7 +47,7 @@ fn two_hosts_reserve_and_fence() {
     let paths = std::env::var("BRAID_TEST_PATHS").expect("BRAID_TEST_PATHS");
     let (first, second) = paths.split_once(':').expect("two paths");
     let ([a, b], c) = ([(); 2].map(|()| open(first)), open(second));
-    assert!(a.info().caps.persistent_reservations);
+    assert!(a.abilities().reservations.is_some());
     assert!(of(&a).keys().unwrap().is_empty(), "somebody is registered: nothing is done");
     compare_and_write(&a, &c);
     share_a_key([&a, &b], &c);

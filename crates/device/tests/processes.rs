@@ -57,7 +57,7 @@ fn role() {
         }
         "hold" => {
             let d = FileDevice::open(path, OpenOptions::default()).unwrap();
-            let _held = d.lock_byte(7).unwrap().unwrap();
+            let _held = d.abilities().locks.lock_byte(7).unwrap().unwrap();
             println!("holding");
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
@@ -141,12 +141,12 @@ fn a_killed_process_lets_go_of_its_liveness_byte_at_once() {
     let mut c = child("hold", &path);
     let out = BufReader::new(c.stdout.take().unwrap());
     assert!(out.lines().map_while(Result::ok).any(|l| l.contains("holding")));
-    assert!(d.byte_locked(7).unwrap());
-    assert!(d.lock_byte(7).unwrap().is_none());
+    assert!(d.abilities().locks.byte_locked(7).unwrap());
+    assert!(d.abilities().locks.lock_byte(7).unwrap().is_none());
     c.kill().unwrap();
     c.wait().unwrap();
-    assert!(!d.byte_locked(7).unwrap());
-    assert!(d.lock_byte(7).unwrap().is_some());
+    assert!(!d.abilities().locks.byte_locked(7).unwrap());
+    assert!(d.abilities().locks.lock_byte(7).unwrap().is_some());
 }
 
 #[test]

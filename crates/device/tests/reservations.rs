@@ -78,7 +78,7 @@ impl Node {
     fn reservations(&self) -> &dyn Reservations {
         match &self.shared {
             Some(shared) => shared,
-            None => self.unit.reservations().unwrap(),
+            None => self.unit.abilities().reservations.unwrap(),
         }
     }
     fn write(&self, byte: u8) -> Result<(), DeviceError> {
@@ -173,7 +173,7 @@ fn the_nodes_of_a_host_have_one_key_and_the_last_gives_it_back() {
     let (host, other) = (Host::new(&target), Host::new(&target));
     let ([a, b], c) = ([(); 2].map(|()| host.node()), other.node());
     let [of_a, of_b, of_c] = [&a, &b, &c].map(Node::reservations);
-    assert!(of_a.shares_path() && !host.path.reservations().unwrap().shares_path());
+    assert!(of_a.shares_path() && !host.path.abilities().reservations.unwrap().shares_path());
     assert_eq!(of_c.register_anyhow(0xc).unwrap(), 0xc);
     assert_eq!(of_a.register_anyhow(0xa).unwrap(), 0xa);
     of_a.reserve(0xa, KIND).unwrap();

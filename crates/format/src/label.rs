@@ -322,6 +322,9 @@ impl Label {
     pub const GRAIN: usize = 4096;
     /// Where copy 0 begins.
     pub const COPY0_AT: ByteOffset = ByteOffset(64 << 10);
+    /// What stands at byte 0 of a member: to tools that do not know labels, a partition table without
+    /// partitions. They ask before they overwrite one. Nothing reads it here.
+    pub const BOOT_SECTOR: [u8; 512] = boot::sector();
     /// Where the data area begins.
     pub const DATA_AT: ByteOffset = ByteOffset(1 << 20);
     /// Bytes kept at the end of a device for copy 1.
@@ -787,6 +790,7 @@ fn as_u32(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
+mod boot;
 mod check;
 mod dump;
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub struct RawSuperblock {
     pub header: MetaHeader,
     /// "BRAIDFS\0".
     pub fs_magic: [u8; 8],
-    /// Format version, 2.
+    /// Format version, 3.
     pub version: U32,
     /// log2 of the block size.
     pub block_shift: U16,

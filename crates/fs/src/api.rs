@@ -50,9 +50,9 @@ impl Fs {
     pub fn mount(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         Ok(Self { mounted: Arc::new(Mounted::new(pool, options, kernel)?) })
     }
-    /// Mounts for reading a pool whose devices nobody can write. This node is alone: what a node writes
-    /// (its slot, its heartbeat, the replay of a journal) stays in memory. Nobody may write the devices
-    /// by another way meanwhile: it would not be seen.
+    /// Mounts for reading a pool whose devices nobody can write. This node is alone: what a node
+    /// writes (its slot, its heartbeat, the replay of a journal) stays in memory. Nothing else may
+    /// write the devices meanwhile: this node would not see it.
     ///
     /// # Errors
     /// A node of another host has it mounted, or left it mounted; as [`Fs::mount`].
@@ -105,8 +105,8 @@ impl Fs {
     pub fn maintenance(&self) -> MaintenanceStatus {
         self.mounted.maintenance.status()
     }
-    /// Other nodes that could not fill or move a member of the pool as it is now, and say so
-    /// ([`NodeView::stuck`]); why is in their logs. They try again now and then.
+    /// Other nodes that could not fill or move a member of the pool as it is now
+    /// ([`NodeView::stuck`]). Their logs say why. They try again now and then.
     pub fn stuck(&self) -> Vec<NodeView> {
         self.mounted.stuck()
     }
@@ -184,7 +184,11 @@ impl Fs {
     pub fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Attr> {
         self.run(|c| namei::lookup(c, dir, name))
     }
-    /// An inode by its number, which a caller kept: it goes to the kernel as from [`Fs::lookup`].
+    /// An inode by its number, which a caller kept, or made up: it goes to the kernel as from
+    /// [`Fs::lookup`]. Unless the inode is in memory this takes the lock of its resource group, shared.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]: there is no inode.
     pub fn revisit(&self, ino: InodeNo) -> Result<Attr> {
         self.run(|c| namei::revisit(c, ino))
     }
@@ -392,9 +396,9 @@ impl Fs {
     pub fn write(&self, fh: Fh, offset: u64, bytes: &[u8], flags: WriteFlags) -> Result<usize> {
         self.write_behind(fh, Write { offset, bytes, flags }, &mut ())
     }
-    /// As [`Fs::write`]. Large writes use `reply` once nothing but a device can refuse them any more;
-    /// they return when the devices have the bytes, all the same. What becomes of one that was
-    /// answered is told by fsync.
+    /// As [`Fs::write`]. Large writes use `reply` once nothing but a device can refuse them any
+    /// more; they return when the devices have the bytes, all the same. `fsync` reports what
+    /// becomes of a write that was answered early.
     pub fn write_behind(
         &self,
         fh: Fh,
@@ -440,7 +444,7 @@ impl Fs {
     /// counters plus this node's and the others' published changes.
     pub fn statfs(&self) -> Result<StatFs> {
         self.run(|c| {
-            // Who has just removed a file expects to see its space.
+            // A program that has just removed a file expects to see its space.
             c.orphans.await_leaving(STATFS_PATIENCE);
             let t = c.alloc.totals();
             Ok(StatFs {
@@ -455,7 +459,7 @@ impl Fs {
         })
     }
 
-    /// Which lock stands in the way of `lock`, if one does (`F_GETLK`).
+    /// The lock that conflicts with `lock`, if there is one (`F_GETLK`).
     pub fn getlk(&self, ino: InodeNo, lock: &Plock) -> Result<Option<Plock>> {
         self.run(|c| plock::getlk(c, ino, lock))
     }
@@ -469,9 +473,9 @@ impl Fs {
         self.run(|c| plock::flock(c, ino, lock, wait))
     }
 
-    /// As [`Self::setlk`] or, with `whole`, [`Self::flock`], without waiting here. `None`: done. Where
-    /// the lock has to be waited for, `done` is called with the outcome, maybe before this returns,
-    /// on a thread that it must not hold up; [`Self::end_lock_wait`] breaks that off.
+    /// As [`Self::setlk`] or, with `whole`, [`Self::flock`], without waiting here. `None`: done. If
+    /// the lock has to be waited for, `done` is called with the outcome. That may be before this
+    /// returns, and on a thread that `done` must not block. [`Self::end_lock_wait`] ends the wait.
     ///
     /// # Errors
     /// As `setlk`; `done` is then not called.

@@ -46,7 +46,7 @@ pub struct Attr {
     pub flags: u32,
 }
 
-/// Who asks: owner of new inodes.
+/// The caller, who owns new inodes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cred {
     /// User.
@@ -136,7 +136,7 @@ impl Durable {
 /// A write.
 #[derive(Debug, Clone, Copy)]
 pub struct Write<'a> {
-    /// Where it begins; not looked at when it appends.
+    /// Where it begins; ignored if it appends.
     pub offset: u64,
     /// What is written.
     pub bytes: &'a [u8],
@@ -150,8 +150,8 @@ pub trait EarlyReply {
     /// Whether the program may be told so. Asked when nothing but a device can refuse the write any
     /// more and its range is known to be written to.
     fn may(&mut self) -> bool;
-    /// Tells it: the file is as long as the write makes it. From here on the result is told to
-    /// whoever syncs the file.
+    /// Tells it: the file is as long as the write makes it. From here on `fsync` of the file
+    /// reports the result.
     fn send(&mut self);
 }
 /// Nobody is told early.
@@ -186,7 +186,8 @@ pub struct StatFs {
     pub blocks: u64,
     /// Free blocks.
     pub free: u64,
-    /// Of those, what is left when files have taken it and the metadata that leads to them.
+    /// The part of them that files can take, with room left for the metadata that leads to those
+    /// files.
     pub available: u64,
     /// Inodes that could exist.
     pub files: u64,
@@ -208,7 +209,7 @@ pub trait KernelCache: Send + Sync {
     fn directory_moved(&self, _ino: InodeNo, _dir: InodeNo) {}
     /// The answer to a request hands `ino` and its attributes to the kernel: one more reference,
     /// until the kernel gives it back ([`crate::Fs::forgotten`]). Called under the inode's lock, so
-    /// that whoever removes the inode sees the reference. Never blocks.
+    /// that a node that removes the inode sees the reference. Never blocks.
     fn handed_out(&self, _ino: InodeNo) {}
     /// An inode that was counted as handed out does not go to the kernel. Never blocks.
     fn kept_back(&self, _ino: InodeNo) {}
@@ -217,9 +218,9 @@ pub trait KernelCache: Send + Sync {
     fn refers(&self, _ino: InodeNo) -> bool {
         false
     }
-    /// Has the kernel drop `ino` unless a program uses it (holds it open, stands in it, is about to
-    /// open it). Returns whether one does. Called by demotions, never while a request is answered on
-    /// the same thread.
+    /// Has the kernel drop `ino` unless a program uses it (has it open, has it as working
+    /// directory, is about to open it). Returns whether one does. Called by demotions, never while
+    /// a request is answered on the same thread.
     fn let_go(&self, _ino: InodeNo) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! What the pool must know of the other nodes: who lives and uses which epoch, and locks on its
-//! regions.
+//! What the pool must know of the other nodes: which are alive, which epoch they use, and locks on
+//! its regions.
 //!
 //! Region locks are named locks of the file system with a manager of their own: they lie below all
 //! others. The flush of an inode's lock may wait for a region; giving a region up waits for
@@ -104,7 +104,7 @@ impl Cluster {
         self.me
     }
 
-    /// From now on hints come, and others hear of this node's epoch.
+    /// From now on hints come, and other nodes learn this node's epoch.
     pub fn attach(&self, membership: &Arc<Membership>) {
         self.membership.set(Arc::downgrade(membership)).ok();
         if let Some(manager) = &*self.manager.lock() {
@@ -117,13 +117,13 @@ impl Cluster {
         self.adopted.set(adopted).ok();
     }
 
-    /// Recovers the redundancy log of the dead lives of `slot` by `work`. Where that log says anything,
-    /// one recovery at a time does such a thing: the lock of recoveries is taken for it, and given up
-    /// at the end, so that nobody waits for it whose holder died after its work.
+    /// Recovers the redundancy log of the dead lives of `slot` by `work`. If that log is not empty,
+    /// only one recovery at a time works. It takes the lock of recoveries, and gives it up at the
+    /// end, so that nobody waits for a holder that died after its work.
     ///
-    /// What they hold exclusively stands until the log is empty: nobody else may write there
-    /// before. Their other holds, and their places in queues, count for nothing from now on. At the
-    /// end no region is held by them: the slot may stay as it is for long.
+    /// What they hold exclusively stays held until the log is empty: nobody else may write there
+    /// before. Their other holds, and their places in queues, are ignored from now on. At the end
+    /// they hold no region, because the slot may stay as it is for a long time.
     ///
     /// An empty log is recovered without waiting for any lock. Otherwise this may wait for what a node
     /// holds that lives, or is silent and not fenced yet: the watcher fences that one meanwhile.
@@ -156,7 +156,7 @@ impl Cluster {
         done
     }
 
-    /// Who waits for what the slot's dead lives hold looks again.
+    /// Threads that wait for what the slot's dead lives hold look again.
     fn note(&self, slot: NodeId, log: Option<Log>) {
         let mut recovering = self.recovering.lock();
         recovering.retain(|r| r.0 != slot);
@@ -185,19 +185,19 @@ impl Cluster {
         manager.map_or_else(Vec::new, |m| m.wishes(RawHeartbeat::WISHES))
     }
 
-    /// Nobody gets a region any more, and nobody waits for one or for an epoch.
+    /// From now on no thread gets a region, or waits for one or for an epoch.
     pub fn withdraw(&self) {
         if let Some(manager) = &*self.manager.lock() {
             manager.withdraw();
         }
     }
 
-    /// Whether it has withdrawn, of itself or told to.
+    /// Whether it has withdrawn, by itself or because it was told to.
     pub fn has_withdrawn(&self) -> bool {
         self.manager.lock().as_ref().is_none_or(|m| m.has_withdrawn())
     }
 
-    /// This node uses the pool no more.
+    /// This node no longer uses the pool.
     pub fn end(&self) {
         self.pool.unshare();
         if let Some(manager) = self.manager.lock().take()
@@ -229,7 +229,7 @@ impl RegionLocks for Cluster {
         self.count
     }
 
-    /// Waits for no lock while it holds another: who waits may wait for a dead node, and whoever
+    /// Waits for no lock while it holds another. The wait may be for a dead node, and the node that
     /// recovers that one may want what is held.
     fn hold(&self, locks: &[(u64, Hold)]) -> std::result::Result<HeldRegions, PoolError> {
         let manager = self.manager()?;
@@ -275,7 +275,7 @@ impl RegionLocks for Cluster {
     }
 }
 
-/// What is asked while a lock is waited for: where that fails, waiting has no sense either.
+/// Called while a lock is waited for. If it fails, the wait makes no sense either.
 #[derive(Default)]
 struct Asked(Cell<Option<PoolError>>);
 
@@ -314,12 +314,12 @@ impl Cluster {
             .store
             .read(lock)
             .map_err(|source| lock_error(LockError::Store { lock, source }))?;
-        // A damaged one holds nobody back here: whoever wants the lock says so.
+        // A damaged record delays nobody here: a thread that wants the lock reports it.
         Ok(LockRecord::decode(&sector, lock).ok())
     }
 
-    /// Whether a dead life, of the slot that is recovered or another, holds a lock exclusively:
-    /// what its log says of those bytes comes before anything else there.
+    /// Whether a dead life, of the slot that is recovered or of another, holds a lock exclusively.
+    /// Then its log must be replayed on those bytes before anything else.
     fn is_kept_by_dead(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
         let Some(record) = self.record(lock)? else { return Ok(false) };
         let unrecovered = |life: &Me| match self.log_of(*life) {
@@ -329,7 +329,7 @@ impl Cluster {
         Ok(record.mode == Mode::Exclusive && record.holders.iter().any(unrecovered))
     }
 
-    /// The same, for who waits; an error once this node gives recoveries up.
+    /// The same, for a thread that waits; an error once this node gives recoveries up.
     fn is_kept_by_dead_or_vain(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
         if self.gives_up.load(Ordering::Acquire) {
             return Err(lock_error(LockError::Interrupted));
@@ -355,9 +355,9 @@ impl Cluster {
         SlotRecord::decode(&sector, slot).ok()
     }
 
-    /// No region is held exclusively by a dead life of `slot` any more. What else a record says of it
-    /// counts for nothing (see [`Peers::liveness`]), and to strike that out could mean to wait for who
-    /// is named beside it.
+    /// No region is held exclusively by a dead life of `slot` any more. Everything else about it in
+    /// a record is ignored (see [`Peers::liveness`]). To remove that could mean to wait for the
+    /// nodes that are named beside it.
     fn forget(&self, slot: NodeId) -> std::result::Result<(), PoolError> {
         let manager = self.manager()?;
         if !self.pool.info().redundant {
@@ -414,19 +414,19 @@ impl Peers for Cluster {
             return Liveness::Alive;
         }
         if lock == self.recovery {
-            // What it had begun is begun again by whoever takes its place.
+            // The node that takes its place begins again what it had begun.
             return if self.is_gone(life) { Liveness::Dead } else { Liveness::Alive };
         }
         match self.log_of(life) {
-            // Where that cannot be told, it may.
+            // If that is not known, it may.
             Some(Log::InUse) if self.is_kept_by_dead(lock).unwrap_or(true) => {
                 return Liveness::Alive;
             }
             Some(Log::InUse | Log::Empty) => return Liveness::Dead,
             None => {}
         }
-        // Of one that is fenced only an exclusive hold counts, for what its log says: not that it read
-        // there, nor that it waited. Where that cannot be told, it does.
+        // If it is fenced, only an exclusive hold counts, because of its log: a shared hold or a
+        // wait does not. If that is not known, it does.
         let nothing = || self.is_gone(life) && !self.is_kept_by_dead(lock).unwrap_or(true);
         if self.onlooker.is_over(life) || nothing() { Liveness::Dead } else { Liveness::Alive }
     }

@@ -66,7 +66,8 @@ impl Core {
         let guard = guard.map_err(|e| self.stale_if_no_slot(ino, e))?;
         self.loaded(ino, guard)
     }
-    /// A number that somebody has kept may lead to where a slot was: nothing there looks like one.
+    /// A number that a caller has kept may lead to where a slot was. What is there now does not
+    /// look like one.
     fn stale_if_no_slot(&self, ino: InodeNo, e: Error) -> Error {
         let magic = |e: &FormatError| matches!(e, FormatError::BadMagic { .. });
         if !matches!(&e, Error::Lock(LockError::Record { source, .. }) if magic(source)) {
@@ -81,8 +82,8 @@ impl Core {
     pub fn lock_shared(&self, ino: InodeNo) -> Result<Locked> {
         self.lock(ino, Mode::Shared, Local::Shared)
     }
-    /// To read or overwrite contents where they stand: as [`Self::lock`], but concurrent where other
-    /// nodes do the same, see [`LockManager::acquire_concurrent`].
+    /// To read or overwrite contents in place: as [`Self::lock`], but concurrent if other nodes do
+    /// the same, see [`LockManager::acquire_concurrent`].
     pub fn lock_concurrent(&self, ino: InodeNo, alone: Mode) -> Result<Locked> {
         self.check_ino(ino)?;
         self.check_alive()?;
@@ -159,6 +160,22 @@ impl Core {
             Err(Error::Stale(ino))
         }
     }
+    /// Refuses a number that a caller has kept, as in a file handle, unless it is that of an inode in memory
+    /// or of a metadata slot: in a block of file data a program may have written whatever looks like an
+    /// inode and its lock. To be called before anything is read there. Takes the lock of a resource group,
+    /// see [`Alloc::is_slot`]; no lock of a group may be held.
+    ///
+    /// # Errors
+    /// [`Error::Stale`]; those of the group's lock and bitmap.
+    pub fn check_kept_number(&self, ino: InodeNo) -> Result<()> {
+        if self.inodes.find(ino).is_some_and(|inode| inode.is_loaded()) {
+            return Ok(());
+        }
+        self.check_ino(ino)?;
+        self.check_alive()?;
+        let is_slot = self.alloc.is_slot(BlockNo::from(ino))?;
+        if is_slot { Ok(()) } else { Err(Error::Stale(ino)) }
+    }
     /// Puts times that only locks' records could tell (see [`Self::lock_concurrent`]) into the dinodes: a
     /// node that leaves writes no records. A time is not worth waiting long for others: those whose
     /// locks do not come soon are lost, and the file keeps the time before.
@@ -173,7 +190,7 @@ impl Core {
                     tracing::warn!(ino = %inode.ino, "its time of change is not kept");
                 }
                 Err(e) if Error::from(e.clone()).is_lost_lock() => {
-                    tracing::warn!(ino = %inode.ino, "its time of change is not kept: {e}");
+                    tracing::warn!(ino = %inode.ino, "cannot keep its time of change: {e}");
                 }
                 Err(e) => return Err(e.into()),
             }
@@ -189,8 +206,8 @@ impl Core {
     pub fn is_used_here(&self, inode: &Inode) -> bool {
         inode.opens.load(Ordering::Acquire) > 0 || self.kernel.refers(inode.ino)
     }
-    /// Whoever holds the inode's lock exclusively changes attributes until this is dropped, success or
-    /// not; then the kernel's copy goes.
+    /// The exclusive holder of the inode's lock changes attributes until this is dropped, with or
+    /// without success. Then the kernel's copy is dropped.
     pub fn changes(&self, ino: InodeNo) -> Changes<'_> {
         Changes { core: self, ino }
     }

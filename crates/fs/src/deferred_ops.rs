@@ -14,7 +14,7 @@ use crate::volume::Volume;
 #[derive(Default)]
 pub(crate) struct DeferredOps {
     pub core: OnceLock<Weak<Core>>,
-    /// Of the core; locks are taken before that is whole.
+    /// The core's operations. Locks are taken before the core is complete.
     pub meta: OnceLock<Weak<Meta>>,
     /// The same.
     pub volume: OnceLock<Arc<Volume>>,

@@ -44,8 +44,8 @@ impl GlockOps for Core {
             }
             Err(e) => {
                 tracing::error!(lock = %lock, "cannot give the lock up: {e}");
-                // Whatever it was, even one file's contents: the lock stays held for ever, and those
-                // who wait for it get it only when this node counts as dead.
+                // Whatever failed, even one file's contents: the lock stays held, and nodes that
+                // wait for it get it only when this node counts as dead.
                 self.withdraw(&e);
                 Err(DemoteFailed)
             }
@@ -69,7 +69,7 @@ impl Core {
         if to == Mode::Unlocked
             && let Err(e) = self.watch(self.alloc.hand_out())
         {
-            tracing::warn!("not all free space is given to the others: {e}");
+            tracing::warn!("cannot give all free space to the others: {e}");
             if self.withdrawn.get().is_some() {
                 return Err(DemoteFailed);
             }
@@ -82,9 +82,9 @@ impl Core {
             let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
             let writable = inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
             if to != Mode::Shared || writable {
-                // First the kernel's pages: dirty mapped ones come back to us as writes. Where there
+                // First the kernel's pages: dirty mapped ones come back to us as writes. If there
                 // can be none (see `Inode::writers`), a page fill may be waiting for the exclusive
-                // lock, and nothing must wait for it. Beside other writers there are none.
+                // lock, and nothing must wait for that fill. Beside other writers there are none.
                 let pages = match from {
                     Mode::Exclusive => !is_dir,
                     Mode::Shared => !is_dir && !writable,

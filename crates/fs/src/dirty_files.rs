@@ -46,7 +46,7 @@ impl DirtyFiles {
     pub fn wait(&self, most: Duration) {
         self.fell.wait_for(&mut self.waiting.lock(), most);
     }
-    /// One of those who wait looks again.
+    /// One of the waiting threads looks again.
     pub fn call_waiting(&self) {
         self.fell.notify_one();
     }

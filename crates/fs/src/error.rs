@@ -28,7 +28,7 @@ pub enum Error {
     #[error("name too long")]
     NameTooLong,
     /// A directory with directories in it cannot be moved that far down.
-    #[error("the new place lies more than {levels} levels below the root")]
+    #[error("the new place is more than {levels} levels below the root")]
     TooDeep {
         /// The limit.
         levels: usize,
@@ -88,8 +88,8 @@ pub enum Error {
     /// Too many unlinked files are still open.
     #[error("too many unlinked files are open")]
     TooManyOrphans,
-    /// Metadata on disk is not what it must be. Whoever asked for it gets EIO; the node withdraws
-    /// only if a transaction has begun to change something (see [`crate::damage`]).
+    /// Metadata on disk is not what it must be. The caller gets EIO. The node withdraws only if a
+    /// transaction has begun to change something (see [`crate::damage`]).
     #[error("metadata block {block} is damaged: {source}; run `braid check`")]
     Damaged {
         /// The slot.
@@ -134,13 +134,21 @@ pub enum Error {
     /// Not a Braid file system, or one this version cannot use.
     #[error("cannot use the superblock: {0}")]
     Superblock(FormatError),
-    /// The store that the locks are in, where that is not the pool.
+    /// The first superblock cannot be used, and its copy may lack a part of the pool that is in use.
+    #[error(
+        "{first}; its copy may be from before the pool last grew and is not used, because files may be in space that it does not name: nothing was changed"
+    )]
+    OldSuperblock {
+        /// Why the first one cannot be used.
+        first: Box<Self>,
+    },
+    /// The store that the locks are in, if that is not the pool.
     #[error(transparent)]
     LockStore(#[from] braid_lock::etcd::EtcdError),
     /// A node has the file system mounted, or may have.
     #[error(
         "node {slot} on host {host} has the file system mounted; unmount it first{}",
-        if *away { format!("; if that host is off, or the process has ended, say so: `braid fence POOL {slot} --confirm`") } else { String::new() }
+        if *away { format!("; if that host is off, or the process has ended, confirm that: `braid fence POOL {slot} --confirm`") } else { String::new() }
     )]
     Mounted {
         /// Its slot.
@@ -165,14 +173,14 @@ pub enum Error {
         nodes: usize,
     },
     /// The superblock has no room to say of more.
-    #[error("the file system was made larger {max} times already, which is as often as it can be")]
+    #[error("the file system was made larger {max} times already, which is the limit")]
     TooManyRegions {
         /// How often it can be.
         max: usize,
     },
     /// A member that holds what was there at first.
     #[error(
-        "{bytes} bytes of what the pool was made with stand on member {member}: only what `add` or `grow` brought can leave again; {} (`braid {} POOL {member} {}DEVICE`); nothing was changed",
+        "member {member} holds {bytes} bytes of what the pool was made with: only what `add` or `grow` brought can leave again; {} (`braid {} POOL {member} {}DEVICE`); nothing was changed",
         if *failed { "it has failed: put a device in its place" } else { "move it to another device" },
         if *failed { "replace" } else { "evacuate" },
         if *failed { "" } else { "--to " },
@@ -180,14 +188,14 @@ pub enum Error {
     Founding {
         /// The member's number.
         member: u16,
-        /// What of the pool stands on it.
+        /// How much of the pool is on it.
         bytes: Bytes,
         /// It has failed: nothing can be moved from it.
         failed: bool,
     },
-    /// Nobody can take the place of a member that holds what was there at first.
+    /// No member can take the place of one that holds part of what the pool was made with.
     #[error(
-        "what the pool was made with stands on it, which never leaves, and no other member can take its place: {why}; move it to another device (`braid evacuate POOL MEMBER --to DEVICE`); nothing was changed"
+        "it holds part of what the pool was made with, which never leaves, and no other member can take its place: {why}; move it to another device (`braid evacuate POOL MEMBER --to DEVICE`); nothing was changed"
     )]
     NoSuccessor {
         /// Of each part of the pool.
@@ -203,7 +211,7 @@ pub enum Error {
     },
     /// Metadata does not move.
     #[error(
-        "{blocks} blocks of metadata are there, which cannot be moved: of inodes {inodes}; copies of those files (`find -inum`, `cp -a`) have theirs elsewhere: remove the originals and try again"
+        "{blocks} blocks of metadata are there, which cannot be moved: those of inodes {inodes}; copies of those files (`find -inum`, `cp -a`) have theirs elsewhere: remove the originals and try again"
     )]
     Immovable {
         /// How many.
@@ -213,7 +221,7 @@ pub enum Error {
     },
     /// What was to become empty did not.
     #[error(
-        "{blocks} blocks did not move: of files that are open and have no name any more, or in use by a node that does not answer; the space is in use again, try later"
+        "{blocks} blocks could not be moved: their files are open and have no name any more, or a node that uses them does not answer; the space is in use again, try later"
     )]
     NotEmptied {
         /// How many.
@@ -331,6 +339,7 @@ impl Error {
             Self::TooLarge => E::FBIG,
             Self::Invalid(_)
             | Self::Superblock(_)
+            | Self::OldSuperblock { .. }
             | Self::JournalTooSmall { .. }
             | Self::TooManyNodes { .. }
             | Self::NodesPerSector { .. } => E::INVAL,

@@ -27,8 +27,8 @@ pub(crate) fn claim(volume: &Volume) -> Result<Claim> {
     claim_slots(volume, take_lives(volume)?)
 }
 
-/// As [`claim`]; and whether the store that the locks should be in had lost them: it is begun anew
-/// then, if `repair`. Nothing is written before nobody is known to live.
+/// As [`claim`]; and whether the store that the locks should be in had lost them: with `repair` it
+/// is then made again. Nothing is written before nobody is known to live.
 pub(crate) fn enter(volume: &Volume, repair: bool) -> Result<(Claim, bool)> {
     let lives = take_lives(volume)?;
     let lost = find_store(volume, repair)?;
@@ -48,16 +48,16 @@ fn take_lives(volume: &Volume) -> Result<Vec<PoolByteLock>> {
     }
 }
 
-/// No node lives whose liveness lock is not seen here: of another host, or of this one with other device
-/// nodes. One of an earlier boot of this machine must be silent for as long as it could write, and so
-/// must whoever may have a slot that cannot be read.
+/// No node is alive whose liveness lock cannot be seen here: on another host, or on this one with
+/// other device nodes. A node of an earlier boot of this machine must be silent for as long as it
+/// could write. The same holds for the unknown node of a slot that cannot be read.
 fn claim_slots(volume: &Volume, lives: Vec<PoolByteLock>) -> Result<Claim> {
     let store = volume.node_store(volume.node_areas()?);
     let (this, places) = (braid_lock::node::watch::this_host(), store.lock_places());
     let domain = LockDomain::new(&this, &places);
     let away = volume.elsewhere.as_ref().map(|s| s.etcd.claim(domain)).transpose()?;
     let (mut silent, mut time) = (Vec::new(), Duration::ZERO);
-    // Where the kernel's locks are what excludes others, a node that does not see them was refused.
+    // If the kernel's locks are what excludes others, a node that does not see them was refused.
     let usual = Timing::default();
     let unknown = if store.compares_by_lock() { usual.beat() * 8 } else { usual.fenced() };
     for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
@@ -80,8 +80,8 @@ fn claim_slots(volume: &Volume, lives: Vec<PoolByteLock>) -> Result<Claim> {
     Ok(Claim { _lives: lives, _away: away })
 }
 
-/// Whether the store that the locks should be in had lost them: it is then begun anew, if `repair`.
-/// No node of this host lives.
+/// Whether the store that the locks should be in had lost them: with `repair` it is then made
+/// again. No node of this host lives.
 fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
     let Some(store) = &volume.elsewhere else { return Ok(false) };
     match store.etcd.confirm() {
@@ -98,8 +98,8 @@ fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
     }
 }
 
-/// Refuses where a heartbeat of these slots, which are of these hosts, changes during `time`: for when
-/// nothing else says who lives.
+/// Refuses if a heartbeat of these slots, which belong to these hosts, changes during `time`. Used
+/// if nothing else shows which nodes are alive.
 pub(crate) fn refuse_beating(
     nodes: &dyn NodeStore,
     slots: &[(NodeId, String)],
@@ -130,8 +130,9 @@ pub(crate) fn refuse_beating(
     }
 }
 
-/// Whether the slot's node needs no look: nobody has it, or somebody has said that its host is off. One
-/// that another node was recovering is fenced: that node's own slot tells what there is to tell.
+/// Whether the slot need not be watched: no node has it, or the operator has confirmed that its
+/// host is off. A node that another one was recovering is fenced already; what is left to know is
+/// in the recoverer's own slot.
 fn is_known_dead(record: &SlotRecord) -> bool {
     let fenced = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
     record.state == SlotState::Free || record.vouched || fenced

@@ -1,6 +1,6 @@
-//! The file system as a trait: the operations of [`Fs`], by inode numbers and handles, with the errno that a
-//! program sees. Whoever carries them to programs (FUSE, other protocols) calls these, and can be tested
-//! without devices.
+//! The file system as a trait: the operations of [`Fs`], by inode numbers and handles, with the
+//! errno that a program sees. A front end that brings them to programs (FUSE, other protocols)
+//! calls these, and can be tested without devices.
 //!
 //! Methods may block; each call has a thread of its own. They may panic only on a broken invariant, which
 //! ends the process.
@@ -93,7 +93,7 @@ pub trait FileSystem: Send + Sync + 'static {
         fill: bool,
         memory: &mut [u8],
     ) -> Answer<(usize, Self::Hold)>;
-    /// `reply` may be used: then the result is nobody's any more.
+    /// `reply` may be used; then nobody takes the result any more.
     fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize>;
     fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()>;
     fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Answer<u64>;
@@ -114,8 +114,9 @@ pub trait FileSystem: Send + Sync + 'static {
     fn flock(&self, ino: InodeNo, lock: &Plock) -> Answer<()>;
     /// Names a wait for a lock.
     type Wait: Copy + Send + std::fmt::Debug + 'static;
-    /// The same for who waits (`whole`: flock). `None`: granted. Else `done` is called when the wait
-    /// ends, on any thread, maybe before this returns; only then.
+    /// The same, for a caller that waits (`whole`: flock). `None`: granted. Otherwise `done` is
+    /// called when the wait ends, on any thread, maybe before this returns. It is called only in
+    /// this case.
     fn lock_later(
         &self,
         ino: InodeNo,

@@ -38,8 +38,8 @@ pub(crate) fn takes_slots(kind: SubpoolKind) -> bool {
     matches!(kind, SubpoolKind::General | SubpoolKind::Metadata)
 }
 
-/// Where the superblock's copy stands in a (sub)pool of `size` bytes: the last 128 KiB boundary
-/// (the largest slot).
+/// Where the superblock's copy is in a (sub)pool of `size` bytes: at the last 128 KiB boundary (the
+/// largest slot).
 pub(crate) fn copy_offset(size: Bytes) -> ByteOffset {
     const GRAIN: u64 = 128 << 10;
     ByteOffset(size.get().saturating_sub(1) / GRAIN * GRAIN)
@@ -282,8 +282,8 @@ impl Part {
     }
 }
 
-/// All groups of a file system: those that were made with it, and those that were added since.
-/// What was added keeps its number; nobody waits for it.
+/// All groups of a file system: those that were made with it, and those that were added since. A
+/// group that was added keeps its number, also when it is gone.
 #[derive(Debug)]
 pub(crate) struct Groups {
     /// The number of its first group, and the part.

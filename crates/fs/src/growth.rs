@@ -1,11 +1,12 @@
 //! The file system uses space that was added to its pool.
 //!
-//! Order: (1) zeros, as when it is made, heads and bitmaps of the new groups, then a flush: nothing refers to them; (2) one
-//! transaction: the superblock says of the region, and this node's counters of what is free in it;
-//! (3) the superblock in its place, durable; (4) its copy; (5) every other node knows of it; (6) the groups are used. Power may be cut
-//! anywhere: before the transaction is durable nothing has changed, and what is left of (1) is
-//! written again; after it the region is there, and whoever replays the journal puts the superblock in its
-//! place before anybody reads a block of the region.
+//! Order: (1) zeros, as when it is made, heads and bitmaps of the new groups, then a flush: nothing
+//! refers to them; (2) one transaction: the superblock says of the region, and this node's counters
+//! of what is free in it; (3) the superblock in its place, durable; (4) its copy; (5) every other
+//! node knows of it; (6) the groups are used. Power may be cut anywhere: before the transaction is
+//! durable nothing has changed, and what is left of (1) is written again; after it the region is
+//! there, and the node that replays the journal puts the superblock in its place before anybody
+//! reads a block of the region.
 
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ pub(crate) fn grow(core: &Arc<Core>) -> Result<u64> {
     let before = volume.total_blocks();
     let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;
     if volume.refresh()? {
-        // Whoever added it may have died before it told the others.
+        // The node that added it may have died before it told the others.
         volume.pool.renew_epoch()?;
     }
     for addition in pending(volume, &volume.pool.info())? {
@@ -57,16 +58,17 @@ pub(crate) fn grow(core: &Arc<Core>) -> Result<u64> {
     Ok(volume.total_blocks() - before)
 }
 
-/// At mount time, journals being replayed: takes over what the superblock says of growth, and
-/// finishes one that was broken off, unless others may be at it.
+/// At mount time, journals being replayed: writes the superblock anew where it cannot be used, takes over
+/// what it says of growth, and finishes one that was broken off, unless others may be at it.
 pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
-    core.volume.refresh()?;
     if core.options.read_only {
-        return Ok(());
+        return core.volume.refresh().map(drop);
     }
+    keep_first(core)?;
+    core.volume.refresh()?;
     if !alone {
         if core.volume.groups.added() > 0 {
-            // Whoever added to it may have died before it told those who are here.
+            // The node that added space may have died before it told the other nodes.
             core.volume.pool.renew_epoch()?;
         }
         return keep_copy(core);
@@ -82,7 +84,7 @@ pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
         Ok(all) if all.is_empty() => Ok(()),
         Ok(_) => {
             let blocks = grow(core)?;
-            tracing::warn!(blocks, "the file system uses what was added to the pool");
+            tracing::info!(blocks, "the file system uses what was added to the pool");
             Ok(())
         }
         Err(error) => {
@@ -92,7 +94,22 @@ pub(crate) fn catch_up(core: &Arc<Core>, alone: bool) -> Result<()> {
     }
 }
 
-/// Whoever added to the file system may have died before its superblock's copy said so.
+/// The copy goes to the superblock's place if what stands there cannot be used.
+fn keep_first(core: &Core) -> Result<()> {
+    if core.volume.is_first_usable() {
+        return Ok(());
+    }
+    // Who had the lock before may have put it in place; if it died, a replay has.
+    let guard = core.guard(LIVE, Mode::Exclusive, Local::Exclusive)?;
+    if !core.volume.is_first_usable() {
+        put(&core.volume, core.volume.copy(), HERE)?;
+        tracing::warn!("the first superblock could not be used: its copy was written over it");
+    }
+    drop(guard);
+    Ok(())
+}
+
+/// The node that added space may have died before the superblock's copy said so.
 fn keep_copy(core: &Core) -> Result<()> {
     if core.volume.groups.added() == 0 || same_copy(&core.volume)? {
         return Ok(());
@@ -105,11 +122,11 @@ fn keep_copy(core: &Core) -> Result<()> {
 
 fn add(core: &Core, addition: &Addition) -> Result<()> {
     let volume = &core.volume;
+    // Sound before the first change.
+    core.meta.read(HERE, LIVE, MetaKind::Superblock)?;
     addition.write(&volume.pool, volume.groups.count())?;
     volume.pool.flush()?;
     let part = addition.part();
-    // Sound before the first change.
-    core.meta.read(HERE, LIVE, MetaKind::Superblock)?;
     let (data, meta) = part.totals();
     let mut tx = core.meta.begin()?;
     tx.modify(HERE, LIVE, MetaKind::Superblock, |body| {
@@ -153,12 +170,16 @@ pub(crate) fn copy(volume: &Volume) -> Result<()> {
     if same_copy(volume)? {
         return Ok(());
     }
-    let (mut body, mut header, _) = volume.read_body(HERE)?;
-    let place = volume.copy();
-    header.block.set(place.get());
+    put(volume, HERE, volume.copy())
+}
+
+/// Writes the superblock at `from` to `to`, too. Durable on return.
+fn put(volume: &Volume, from: BlockNo, to: BlockNo) -> Result<()> {
+    let (mut body, mut header, _) = volume.read_body(from)?;
+    header.block.set(to.get());
     let _ = header.write_to_prefix(&mut body);
     MetaHeader::seal(&mut body);
-    volume.write_bodies(&[(place, &body)])?;
+    volume.write_bodies(&[(to, &body)])?;
     Ok(volume.pool.flush()?)
 }
 
@@ -197,7 +218,7 @@ pub(crate) fn bit(number: usize) -> u32 {
 }
 
 /// Takes out of the pool what is gone and still in it; members that hold nothing any more. Failures
-/// are for the log: the next who asks tries again.
+/// only go to the log: the next caller tries again.
 pub(crate) fn finish_leaving(core: &Arc<Core>) -> Vec<MemberIndex> {
     let gone = core.volume.groups.leaving();
     if gone.gone.get() == 0 {
@@ -211,7 +232,7 @@ pub(crate) fn finish_leaving(core: &Arc<Core>) -> Vec<MemberIndex> {
         Ok(members)
     });
     all.unwrap_or_else(|error| {
-        tracing::warn!(%error, "what has left the file system is in the pool still");
+        tracing::warn!(%error, "a part that has left the file system is still in the pool");
         Vec::new()
     })
 }

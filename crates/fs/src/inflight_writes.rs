@@ -2,13 +2,14 @@
 //!
 //! A large write through the page cache's interface (no `O_DIRECT`, no `O_SYNC`) may be answered as
 //! soon as nothing but a device can refuse it any more: its blocks are claimed, its range is
-//! entered here, and the file is as long as it will be. The thread that answered goes on with it, the
-//! inode's lock in its hand: whoever wants that for itself, this node's demotion too, waits for the
-//! bytes. Those who share it (readers, page fills, other direct writers, fsync) wait here, for the
-//! ranges that they touch.
+//! entered here, and the file is as long as it will be. The thread that answered goes on with it,
+//! and holds the inode's lock: everybody who wants that lock exclusively, also this node's
+//! demotion, waits for the bytes. Threads that share the lock (readers, page fills, other direct
+//! writers, fsync) wait here, for the ranges that they touch.
 //!
-//! A range is entered by who holds the file's `change`: who holds it too, and sees nobody in a
-//! range, has that range alone. Nobody waits here with `change` in hand: a write that ends needs it.
+//! A thread enters a range while it holds the file's `change`. So a thread that holds `change` and
+//! sees nobody in a range has that range alone. Nobody waits here while holding `change`, because a
+//! write that ends needs it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -87,7 +88,7 @@ impl InflightWrites {
         self.settle(|w| w.is_in(ino, range));
     }
 
-    /// Waits for those that have begun, and for none that begins later: who comes one after the other
+    /// Waits for writes that have begun, and for none that begins later. So a stream of writes
     /// keeps nobody waiting for ever.
     fn settle(&self, which: impl Fn(&UnderWay) -> bool) {
         if self.count.load(Ordering::SeqCst) == 0 {

@@ -95,13 +95,13 @@ impl Inode {
             recorded_opener: AtomicBool::new(false),
         }
     }
-    /// The kernel fills pages. The lock is held. Returns whether from now on programs may store what
-    /// this node does not hear of ([`Self::may_have_unseen_stores`]).
+    /// The kernel fills pages. The lock is held. Returns whether from now on programs may store
+    /// bytes without this node's knowledge ([`Self::may_have_unseen_stores`]).
     pub fn fills_pages(&self) -> bool {
         !self.pages.swap(true, Ordering::AcqRel) && self.writers.load(Ordering::Acquire) > 0
     }
-    /// The kernel is about to be told to drop all pages. A page that is filled later counts anew; one
-    /// that is being filled is waited for, and dropped.
+    /// The kernel is about to be told to drop all pages. A page that is filled later counts again;
+    /// a page that is being filled is waited for, and dropped.
     pub fn drops_pages(&self) {
         self.pages.store(false, Ordering::Release);
     }
@@ -181,8 +181,9 @@ impl Inode {
         f(&mut self.state_mut().ok_or(Error::Stale(self.ino))?.raw);
         self.encode(tx)
     }
-    /// The lock is given up but for `to`, and all that is dirty stands in place: what the lock's record
-    /// is to say of changes that the dinode does not tell. `None`: nothing is known of them here.
+    /// The lock is given up down to `to`, and everything dirty is in place. What the lock's record
+    /// is to say about changes that the dinode does not show. `None`: nothing is known of them
+    /// here.
     pub fn deferred_mtime_for(&self, to: Mode) -> Option<u64> {
         let mut st = self.state_mut()?;
         st.concurrent |= to == Mode::Concurrent;
@@ -263,7 +264,7 @@ impl Locked {
         // Before the state: what is linked in between counts twice, rather than not at all.
         let unlinked = self.inode.data.unlinked();
         let st = self.st();
-        // What may stand in mapped pages is one byte at least.
+        // Mapped pages may hold at least one byte.
         let unlinked = unlinked.max(u64::from(self.inode.may_have_unseen_stores()) * BLOCKS_UNIT);
         let blocks512 = blocks512(&st.raw, unlinked, geo.block_size.bytes());
         attr_of(self.inode.ino, &st.raw, blocks512)

@@ -24,7 +24,7 @@ pub struct ClusterView {
     pub inodes: u64,
     /// Nodes that may mount at once.
     pub node_slots: u16,
-    /// The store that the locks are in, where that is not the pool.
+    /// The store that the locks are in, if that is not the pool.
     pub locks: Option<String>,
     /// Slots that are not free.
     pub nodes: Vec<NodeView>,

@@ -109,7 +109,7 @@ pub(crate) struct Header {
     pub tail_sequence: u64,
     /// Its place in the ring.
     pub tail_offset: u64,
-    /// Who writes, or wrote, the journal.
+    /// The life that writes, or wrote, the journal.
     pub incarnation: Incarnation,
     /// Nothing to replay.
     pub clean: bool,
@@ -122,7 +122,7 @@ impl Header {
     /// none can overflow.
     pub const SEQUENCE_MAX: u64 = 1 << 62;
 
-    /// Of an empty journal whose headers are lost: newer than any that was written.
+    /// The header of an empty journal whose headers are lost: newer than any that was written.
     pub fn anew(tail_sequence: u64) -> Self {
         Self {
             generation: 1 << 40,
@@ -169,8 +169,8 @@ impl Header {
         let (body, header, kind) = volume.read_body(block)?;
         Self::of_body(ring, copy, block, (&body, &header, kind))
     }
-    /// As [`Header::read`], from whatever copies a mirror has; waits for nobody who changes the pool,
-    /// and mends nothing.
+    /// As [`Header::read`], from whatever copies a mirror has. It does not wait for changes of the
+    /// pool, and repairs nothing.
     pub fn look(volume: &Volume, ring: &Ring) -> Option<Self> {
         let mut body = AlignedBuf::zeroed(volume.geo.body_len());
         let mut found = Vec::new();
@@ -510,7 +510,7 @@ impl RecordHead {
             && raw.reserved.get() == 0;
         (ours && fits).then_some(head)
     }
-    /// Bytes that the checksum covers and that stand on disk.
+    /// Bytes on disk that the checksum covers.
     pub fn stored_len(&self, ring: &Ring) -> u64 {
         if self.count == 0 { ring.sector } else { self.len }
     }

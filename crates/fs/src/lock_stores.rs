@@ -13,14 +13,14 @@ use crate::error::{Error, Result};
 
 /// A store that is not the pool.
 #[derive(Debug, Clone)]
-pub(crate) struct Elsewhere {
-    /// As it stands in the superblock.
+pub(crate) struct ExternalStore {
+    /// As it is in the superblock.
     pub raw: Box<RawLockStore>,
     /// The store.
     pub etcd: Arc<Etcd>,
 }
 
-impl Elsewhere {
+impl ExternalStore {
     /// The store of a new file system.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Elsewhere {
         Ok(Self { raw: Box::new(raw), etcd: Etcd::new(address.clone(), fs) })
     }
 
-    /// What a superblock's body says; `None` where the pool has all.
+    /// What a superblock's body says; `None` if all are on the pool.
     ///
     /// # Errors
     /// It says what this version does not know.
@@ -73,9 +73,9 @@ pub(crate) fn lock_lives(pool: &Pool, slots: u16) -> Result<(Vec<PoolByteLock>, 
     Ok((taken, busy))
 }
 
-/// The nonce of all lock records that a new file system is made with: another for each, so that what a
-/// node of an older one may still write here meets none of them; and known to all its nodes, who
-/// need not read a record that was never used (`ManagerOptions::fresh_nonce`).
+/// The nonce of all lock records that a new file system is made with. It differs for each file
+/// system, so a late write of a node of an older one meets none of them. All its nodes know it, so
+/// they need not read a record that was never used (`ManagerOptions::fresh_nonce`).
 pub(crate) fn fresh_nonce(fs: uuid::Uuid) -> u64 {
     fs.as_u64_pair().0
 }

@@ -42,7 +42,7 @@ pub struct MaintenanceStatus {
     pub scrubbed: Option<Scrubbed>,
     /// What went wrong last.
     pub error: Option<String>,
-    /// What nobody could decide when this node filled a member last, where there was something.
+    /// What nobody could decide when this node last filled a member, if there was something.
     pub differed: Option<String>,
 }
 
@@ -159,7 +159,7 @@ impl Worker {
         }
     }
 
-    /// Fills and moves; whether that went well. If not it is said to all.
+    /// Fills and moves; whether that went well. If not, all nodes are told.
     fn work(&self) -> bool {
         let done = self.refill().and_then(|()| self.move_on());
         let Err(error) = done else {
@@ -174,8 +174,8 @@ impl Worker {
         false
     }
 
-    /// Names members that have become slow, or are slow no more. Nothing is done about them: a slow
-    /// member is worth more than none. Fails members that return garbage.
+    /// Names members that have become slow, or are no longer slow. Nothing is done about them: a
+    /// slow member is worth more than none. Fails members that return garbage.
     fn watch(&self, now: Duration) {
         if let Err(error) = self.pool.fail_suspects() {
             tracing::error!(%error, "a member that returns garbage could not be failed");
@@ -187,19 +187,19 @@ impl Worker {
             if n.slow {
                 tracing::warn!(member = %n.member, device, ?took, ?peers, "a member is slow");
             } else {
-                tracing::warn!(member = %n.member, device, ?took, ?peers, "a member is slow no more");
+                tracing::info!(member = %n.member, device, ?took, ?peers, "a member is slow no more");
             }
         }
     }
 
-    /// Fills what is to be filled; lets a spare step in where a member has failed.
+    /// Fills what is to be filled, and lets a spare step in if a member has failed.
     fn refill(&self) -> Result<(), braid_pool::PoolError> {
         let member = match self.pool.rebuilding() {
             Some(member) => Some(member),
             None => self.pool.use_spare()?,
         };
         let Some(member) = member else { return Ok(()) };
-        tracing::warn!(%member, "filling a member");
+        tracing::info!(%member, "filling a member");
         let pacer = Pacer::new(&self.pool);
         let verifier = VolumeVerifier::of_mounted(&self.volume);
         let verification = Verification::by(&verifier);
@@ -215,7 +215,7 @@ impl Worker {
             status.error = None;
             status.differed = (undecided > 0).then(|| said(member, &found));
             drop(status);
-            tracing::warn!(%member, healed, undecided, "the member is filled and in use");
+            tracing::info!(%member, healed, undecided, "the member is filled and in use");
         }
         Ok(())
     }
@@ -223,7 +223,7 @@ impl Worker {
     /// Goes on with the move of a member's contents.
     fn move_on(&self) -> Result<(), braid_pool::PoolError> {
         let Some(moving) = self.pool.moving().filter(|_| !self.stopped()) else { return Ok(()) };
-        tracing::warn!(member = %moving.leaving, to = %moving.successor, "moving a member");
+        tracing::info!(member = %moving.leaving, to = %moving.successor, "moving a member");
         let pacer = Pacer::new(&self.pool);
         let done = self.pool.evacuate(&|progress| {
             self.shared.status.lock().moving = Some((moving, progress));
@@ -232,7 +232,7 @@ impl Worker {
         self.shared.status.lock().moving = None;
         if done? {
             self.shared.status.lock().error = None;
-            tracing::warn!(member = %moving.leaving, "moved");
+            tracing::info!(member = %moving.leaving, "moved");
         }
         Ok(())
     }
@@ -278,7 +278,7 @@ fn said(member: MemberIndex, found: &Scrubbed) -> String {
     )
 }
 
-/// Gives way to those who use the pool.
+/// Gives way to programs that use the pool.
 struct Pacer<'a> {
     pool: &'a Pool,
     start: Instant,

@@ -23,8 +23,8 @@ pub(crate) const S_ISUID: u32 = 0o4_000;
 /// Execute permission of the group.
 pub(crate) const S_IXGRP: u32 = 0o010;
 
-/// A mode without the set-user-ID bit, and without the set-group-ID bit where the group may
-/// execute. Directories keep theirs, which mean something else.
+/// A mode without the set-user-ID bit, and without the set-group-ID bit if the group may execute.
+/// Directories keep theirs, which mean something else.
 pub(crate) fn unprivileged(mode: u32) -> u32 {
     match mode {
         dir if dir & S_IFMT == S_IFDIR => dir,

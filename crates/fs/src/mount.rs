@@ -12,8 +12,8 @@ use braid_lock::{
     FenceMethod, GlockView, HintsBy, JoinOptions, LockError, LockManager, LockStats,
     ManagerOptions, Me, Membership, NodeView, NodeWait, OnLease,
 };
-use braid_pool::device::UnitName;
-use braid_pool::{BackgroundIo, EpochTag, Pool};
+use braid_pool::device::{UnitName, answers};
+use braid_pool::{BackgroundIo, EpochTag, Pool, PoolError};
 use parking_lot::{Mutex, RwLock};
 
 use crate::alloc::Alloc;
@@ -83,7 +83,7 @@ pub(crate) struct Mounted {
 
 struct Housekeeper {
     stop: Arc<Stop>,
-    thread: std::thread::JoinHandle<()>,
+    threads: [std::thread::JoinHandle<()>; 2],
 }
 
 /// Nodes of other hosts reach a unit of a target by the network, and this node by the address that
@@ -107,11 +107,12 @@ impl Mounted {
             let volume = Volume::open(pool.clone())?;
             volume.may_change()?;
             let _claimed = crate::exclusive_use::claim(&volume)?;
-            let _seized = pool.seize()?;
+            let _taken_over = pool.take_over()?;
             pool.commit_degraded()?;
         }
         let volume = Arc::new(Volume::open(pool.gated())?);
-        // One that is mounted read-only too writes a slot, records of locks, and journals' contents.
+        // A read-only mount, too, writes a slot, lock records, and the contents of journals that it
+        // replays.
         volume.may_change()?;
         let areas = volume.node_areas()?;
         let deferred_ops = Arc::new(DeferredOps::default());
@@ -154,7 +155,7 @@ impl Mounted {
                 .pool
                 .attach_with(membership.me().slot.get(), &VolumeVerifier::of(&volume))?;
             if whole.records + whole.regions > 0 {
-                tracing::warn!(?whole, "made whole what was being written when this node ended");
+                tracing::info!(?whole, "made whole what was being written when this node ended");
             }
             Self::start(volume, options, kernel, &deferred_ops, &membership, cluster)
         });
@@ -295,8 +296,9 @@ impl Mounted {
         // They hold space that is about to go back.
         core.inflight.settle_all();
         flush_all(core, true)?;
-        // What takes locks that others hold: of nodes that live it comes soon, of one that is silent once
-        // that is fenced. For longer nobody waits. The slot's next owner inherits what is left.
+        // The part that takes locks that others hold. A living node gives them up soon; those of a
+        // silent node come once it is fenced. For longer nobody waits. The slot's next owner
+        // inherits what is left.
         let timing = core.options.timing;
         let patience = timing.fenced() + timing.io_timeout();
         let interrupt = Interrupt::of_steps();
@@ -444,16 +446,16 @@ impl OnLease for KernelLease {
     }
 }
 
-/// Hints by way of the store of the locks, where it brings any.
+/// Hints by way of the store of the locks, if it carries any.
 fn watch_hints(volume: &Volume, membership: &Arc<Membership>) -> Option<HintWatch> {
     let store = volume.elsewhere.as_ref()?;
     let to = Arc::downgrade(membership);
-    let heed = Box::new(move |lock, hint| {
+    let on_hint = Box::new(move |lock, hint| {
         if let Some(membership) = to.upgrade() {
             membership.hint_came(lock, hint);
         }
     });
-    let watch = store.etcd.watch_hints(membership.me(), heed);
+    let watch = store.etcd.watch_hints(membership.me(), on_hint);
     watch.inspect_err(|e| tracing::error!("cannot start a thread, locks are polled: {e}")).ok()
 }
 
@@ -493,11 +495,11 @@ fn abandon(volume: &Volume, membership: &Membership, cluster: Option<&Cluster>) 
     }
 }
 
-/// Writes the dirty contents of every inode (not durable by itself). One that cannot be written
-/// does not keep the others from it, and is left alone for a while, unless `all` are to be tried.
+/// Writes the dirty contents of every inode (not durable by itself). A file that cannot be written
+/// does not stop the others, and is not tried again for a while, unless `all` are to be tried.
 ///
 /// # Errors
-/// The first of what the inodes' own users hear of too; at once what ends everything.
+/// The first error, which the inode's own users get, too. An error that ends everything is returned at once.
 pub(crate) fn flush_all(core: &Arc<Core>, all: bool) -> Result<()> {
     let mut refused = Ok(());
     for inode in core.inodes.all() {
@@ -528,11 +530,55 @@ impl Housekeeper {
             .name("braid-keeper".into())
             .spawn(move || keep_house(&weak, &membership, &signal, interval))
             .expect("a thread at mount time");
-        Self { stop, thread }
+        let (weak, signal) = (Arc::downgrade(core), stop.clone());
+        let watch = std::thread::Builder::new()
+            .name("braid-watch".into())
+            .spawn(move || watch_disks(&weak, &signal))
+            .expect("a thread at mount time");
+        Self { stop, threads: [thread, watch] }
     }
     fn stop(self) {
         self.stop.say();
-        self.thread.join().ok();
+        for thread in self.threads {
+            thread.join().ok();
+        }
+    }
+}
+
+/// Between two looks at what members have been asked.
+const DISK_BEAT: Duration = Duration::from_secs(1);
+
+/// Names members that answer nothing. If they have been given up the node goes on without them, or
+/// withdraws. Waits for no member that has not been given up.
+fn watch_disks(core: &Weak<Core>, stop: &Stop) {
+    let begun = Instant::now();
+    let mut refused = String::new();
+    while !stop.is_said() {
+        let next = Instant::now() + DISK_BEAT;
+        let Some(core) = core.upgrade() else { return };
+        let pool = &core.volume.pool;
+        let is_silent = |path: &std::path::Path| !answers::silent([path]).is_empty();
+        for noticed in pool.watch_silent(begun.elapsed(), &is_silent) {
+            let member = noticed.member;
+            if noticed.silent {
+                tracing::warn!("{member} has not answered for 10 s and more; what needs it waits");
+            } else {
+                tracing::warn!("{member} answers again");
+            }
+        }
+        if core.withdrawn.get().is_none()
+            && let Err(error) = pool.fail_silent()
+        {
+            let why = error.to_string();
+            if matches!(error, PoolError::SilentMember { .. }) {
+                core.withdraw(&error.into());
+            } else if refused != why {
+                tracing::error!("a member that answers nothing cannot be failed: {why}");
+                refused = why;
+            }
+        }
+        drop(core);
+        while Instant::now() < next && !stop.sleep_until(next) {}
     }
 }
 
@@ -581,7 +627,7 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
         if since_commit >= interval {
             since_commit = Duration::ZERO;
             let flushed = flush_all(&core, false);
-            // Nobody has asked for the rest: filling members goes on beside it.
+            // Nobody asked for the rest, so the filling of members does not give way to it.
             let _own = BackgroundIo::begin();
             // Contents overwritten in place may be in no transaction: without one it only flushes.
             let done = core.meta.barrier().and_then(|()| {
@@ -630,9 +676,9 @@ pub fn accept_members(pool: Pool) -> Result<()> {
     Ok(volume.pool.accept_members()?)
 }
 
-/// Frees the slot of `life`, a node of this process that has withdrawn and is unmounted, by way of a new
-/// life in that slot: it recovers the old one as any other node would. `options`: of the old life. Whether
-/// the slot was still the old life's: else whoever has fenced it frees it.
+/// Frees the slot of `life`, a node of this process that has withdrawn and is unmounted, by way of
+/// a new life in that slot: it recovers the old one as any other node would. `options`: of the old
+/// life. Whether the slot was still the old life's; if not, the node that has fenced it frees it.
 ///
 /// # Errors
 /// As [`crate::Fs::mount`]; the slot then stays to be recovered by the next node.
@@ -646,9 +692,9 @@ pub fn give_slot_back(pool: Pool, life: Me, options: MountOptions) -> Result<boo
     Ok(true)
 }
 
-/// Notes in a node's slot that its host is off, by a person's word: see [`braid_lock::vouch`]. The pool
-/// need not be mounted on this host. Which method stands behind it is said: a fence by reservation is a
-/// proof of its own.
+/// Notes in a node's slot that its host is off, by a person's word: see [`braid_lock::vouch`]. The
+/// pool need not be mounted on this host. The method is reported: a fence by reservation is a proof
+/// of its own.
 ///
 /// # Errors
 /// The node shows signs of life, or is of this host; no file system on the pool; a device failed.

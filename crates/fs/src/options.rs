@@ -76,8 +76,8 @@ impl MountOptions {
     /// What a node takes before it has anything to do, and what the allocator cannot give back.
     const PROGRAM: u64 = 16 << 20;
 
-    /// Shares out `total` bytes, but for what the program takes: three quarters over what can be bounded
-    /// one by one, a quarter for what is under way (contents of requests, reads).
+    /// Shares out `total` bytes, less what the program itself takes: three quarters go to what can
+    /// be bounded one by one, a quarter to what is under way (contents of requests, reads).
     pub fn bound_memory(&mut self, total: Bytes) {
         self.memory = total;
         let sixteenth = total.get().saturating_sub(Self::PROGRAM) / 16;

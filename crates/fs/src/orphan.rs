@@ -2,9 +2,9 @@
 //! transaction. The node that takes the last name away lists the inode in its orphan blocks (same
 //! transaction) until it is deleted.
 //!
-//! Who deletes: whoever closes the inode last ([`delete`]). When that is another node, the entry
-//! here is stale, and [`reap`] clears it. A listed number counts for nothing by itself: only an
-//! inode that stands there, without links and unused, is deleted.
+//! The node that closes the inode last deletes it ([`delete`]). When that is another node, the
+//! entry here is stale, and [`reap`] clears it. A listed number counts for nothing by itself: only
+//! an inode that stands there, without links and unused, is deleted.
 //!
 //! In use is also what the kernel refers to: it opens inodes that it has looked up before, and asks
 //! nobody before a program opens a FIFO, a device or a directory to stand in. The kernel that removes
@@ -155,7 +155,7 @@ pub(crate) fn unlist(core: &Core, tx: &mut Tx<'_>, ino: InodeNo) -> Result<()> {
     Ok(())
 }
 
-/// Changes a list. It is private to this node: nobody else changes it meanwhile.
+/// Changes a list. It is private to this node, so nobody else changes it meanwhile.
 fn change(
     core: &Core,
     tx: &mut Tx<'_>,
@@ -238,9 +238,9 @@ fn is_unlinked(inode: &Inode) -> bool {
     inode.state_ref().is_some_and(|st| st.raw.nlink.get() == 0)
 }
 
-/// If the record of an inode's lock may name this node as an opener, and the inode is open here no
-/// more: takes this node out of it, deletes the inode if it is unlinked and nobody else has it open,
-/// and says so.
+/// If the record of an inode's lock may name this node as an opener, and the inode is no longer
+/// open here: takes this node out of the record, and deletes the inode if it is unlinked and nobody
+/// else has it open. Returns whether it did so.
 fn leave_record(core: &Arc<Core>, inode: &Inode) -> Result<bool> {
     if !inode.end_opener() {
         return Ok(false);
@@ -360,7 +360,7 @@ fn settle(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
         return Ok(());
     }
     if core.kernel.refers(ino) {
-        // If no program uses it, the kernel says soon that it has let go; else this is tried again.
+        // If no program uses it, the kernel soon sends FORGET; otherwise this is tried again.
         core.kernel.let_go(ino);
         return Ok(());
     }
@@ -396,7 +396,7 @@ pub(crate) fn reap(core: &Arc<Core>) -> Result<usize> {
     Ok(core.orphans.table.lock().as_ref().map_or(0, |table| table.listed.len()))
 }
 
-/// Deletes a listed inode if nobody uses it. Not if it is in use here: whoever lets go of it last does
+/// Deletes a listed inode if nobody uses it. Not if it is in use here: its last user here does
 /// that. The kernel may have it under a name that another node removed, and is asked to let go.
 fn look_at(core: &Arc<Core>, ino: InodeNo, present: i64) -> Result<()> {
     if is_open_here(core, ino) {

@@ -1,5 +1,5 @@
-//! Lists of inodes without a name: how they stand in a node's blocks, and this node's lists in memory.
-//! What becomes of the listed inodes is [`crate::orphan`]'s business.
+//! Lists of inodes without a name: how they are stored in a node's blocks, and this node's lists in
+//! memory. What becomes of the listed inodes is [`crate::orphan`]'s business.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ pub(crate) const ENTRY: usize = size_of::<u64>();
 #[derive(Debug, Default)]
 pub(crate) struct Orphans {
     pub table: Mutex<Option<Table>>,
-    /// Held by who makes room in full lists; taken only by who has no lock.
+    /// Held by the thread that makes room in full lists. A thread may take it only if it has no
+    /// lock.
     pub looking: Mutex<()>,
     /// What this node does about inodes that its kernel refers to.
     pub kernel: Mutex<InKernel>,
@@ -43,7 +44,8 @@ pub(crate) struct InKernel {
 /// The kernel gives an inode back within this time of the removal of its last name, if it does so
 /// without waiting for a program.
 const LEAVES_WITHIN: Duration = Duration::from_secs(1);
-/// How long somebody who lacks space, or a place in the lists, waits for inodes that are leaving.
+/// How long a thread that lacks space, or a place in the lists, waits for inodes that are being
+/// deleted.
 pub(crate) const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A listed inode.
@@ -112,7 +114,7 @@ impl Orphans {
     pub fn leaves(&self, ino: InodeNo) {
         self.kernel.lock().leaving.insert(ino, Instant::now());
     }
-    /// The inode is deleted: who waits for its space need not any longer.
+    /// The inode is deleted: threads that wait for its space can go on.
     pub fn has_gone(&self, ino: InodeNo) {
         if self.kernel.lock().leaving.remove(&ino).is_some() {
             self.gone.notify_all();

@@ -64,8 +64,8 @@ impl ReadaheadLimiter {
         let state = State { under_way: 0, waiting: BTreeMap::new(), next: 0 };
         Self { most, least, state: Mutex::new(state) }
     }
-    /// Waits for this read's turn. Whoever has one waits for devices only, never for a lock of an
-    /// inode: the wait may be under such locks.
+    /// Waits for this read's turn. A holder waits for devices only, never for a lock of an inode.
+    /// So a wait for a turn may be under such locks.
     pub fn wait(&self, offset: u64, len: u64) -> Option<ReadTurn<'_>> {
         if len < self.least {
             return None;
@@ -143,7 +143,7 @@ mod tests {
                     say.send(offset).unwrap();
                     drop(turn);
                 });
-                // Whoever comes earlier does not go first for that.
+                // A caller that comes earlier does not go first because of that.
                 wait_until("it stands in line", || limiter.state.lock().waiting.len() == n + 1);
             }
             assert!(said.try_recv().is_err());

@@ -1,7 +1,7 @@
 //! Recovery of a dead node, after its fence: its journal, its windows and free log, its orphans.
 //!
-//! What is damaged among them concerns nobody who lives: the recoverer touches nothing further,
-//! and says what it is; the lock layer writes that into the dead node's slot, which stays its own.
+//! Damage in them does not concern living nodes: the recoverer touches nothing further, and returns
+//! what is damaged. The lock layer writes that into the dead node's slot, which stays that node's.
 //! Before the journal is replayed what the dead node held locked is lost to all (`EIO`) until a
 //! repair; afterwards only the space in its windows and the inodes on its orphan list are.
 
@@ -22,9 +22,9 @@ use crate::replay::Writer;
 use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 
-/// Recovers dead nodes. While this node itself is still joining, or is leaving, there is no journal of
-/// its own to move the dead node's windows with: then only its journal is replayed, and whoever takes
-/// the slot inherits windows, free log and orphans as they stand.
+/// Recovers dead nodes. While this node itself is still joining, or is leaving, it has no journal
+/// of its own to move the dead node's windows with. Then only the dead node's journal is replayed,
+/// and the next owner of the slot inherits windows, free log and orphans as they are.
 pub(crate) struct Recoverer {
     pub volume: Arc<Volume>,
     pub core: Arc<DeferredOps>,
@@ -70,7 +70,7 @@ impl Recover for Recoverer {
         };
         let done = whole.map_err(pool_error).and_then(|whole| {
             if whole.records + whole.regions > 0 {
-                tracing::warn!(node = %dead.slot, ?whole, "made whole what a dead node was writing");
+                tracing::info!(node = %dead.slot, ?whole, "made whole what a dead node was writing");
             }
             self.replay(dead)
         });
@@ -159,7 +159,7 @@ impl Recoverer {
         let replayed = crate::replay::replay(volume, dead.slot, Writer::Life(dead.incarnation))
             .map_err(|e| not_recovered(volume, dead.slot, false, e))?;
         if replayed.transactions > 0 {
-            tracing::warn!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
+            tracing::info!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
         }
         Ok(())
     }

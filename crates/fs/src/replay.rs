@@ -1,14 +1,15 @@
 //! Replays a journal: for a dead node (after its fence), or this slot's own after a power cut.
 //!
-//! Idempotent: the recoverer may die at any step and another starts over. A body is written only
-//! when what stands in its place is older or damaged, so replay never makes a block older, and
-//! only after the record that it comes from is durable. What is damaged is mended only under a lock
-//! that the dead node held to its end. Nothing is written before the whole journal has been read
-//! and found sound, but a record to the copies of its own place that lack it: what the ring holds is
-//! hostile until proven otherwise.
+//! Idempotent: the recoverer may die at any step and another starts over. A body is written only if
+//! what is in its place is older or damaged, so replay never makes a block older; and only after
+//! the record that it comes from is durable. A damaged block is repaired only under a lock that the
+//! dead node held to its end. Nothing is written before the whole journal has been read and found
+//! sound, but a record to the copies of its own place that lack it: what the ring holds is hostile
+//! until proven otherwise.
 //!
-//! The journal ends at the first record that is not valid, unless [`proof`] finds one behind it
-//! that shows that it was durable once: then it is damaged, which is said, and nothing is written.
+//! The journal ends at the first record that is not valid. But if [`proof`] finds a later record
+//! that shows that this one was durable once, the journal is damaged: that is reported, and nothing
+//! is written.
 
 use std::collections::BTreeMap;
 
@@ -29,19 +30,19 @@ use crate::volume::Volume;
 /// Bodies compared and written at once; bounds memory.
 const BATCH: usize = 256;
 
-/// Reads of a lock record that is not sound before it is taken for damaged. One that is being
+/// Reads of a lock record that is not sound before it is taken for damaged. A block that is being
 /// written is sound again after one or two.
 const RECORD_READS: usize = 32;
 
-/// Whose records may have to be replayed. The slot says it: a life stands in it, durably, before its first
-/// record, and a slot is free only when all that was in its journal is in place. Records of earlier
-/// lives stay in the ring. A block of one of their images may have become file data since, so none of
-/// them may be put in place, whatever is lost of the headers.
+/// Whose records may have to be replayed. The slot says it: a life is in its slot, durably, before
+/// its first record, and a slot is free only when all that was in its journal is in place. Records
+/// of earlier lives stay in the ring. A block of one of their images may have become file data
+/// since, so none of them may be put in place, whatever is lost of the headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writer {
-    /// Of this life.
+    /// The records of this life.
     Life(Incarnation),
-    /// Of none: the slot is free.
+    /// No records: the slot is free.
     Nobody,
     /// The slot cannot be read.
     Unknown,
@@ -50,7 +51,7 @@ pub(crate) enum Writer {
 }
 
 impl Writer {
-    /// Who writes, or wrote last, by a slot, as its record says.
+    /// The life that writes, or wrote last, by a slot, as its record says.
     ///
     /// # Errors
     /// When a device fails.
@@ -92,10 +93,10 @@ pub(crate) struct Replayed {
     pub skipped: u64,
 }
 
-/// Replays `node`'s journal onto the devices, flushes, and marks the journal clean. A clean
-/// journal: nothing is read but its headers and what stands at its tail, nothing is written, and
-/// they are made stable. A header that says clean is believed only if no record was written after
-/// it: the header after it may be lost.
+/// Replays `node`'s journal onto the devices, flushes, and marks the journal clean. For a clean
+/// journal only its headers and what is at its tail are read, nothing is written, and the headers
+/// are made stable. A header that says clean is believed only if no record was written after it:
+/// the header after it may be lost.
 ///
 /// # Errors
 /// When a device fails, no header is readable, a sealed record names what cannot be, or a record
@@ -104,8 +105,8 @@ pub(crate) fn replay(volume: &Volume, node: NodeId, writer: Writer) -> Result<Re
     let ring = Ring::of(volume, node)?;
     let header = proof::believed(volume, &ring, Header::read(volume, &ring)?)?;
     if header.clean {
-        // Who wrote that may have died before its flush: the slot must not be free, stable, while the
-        // power can take that away.
+        // The node that wrote the header may have died before its flush. The slot must not be
+        // durably free while a power cut can still take the header away.
         volume.pool.flush()?;
         return Ok(Replayed::default());
     }
@@ -125,7 +126,7 @@ pub(crate) fn replay(volume: &Volume, node: NodeId, writer: Writer) -> Result<Re
 fn finish_former(volume: &Volume, ring: &Ring, header: Header, writer: Writer) -> Result<Replayed> {
     proof::holds_none(volume, ring, &|of| writer.may_be(of))?;
     let (node, incarnation) = (ring.node, header.incarnation);
-    tracing::warn!(%node, ?incarnation, "a journal's newest header is lost: it said that nothing is left of that life");
+    tracing::warn!(%node, ?incarnation, "a journal's newest header is lost: it said that the journal of that life was empty");
     let next = header.tail_sequence.max(proof::highest(volume, ring)? + 1);
     let none = (Scan::default(), Writer::Nobody);
     finish(volume, ring, header, none, (next, header.tail_offset))
@@ -175,14 +176,14 @@ pub(crate) fn salvage(
     Ok((finish(volume, &ring, header, (scan, writer), next)?, damage))
 }
 
-/// The number of the next record, so that what is dropped here never comes back: above all whole records,
-/// of which `highest` is the last, and above one that is sealed and makes no sense, and a skip record
-/// before it, where the next would stand.
+/// The number of the next record, so that what is dropped here never comes back. It is above all
+/// whole records (`highest` is the last), and above a record in the place of the next one that has
+/// a right checksum and makes no sense, and a skip record before that.
 fn beyond(scan: &Scan, highest: u64) -> u64 {
     (scan.sequence + 2).max(highest + 1)
 }
 
-/// [`salvage`] of a journal whose headers do not say where it begins, for this reason.
+/// [`salvage`] of a journal whose headers do not say where it begins, because of this error.
 fn salvage_ring(
     volume: &Volume,
     ring: &Ring,
@@ -353,14 +354,14 @@ fn next_record(
     };
     let (node, record_no) = (ring.node, head.sequence);
     tracing::warn!(%node, record_no, "damaged in a journal; read from another member");
-    // Who keeps no log only looks.
+    // A node that keeps no log only looks.
     if volume.pool.is_attached() {
         volume.pool.write(ring.at + Bytes(scan.offset), &record)?;
     }
     Ok(Some((head, record)))
 }
 
-/// [`next_record`], where it is read first.
+/// [`next_record`], if it is read first.
 fn read_record(
     volume: &Volume,
     ring: &Ring,
@@ -389,7 +390,7 @@ fn in_ring(volume: &Volume, ring: &Ring, offset: u64, what: &str) -> Error {
     Error::Journal { node: ring.node, block, what: what.into() }
 }
 
-/// Verifies every image of a sealed record that stands at `at`.
+/// Verifies every image of a sealed record at `at`.
 fn collect(
     volume: &Volume,
     ring: &Ring,
@@ -426,8 +427,8 @@ fn collect(
     Ok(found)
 }
 
-/// Whether a body may be written to `block`: only where slots are, and where one begins. Anywhere
-/// else a body could lie over data, a ring, or a lock sector.
+/// Whether a body may be written to `block`: only if slots are there, and one begins there.
+/// Anywhere else a body could lie over data, a ring, or a lock sector.
 fn is_slot(volume: &Volume, block: BlockNo) -> bool {
     let sb = &volume.sb;
     let slot = volume.geo.slot_blocks();
@@ -486,16 +487,17 @@ fn put_back(
     Ok(newer.len() as u64)
 }
 
-/// Whether a block that reads as damaged is the dead node's to mend with the image that `image` is
-/// the header of. If the lock that covers it says otherwise, it is not: a lock is given up only when
-/// the block is in place and stable, so somebody else was granted it since, and either writes the
-/// block just now, or died doing so and has a newer image in its own journal, which another node may
-/// be replaying. If the lock is the dead node's, nobody writes the block any more; but somebody may
-/// have while it was read the first time, and have handed the lock to the dead one since.
+/// Whether a block that reads as damaged belongs to the dead node, so that the image with header
+/// `image` may repair it. If the lock that covers it says otherwise, it is not: a lock is given up
+/// only when the block is in place and stable, so somebody else was granted it since, and either
+/// writes the block just now, or died doing so and has a newer image in its own journal, which
+/// another node may be replaying. If the lock is the dead node's, nobody writes the block any more;
+/// but somebody may have while it was read the first time, and have handed the lock to the dead one
+/// since.
 fn may_mend(volume: &Volume, dead: Life, block: BlockNo, image: &MetaHeader) -> Result<bool> {
     let owner = LockNo(image.owner.get());
     let lock_at = BlockNo(owner.get());
-    // What belongs to one node slot is changed by its node, or by whoever recovers it, alone.
+    // What belongs to one node slot is changed only by its node, or by the node that recovers it.
     let end = NodeId(volume.sb.node_slots.get());
     let private = volume.node_area(NodeId(0), 0)..volume.node_area(end, 0);
     // And nobody locks what can be no lock.

@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 use crate::{Fs, growth};
 
 impl Fs {
-    /// Whether this node may change which devices the pool stands on: a node that does not hear of
-    /// the change would go on with the old ones.
+    /// Whether this node may change the pool's devices: a node that does not learn of the change
+    /// would go on with the old ones.
     fn may_reshape(&self) -> Result<()> {
         self.core().check_alive()?;
         match self.mounted.others() {
@@ -34,7 +34,8 @@ impl Fs {
         }
     }
 
-    /// Begins to move all that stands on a member to another device; the maintenance thread does it.
+    /// Begins to move all that is on a member to another device; the maintenance thread does the
+    /// work.
     pub fn evacuate_member(
         &self,
         member: impl Into<MemberSelector>,

@@ -1,7 +1,6 @@
 //! For tests: a volume in memory with a hand-made superblock, on a device that remembers every
 //! write and flush, so that a test can see what a power cut at any moment leaves.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +8,10 @@ use std::time::Duration;
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, LockNo, NodeId};
-use braid_pool::device::{AlignedBuf, CawOutcome, Device, DeviceError, MemoryDevice, pass_on};
+use braid_pool::device::{
+    Abilities, AlignedBuf, CawOutcome, Command, Completion, Device, DeviceError, DeviceInfo,
+    MemoryDevice,
+};
 use braid_pool::{CreateOptions, Pool};
 use parking_lot::Mutex;
 use zerocopy::{FromZeros, IntoBytes};
@@ -176,7 +178,7 @@ impl Tape {
         }
     }
 }
-impl Device for Tape {
+impl Tape {
     fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
         self.burn()?;
         self.inner.write(at, buf)?;
@@ -192,29 +194,34 @@ impl Device for Tape {
         self.note(|| Event::Flush);
         Ok(())
     }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.burn()?;
-        let outcome = self.inner.compare_and_write(at, expected, new)?;
-        if outcome == CawOutcome::Written {
-            self.note(|| Event::Write(Bytes(at.get()).to_usize(), new.to_vec()));
+}
+impl Device for Tape {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Read(_) => return self.inner.submit(at, command),
+            Command::Write(buf) => self.write(at, buf)?,
+            Command::Flush => self.flush()?,
+            Command::CompareAndWrite { expected, new } => {
+                self.burn()?;
+                let outcome = self.inner.compare_and_write(at, expected, new)?;
+                if outcome == CawOutcome::Written {
+                    self.note(|| Event::Write(Bytes(at.get()).to_usize(), new.to_vec()));
+                }
+                return Ok(outcome.into());
+            }
+            Command::Discard(len) | Command::WriteZeroes(len) => {
+                self.write(at, &vec![0; len.to_usize()])?;
+            }
+            Command::Deallocate(_) => return Ok(Completion::Unsupported),
         }
-        Ok(outcome)
+        Ok(Completion::Done)
     }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.write_zeroes(at, len)
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
     }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.write(at, &vec![0; len.to_usize()])
-    }
-    fn as_raw_fd(&self) -> Option<RawFd> {
-        None
-    }
-    pass_on!(inner: info read lock_byte byte_locked);
 }
 
 /// What a test volume is like.

@@ -11,7 +11,8 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::tree::RawExtent;
 use braid_format::{BlockNo, ByteOffset, Bytes, InodeNo, MemberIndex};
 use braid_pool::device::{
-    AlignedBuf, CawOutcome, Device, DeviceError, MemoryDevice, RecordingDevice, pass_on,
+    Abilities, AlignedBuf, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
+    RecordingDevice,
 };
 use braid_pool::layout::LayoutFile;
 use braid_pool::{CreateOptions, Pool};
@@ -44,23 +45,24 @@ struct Witness {
     sealed: Mutex<Vec<ByteOffset>>,
 }
 impl Device for Witness {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.inner.write(at, buf)?;
-        let sectors = (at.get()..).step_by(512).zip(buf.chunks(512));
-        let sealed = sectors.filter(|(_, s)| MAGICS.iter().any(|m| s.starts_with(&m[..])));
-        self.sealed.lock().extend(sealed.map(|(at, _)| ByteOffset(at)));
-        Ok(())
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
     }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.compared.lock().push(at);
-        self.inner.compare_and_write(at, expected, new)
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match &command {
+            Command::Write(buf) => {
+                let sectors = (at.get()..).step_by(512).zip(buf.chunks(512));
+                let sealed = sectors.filter(|(_, s)| MAGICS.iter().any(|m| s.starts_with(&m[..])));
+                self.sealed.lock().extend(sealed.map(|(at, _)| ByteOffset(at)));
+            }
+            Command::CompareAndWrite { .. } => self.compared.lock().push(at),
+            _ => {}
+        }
+        self.inner.submit(at, command)
     }
-    pass_on!(inner: info read flush discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
 }
 
 /// Mebibytes of each of three members: for metadata, for journals (0: not apart), for data.
@@ -94,7 +96,7 @@ fn shape(layout: Layout) -> LayoutFile {
 }
 
 /// A file system on such a pool, mounted by one node.
-struct Rig {
+struct Fixture {
     witnesses: Vec<Arc<Witness>>,
     recorders: Vec<Arc<RecordingDevice>>,
     pool: Pool,
@@ -113,7 +115,7 @@ fn checked(pool: &Pool, repair: bool) -> Report {
     check(pool.clone(), CheckOptions { repair }, &mut |_, _| {}).unwrap()
 }
 
-impl Rig {
+impl Fixture {
     fn new(layout: Layout) -> Self {
         Self::with(layout, false)
     }
@@ -220,14 +222,14 @@ const THREE: Layout = Layout { meta: 16, journal: 8, data: 24, redundant: true }
 const STRIPES: Layout = Layout { redundant: false, ..THREE };
 
 /// Something of everything. `step` is called now and then, with nothing under way.
-fn workload(rig: &Rig, step: &mut dyn FnMut()) {
-    let (fs, cred) = (&rig.fs, Cred::default());
+fn workload(fixture: &Fixture, step: &mut dyn FnMut()) {
+    let (fs, cred) = (&fixture.fs, Cred::default());
     let dir = fs.mkdir(fs.root(), b"dir", 0o755, &cred).unwrap().ino;
     for i in 0..400_u64 {
         let name = format!("a file with a rather long name {i}");
         let (_, fh) = fs.create(dir, name.as_bytes(), 0o644, O_RDWR, &cred).unwrap();
         let len = [0, 100, 5_000, 70_000][usize::try_from(i % 4).unwrap()];
-        rig.write(fh, 0, i, len).unwrap();
+        fixture.write(fh, 0, i, len).unwrap();
         fs.release(fh).unwrap();
         if i % 50 == 0 {
             step();
@@ -235,22 +237,22 @@ fn workload(rig: &Rig, step: &mut dyn FnMut()) {
     }
     fs.symlink(dir, b"long", &[b'x'; 4_000], &cred).unwrap();
     assert_eq!(fs.readlink(fs.lookup(dir, b"long").unwrap().ino).unwrap(), [b'x'; 4_000]);
-    let (ino, fh) = rig.create("big").unwrap();
+    let (ino, fh) = fixture.create("big").unwrap();
     for i in 0..12 {
-        rig.write(fh, i * MIB, i, 1 << 20).unwrap();
+        fixture.write(fh, i * MIB, i, 1 << 20).unwrap();
         step();
     }
     fs.fallocate(fh, 0, 16 * MIB, 4 * MIB).unwrap();
     // Keep the size, punch a hole.
     fs.fallocate(fh, 3, 3 * MIB + 4096, 70_000).unwrap();
     fs.setxattr(ino, b"user.note", &[7; 900], 0).unwrap();
-    rig.write(fh, 30 * MIB, 77, 10_000).unwrap();
+    fixture.write(fh, 30 * MIB, 77, 10_000).unwrap();
     fs.fsync(fh, false).unwrap();
-    rig.holds(fh, 5 * MIB, 5, 1 << 20);
+    fixture.holds(fh, 5 * MIB, 5, 1 << 20);
     let size = SetAttr { size: Some(9 * MIB + 5), ..SetAttr::default() };
     fs.setattr(ino, &size, None).unwrap();
     step();
-    rig.holds(fh, 5 * MIB, 5, 1 << 20);
+    fixture.holds(fh, 5 * MIB, 5, 1 << 20);
     for i in (0..400).step_by(3) {
         fs.unlink(dir, format!("a file with a rather long name {i}").as_bytes()).unwrap();
         if i % 50 == 0 {
@@ -259,10 +261,10 @@ fn workload(rig: &Rig, step: &mut dyn FnMut()) {
     }
     fs.sync().unwrap();
     step();
-    let (_, gone) = rig.create("unlinked and open").unwrap();
-    rig.write(gone, 0, 3, 300_000).unwrap();
+    let (_, gone) = fixture.create("unlinked and open").unwrap();
+    fixture.write(gone, 0, 3, 300_000).unwrap();
     fs.unlink(fs.root(), b"unlinked and open").unwrap();
-    rig.holds(gone, 0, 3, 300_000);
+    fixture.holds(gone, 0, 3, 300_000);
     fs.release(gone).unwrap();
     fs.release(fh).unwrap();
 }
@@ -270,15 +272,15 @@ fn workload(rig: &Rig, step: &mut dyn FnMut()) {
 #[test]
 fn a_whole_workload_keeps_metadata_and_data_apart() {
     for layout in [TWO, THREE, STRIPES] {
-        let rig = Rig::new(layout);
-        let before = rig.fs.statfs().unwrap();
-        assert_eq!(before.blocks, rig.pool.info().subpools.last().unwrap().len.get() / 4096);
+        let fixture = Fixture::new(layout);
+        let before = fixture.fs.statfs().unwrap();
+        assert_eq!(before.blocks, fixture.pool.info().subpools.last().unwrap().len.get() / 4096);
         assert_eq!(before.free, before.blocks, "metadata takes nothing of it");
         assert!(before.files_free * 4096 < 3 * layout.meta * MIB);
-        workload(&rig, &mut || {});
-        rig.fs.sync().unwrap();
-        let after = rig.fs.statfs().unwrap();
-        let report = rig.verify();
+        workload(&fixture, &mut || {});
+        fixture.fs.sync().unwrap();
+        let after = fixture.fs.statfs().unwrap();
+        let report = fixture.verify();
         assert_eq!(report.directories, 2);
         // What df says is what there is.
         assert_eq!(before.free - after.free, report.data_blocks);
@@ -289,18 +291,18 @@ fn a_whole_workload_keeps_metadata_and_data_apart() {
 #[test]
 fn large_files_stand_on_whole_rows() {
     for layout in [TWO, STRIPES] {
-        let rig = Rig::new(layout);
-        let volume = Volume::open(rig.pool.clone()).unwrap();
-        let (_, small) = rig.create("small").unwrap();
-        rig.write(small, 0, 1, 20_000).unwrap();
-        rig.fs.fsync(small, false).unwrap();
-        rig.fs.release(small).unwrap();
-        let (ino, fh) = rig.create("stream").unwrap();
+        let fixture = Fixture::new(layout);
+        let volume = Volume::open(fixture.pool.clone()).unwrap();
+        let (_, small) = fixture.create("small").unwrap();
+        fixture.write(small, 0, 1, 20_000).unwrap();
+        fixture.fs.fsync(small, false).unwrap();
+        fixture.fs.release(small).unwrap();
+        let (ino, fh) = fixture.create("stream").unwrap();
         for step in 0..30 {
-            rig.write(fh, step * MIB, step, 1 << 20).unwrap();
+            fixture.write(fh, step * MIB, step, 1 << 20).unwrap();
         }
-        rig.fs.release(fh).unwrap();
-        rig.fs.unmount().unwrap();
+        fixture.fs.release(fh).unwrap();
+        fixture.fs.unmount().unwrap();
         let data = volume.groups.made().data;
         let row = layout.columns() * UNIT / 4096;
         let extents = extents(&volume, ino);
@@ -310,19 +312,19 @@ fn large_files_stand_on_whole_rows() {
             let place = (physical - data.start) % row;
             assert_eq!(place, logical % row, "extent of {len} at {physical}");
         }
-        assert!(checked(&rig.pool, false).problems.is_empty());
+        assert!(checked(&fixture.pool, false).problems.is_empty());
     }
 }
 
 #[test]
 fn an_extent_may_go_on_from_group_to_group() {
-    let rig = Rig::new(TWO);
-    let (ino, fh) = rig.create("file").unwrap();
-    rig.write(fh, 0, 1, 80 << 10).unwrap();
-    rig.fs.fsync(fh, false).unwrap();
-    rig.fs.release(fh).unwrap();
-    rig.fs.unmount().unwrap();
-    let volume = Volume::open(rig.pool.clone()).unwrap();
+    let fixture = Fixture::new(TWO);
+    let (ino, fh) = fixture.create("file").unwrap();
+    fixture.write(fh, 0, 1, 80 << 10).unwrap();
+    fixture.fs.fsync(fh, false).unwrap();
+    fixture.fs.release(fh).unwrap();
+    fixture.fs.unmount().unwrap();
+    let volume = Volume::open(fixture.pool.clone()).unwrap();
     // Moved to lie in three groups; a repair makes the bitmaps say so.
     let data = volume.groups.made().data;
     let (start, len) = (data.start + 2 * data.stride - 3, data.stride + 10);
@@ -331,31 +333,31 @@ fn an_extent_may_go_on_from_group_to_group() {
         raw.physical.set(start);
         raw.len.set(u32::try_from(len).unwrap());
     });
-    assert!(checked(&rig.pool, true).repaired > 0);
-    let report = checked(&rig.pool, false);
+    assert!(checked(&fixture.pool, true).repaired > 0);
+    let report = checked(&fixture.pool, false);
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
     assert_eq!(report.data_blocks, len);
-    let fs = mount(&rig.pool);
+    let fs = mount(&fixture.pool);
     let s = fs.statfs().unwrap();
     assert_eq!(s.blocks - s.free, len);
     fs.unlink(fs.root(), b"file").unwrap();
     let s = fs.statfs().unwrap();
     assert_eq!(s.free, s.blocks);
-    let rig = Rig { fs, ..rig };
-    assert_eq!(rig.verify().data_blocks, 0);
+    let fixture = Fixture { fs, ..fixture };
+    assert_eq!(fixture.verify().data_blocks, 0);
 }
 
 #[test]
 fn when_data_is_full_files_can_still_be_made_and_nothing_is_lost() {
-    let rig = Rig::new(TWO);
+    let fixture = Fixture::new(TWO);
     let mut files = Vec::new();
     let full = |e: &Error| matches!(e, Error::NoSpace);
     'fill: for i in 0.. {
-        let (_, fh) = rig.create(&format!("f{i}")).unwrap();
+        let (_, fh) = fixture.create(&format!("f{i}")).unwrap();
         let len = if i % 2 == 0 { 1 << 20 } else { 50_000 };
         let mut written = 0;
         for step in 0..4 {
-            match rig.write(fh, step * len, i * 4 + step, usize::try_from(len).unwrap()) {
+            match fixture.write(fh, step * len, i * 4 + step, usize::try_from(len).unwrap()) {
                 Ok(()) => written += 1,
                 Err(e) if full(&e) => {
                     files.push((fh, i, len, written));
@@ -366,104 +368,104 @@ fn when_data_is_full_files_can_still_be_made_and_nothing_is_lost() {
         }
         files.push((fh, i, len, written));
     }
-    rig.fs.sync().unwrap();
-    let (_, fh) = rig.create("large").unwrap();
+    fixture.fs.sync().unwrap();
+    let (_, fh) = fixture.create("large").unwrap();
     let mut at = 0;
-    while rig.write(fh, at, 9, 4096).is_ok() {
+    while fixture.write(fh, at, 9, 4096).is_ok() {
         at += 4096;
     }
-    rig.fs.sync().unwrap();
-    assert_eq!(rig.fs.statfs().unwrap().free, 0, "to the last block");
-    let error = rig.write(fh, at, 9, 1 << 20).unwrap_err();
+    fixture.fs.sync().unwrap();
+    assert_eq!(fixture.fs.statfs().unwrap().free, 0, "to the last block");
+    let error = fixture.write(fh, at, 9, 1 << 20).unwrap_err();
     assert!(full(&error), "{error}");
     // Names, and what fits into a dinode, are metadata.
     for i in 0..100 {
-        let (_, fh) = rig.create(&format!("small{i}")).unwrap();
-        rig.write(fh, 0, i, 500).unwrap();
-        rig.holds(fh, 0, i, 500);
-        rig.fs.release(fh).unwrap();
+        let (_, fh) = fixture.create(&format!("small{i}")).unwrap();
+        fixture.write(fh, 0, i, 500).unwrap();
+        fixture.holds(fh, 0, i, 500);
+        fixture.fs.release(fh).unwrap();
     }
     for &(fh, i, len, written) in &files {
         for step in 0..written {
-            rig.holds(fh, step * len, i * 4 + step, usize::try_from(len).unwrap());
+            fixture.holds(fh, step * len, i * 4 + step, usize::try_from(len).unwrap());
         }
     }
     for (fh, i, ..) in files {
-        rig.fs.release(fh).unwrap();
-        rig.fs.unlink(rig.fs.root(), format!("f{i}").as_bytes()).unwrap();
+        fixture.fs.release(fh).unwrap();
+        fixture.fs.unlink(fixture.fs.root(), format!("f{i}").as_bytes()).unwrap();
     }
-    rig.fs.release(fh).unwrap();
-    rig.fs.unlink(rig.fs.root(), b"large").unwrap();
-    let s = rig.fs.statfs().unwrap();
+    fixture.fs.release(fh).unwrap();
+    fixture.fs.unlink(fixture.fs.root(), b"large").unwrap();
+    let s = fixture.fs.statfs().unwrap();
     assert_eq!(s.free, s.blocks);
-    assert_eq!(rig.verify().inodes, 101);
+    assert_eq!(fixture.verify().inodes, 101);
 }
 
 #[test]
 fn when_metadata_is_full_data_can_still_be_written_and_nothing_is_lost() {
-    let rig = Rig::new(Layout { meta: 11, ..TWO });
-    let (_, fh) = rig.create("data").unwrap();
-    rig.write(fh, 0, 0, 1 << 20).unwrap();
-    rig.fs.sync().unwrap();
+    let fixture = Fixture::new(Layout { meta: 11, ..TWO });
+    let (_, fh) = fixture.create("data").unwrap();
+    fixture.write(fh, 0, 0, 1 << 20).unwrap();
+    fixture.fs.sync().unwrap();
     let mut made = Vec::new();
     let error = loop {
-        match rig.create(&format!("n{}", made.len())) {
+        match fixture.create(&format!("n{}", made.len())) {
             Ok((_, fh)) => {
                 let n = made.len() as u64;
-                rig.write(fh, 0, n, 300).unwrap();
+                fixture.write(fh, 0, n, 300).unwrap();
                 made.push(fh);
             }
             Err(e) => break e,
         }
     };
     assert!(matches!(error, Error::NoSpace), "{error}");
-    let s = rig.fs.statfs().unwrap();
+    let s = fixture.fs.statfs().unwrap();
     assert!(made.len() > 300 && s.files_free < 64, "{} made, {} free", made.len(), s.files_free);
-    assert!(rig.create(&format!("n{}", made.len())).is_err(), "it stays so");
-    // What is there can be written anew, and a file can go on as long as that needs no tree node
-    // even if no two of the blocks lie side by side.
-    rig.write(fh, 0, 5, 1 << 20).unwrap();
+    assert!(fixture.create(&format!("n{}", made.len())).is_err(), "it stays so");
+    // What is there can be overwritten, and a file can grow as long as that needs no tree node,
+    // even if no two of its blocks are adjacent.
+    fixture.write(fh, 0, 5, 1 << 20).unwrap();
     for step in 0..8 {
-        rig.write(fh, MIB + step * 65_536, step, 65_536).unwrap();
+        fixture.write(fh, MIB + step * 65_536, step, 65_536).unwrap();
     }
-    rig.fs.sync().unwrap();
-    rig.holds(fh, 0, 5, 1 << 20);
+    fixture.fs.sync().unwrap();
+    fixture.holds(fh, 0, 5, 1 << 20);
     for step in 0..8 {
-        rig.holds(fh, MIB + step * 65_536, step, 65_536);
+        fixture.holds(fh, MIB + step * 65_536, step, 65_536);
     }
     for (n, fh) in (0..).zip(&made) {
-        rig.holds(*fh, 0, n, 300);
+        fixture.holds(*fh, 0, n, 300);
     }
     let count = made.len();
     for (n, fh) in made.into_iter().enumerate() {
-        rig.fs.release(fh).unwrap();
-        rig.fs.unlink(rig.fs.root(), format!("n{n}").as_bytes()).unwrap();
+        fixture.fs.release(fh).unwrap();
+        fixture.fs.unlink(fixture.fs.root(), format!("n{n}").as_bytes()).unwrap();
     }
-    rig.fs.sync().unwrap();
+    fixture.fs.sync().unwrap();
     // Slots that were freed count as room, and are. (The directory's tree takes some, more or less.)
-    assert!(rig.fs.statfs().unwrap().files_free >= count as u64);
+    assert!(fixture.fs.statfs().unwrap().files_free >= count as u64);
     let count = count * 3 / 4;
     for n in 0..count {
-        let (_, fh) = rig.create(&format!("again{n}")).unwrap();
-        rig.fs.release(fh).unwrap();
+        let (_, fh) = fixture.create(&format!("again{n}")).unwrap();
+        fixture.fs.release(fh).unwrap();
     }
-    rig.fs.release(fh).unwrap();
-    assert_eq!(rig.verify().inodes, 2 + count as u64);
+    fixture.fs.release(fh).unwrap();
+    assert_eq!(fixture.verify().inodes, 2 + count as u64);
 }
 
 /// What a power cut leaves is sound after the journal's replay, whatever of the writes that were
 /// not flushed is there.
 #[test]
 fn what_a_power_cut_leaves_is_replayed() {
-    let rig = Rig::with(THREE, true);
-    let (_, kept) = rig.create("kept").unwrap();
-    rig.write(kept, 0, 42, 1 << 20).unwrap();
-    rig.fs.fsync(kept, false).unwrap();
+    let fixture = Fixture::with(THREE, true);
+    let (_, kept) = fixture.create("kept").unwrap();
+    fixture.write(kept, 0, 42, 1 << 20).unwrap();
+    fixture.fs.fsync(kept, false).unwrap();
     let mut moments: Vec<Vec<usize>> = Vec::new();
-    workload(&rig, &mut || moments.push(rig.recorders.iter().map(|r| r.len()).collect()));
+    workload(&fixture, &mut || moments.push(fixture.recorders.iter().map(|r| r.len()).collect()));
     let mut replayed = 0;
     for (seed, moment) in (0..).zip(moments).step_by(4) {
-        let devices = rig.recorders.iter().zip(moment);
+        let devices = fixture.recorders.iter().zip(moment);
         let crashed = devices.map(|(r, n)| r.crash_after(n, seed) as Arc<dyn Device>);
         let pool = Pool::assemble(crashed.collect()).unwrap();
         let report = checked(&pool, false);
@@ -483,8 +485,8 @@ fn what_a_power_cut_leaves_is_replayed() {
         assert!(report.problems.is_empty(), "moment {seed}, after: {:#?}", report.problems);
     }
     assert!(replayed > 0);
-    rig.fs.release(kept).unwrap();
-    rig.verify();
+    fixture.fs.release(kept).unwrap();
+    fixture.verify();
 }
 
 /// Changes a body and seals it again.
@@ -497,16 +499,16 @@ fn edit(volume: &Volume, block: BlockNo, f: impl FnOnce(&mut [u8])) {
 
 #[test]
 fn what_stands_in_the_wrong_subpool_is_found() {
-    let rig = Rig::new(TWO);
-    let (ino, fh) = rig.create("file").unwrap();
-    rig.write(fh, 0, 1, 300_000).unwrap();
-    rig.fs.fsync(fh, false).unwrap();
-    rig.fs.release(fh).unwrap();
-    rig.fs.unmount().unwrap();
-    let volume = Volume::open(rig.pool.clone()).unwrap();
+    let fixture = Fixture::new(TWO);
+    let (ino, fh) = fixture.create("file").unwrap();
+    fixture.write(fh, 0, 1, 300_000).unwrap();
+    fixture.fs.fsync(fh, false).unwrap();
+    fixture.fs.release(fh).unwrap();
+    fixture.fs.unmount().unwrap();
+    let volume = Volume::open(fixture.pool.clone()).unwrap();
     let groups = &volume.groups;
     let finds = |what: &str| {
-        let report = checked(&rig.pool, false);
+        let report = checked(&fixture.pool, false);
         assert!(report.problems.iter().any(|p| p.contains(what)), "{what}: {:#?}", report.problems);
     };
     // Blocks of file data that the bitmap calls metadata: mended.
@@ -516,8 +518,8 @@ fn what_stands_in_the_wrong_subpool_is_found() {
         bits::fill(&mut body[MetaHeader::LEN..], 8, 4, BlockState::MetaFree);
     });
     finds("4 block(s) of file data called metadata");
-    assert!(checked(&rig.pool, true).repaired > 0);
-    assert!(checked(&rig.pool, false).problems.is_empty());
+    assert!(checked(&fixture.pool, true).repaired > 0);
+    assert!(checked(&fixture.pool, false).problems.is_empty());
 
     // An extent among metadata: found by the check, refused by a mount.
     let at = RawDinode::TAIL_AT;
@@ -532,7 +534,7 @@ fn what_stands_in_the_wrong_subpool_is_found() {
     assert!(takes_slots(metadata.kind));
     edit(&volume, BlockNo::from(ino), physical(metadata.first_block));
     finds("in a group for metadata only");
-    let fs = mount(&rig.pool);
+    let fs = mount(&fixture.pool);
     let fh = fs.open(ino, O_RDWR).unwrap();
     let error = fs.read(fh, 0, &mut AlignedBuf::zeroed(4096)).unwrap_err();
     assert!(matches!(error, Error::Inconsistent { .. }), "{error}");
@@ -547,31 +549,31 @@ fn what_stands_in_the_wrong_subpool_is_found() {
         RawDinode::mut_from_prefix(body).unwrap().0.xattr_block.set(attributes);
     });
     finds("in a group for file data only");
-    rig.obeys();
+    fixture.obeys();
 }
 
 #[test]
 fn numbers_of_blocks_of_data_are_no_inodes() {
-    let rig = Rig::new(TWO);
-    let volume = Volume::open(rig.pool.clone()).unwrap();
+    let fixture = Fixture::new(TWO);
+    let volume = Volume::open(fixture.pool.clone()).unwrap();
     for block in [
         volume.groups.made().data.start,
         volume.groups.made().data.end - 1,
         volume.groups.made().heads,
     ] {
-        let error = rig.fs.getattr(InodeNo(block)).unwrap_err();
+        let error = fixture.fs.getattr(InodeNo(block)).unwrap_err();
         assert!(matches!(error, Error::Stale(_)), "{error}");
     }
-    rig.verify();
+    fixture.verify();
 }
 
 type Change = fn(&mut RawSuperblock);
 
 #[test]
 fn superblocks_and_pools_that_do_not_fit_are_refused() {
-    let rig = Rig::new(TWO);
-    rig.fs.unmount().unwrap();
-    let sb = Volume::open(rig.pool.clone()).unwrap().sb;
+    let fixture = Fixture::new(TWO);
+    fixture.fs.unmount().unwrap();
+    let sb = Volume::open(fixture.pool.clone()).unwrap().sb;
     let changes: [Change; 14] = [
         |sb| sb.meta_blocks.set(0),
         |sb| sb.meta_blocks.set(sb.meta_blocks.get() + 1),
@@ -591,7 +593,7 @@ fn superblocks_and_pools_that_do_not_fit_are_refused() {
     for (n, change) in changes.into_iter().enumerate() {
         let mut bad = sb;
         change(&mut bad);
-        let volume = Volume::open(rig.pool.clone()).unwrap();
+        let volume = Volume::open(fixture.pool.clone()).unwrap();
         for block in [BlockNo(0), volume.copy()] {
             edit(&volume, block, |body| {
                 let header = MetaHeader::read_from_prefix(body).unwrap().0;
@@ -600,7 +602,7 @@ fn superblocks_and_pools_that_do_not_fit_are_refused() {
                 to.header = header;
             });
         }
-        let opened = Volume::open(rig.pool.clone());
+        let opened = Volume::open(fixture.pool.clone());
         assert!(matches!(opened, Err(Error::Superblock(_))), "change {n}");
         for block in [BlockNo(0), volume.copy()] {
             edit(&volume, block, |body| {
@@ -612,23 +614,23 @@ fn superblocks_and_pools_that_do_not_fit_are_refused() {
         }
     }
     // The first superblock lost: the copy is at the metadata subpool's end.
-    let volume = Volume::open(rig.pool.clone()).unwrap();
-    rig.pool.write(volume.body_at(BlockNo(0)), &[0; 512]).unwrap();
-    assert!(Volume::open(rig.pool.clone()).is_ok());
-    assert!(checked(&rig.pool, true).repaired > 0);
-    assert!(checked(&rig.pool, false).problems.is_empty());
-    rig.obeys();
+    let volume = Volume::open(fixture.pool.clone()).unwrap();
+    fixture.pool.write(volume.body_at(BlockNo(0)), &[0; 512]).unwrap();
+    assert!(Volume::open(fixture.pool.clone()).is_ok());
+    assert!(checked(&fixture.pool, true).repaired > 0);
+    assert!(checked(&fixture.pool, false).problems.is_empty());
+    fixture.obeys();
 }
 
 #[test]
 fn two_nodes_share_both_subpools() {
-    let rig = Rig::new(STRIPES);
-    let other = mount(&Pool::assemble(rig.pool.devices()).unwrap());
+    let fixture = Fixture::new(STRIPES);
+    let other = mount(&Pool::assemble(fixture.pool.devices()).unwrap());
     let root = other.root();
     for i in 0..40_u64 {
-        let (_, fh) = rig.create(&format!("a{i}")).unwrap();
-        rig.write(fh, 0, i, 200_000).unwrap();
-        rig.fs.release(fh).unwrap();
+        let (_, fh) = fixture.create(&format!("a{i}")).unwrap();
+        fixture.write(fh, 0, i, 200_000).unwrap();
+        fixture.fs.release(fh).unwrap();
         let name = format!("b{i}");
         let (_, fh) = other.create(root, name.as_bytes(), 0o644, O_RDWR, &Cred::default()).unwrap();
         other.write(fh, 0, &pattern(100 + i, 200_000), WriteFlags::default()).unwrap();
@@ -637,7 +639,7 @@ fn two_nodes_share_both_subpools() {
     // Each erases what the other made.
     for i in 0..40 {
         if i % 2 == 0 {
-            rig.fs.unlink(root, format!("b{i}").as_bytes()).unwrap();
+            fixture.fs.unlink(root, format!("b{i}").as_bytes()).unwrap();
             other.unlink(root, format!("a{i}").as_bytes()).unwrap();
         } else {
             let ino = other.lookup(root, format!("a{i}").as_bytes()).unwrap().ino;
@@ -649,6 +651,6 @@ fn two_nodes_share_both_subpools() {
         }
     }
     other.unmount().unwrap();
-    let report = rig.verify();
+    let report = fixture.verify();
     assert_eq!((report.inodes, report.data_blocks), (41, 40 * 49));
 }

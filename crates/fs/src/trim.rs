@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::jobs::Job;
 use crate::plock::Canceller;
 
-/// Of what free space goes back: as `struct fstrim_range` of linux/fs.h.
+/// Which free space goes back: as `struct fstrim_range` of linux/fs.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrimRange {
     /// First byte of the pool.
@@ -71,7 +71,7 @@ fn span(core: &Core, range: TrimRange) -> Result<Span> {
     let from = range.start.get().div_ceil(size.bytes().get());
     let to = (end >> size.shift()).min(total);
     if from >= total || range.len < size.bytes() {
-        return Err(Error::Invalid("the range to be trimmed is none of the pool"));
+        return Err(Error::Invalid("the range to be trimmed is not in the pool"));
     }
     Ok(Span { from, to, least: range.least.get().div_ceil(size.bytes().get()).max(1) })
 }

@@ -1,11 +1,11 @@
 //! Metadata that nobody uses becomes space for data again: when a node that mounts finds itself alone
 //! and data short of space, and after a repair.
 //!
-//! Under the lock of each resource group, held exclusively: (1) no other node lives, nor has one lived
-//! since this one began; (2) one transaction for each bitmap: free slots become free blocks, and the
-//! counters say so; (3) it is durable; (4) zeros where the slots were; (5) the group's lock goes, and
-//! with it others, and this node, may take the blocks. Power may be cut anywhere: what is durable is
-//! whole, and the next mount goes on with the rest.
+//! Under the lock of each resource group, held exclusively: (1) no other node is alive, or was
+//! alive since this one began; (2) one transaction for each bitmap: free slots become free blocks,
+//! and the counters say so; (3) it is durable; (4) zeros where the slots were; (5) the group's lock
+//! goes, and with it others, and this node, may take the blocks. Power may be cut anywhere: what is
+//! durable is whole, and the next mount goes on with the rest.
 //!
 //! What may still believe in a slot, and why it does not matter:
 //! * *nodes*, in their caches of locks and bodies: there is none but this one, which has just begun and
@@ -31,7 +31,7 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, Incarnation, NodeId};
 use braid_lock::LockError;
 
-use crate::alloc::{Spoken, window_head};
+use crate::alloc::{PrivateRange, window_head};
 use crate::core::Core;
 use crate::error::Result;
 use crate::orphan_list;
@@ -79,26 +79,26 @@ impl Alone {
 }
 
 /// Blocks that windows and orphan lists of any node speak of.
-fn spoken_of(volume: &Volume) -> Result<Vec<Spoken>> {
-    let mut spoken = Vec::new();
+fn private_ranges(volume: &Volume) -> Result<Vec<PrivateRange>> {
+    let mut ranges = Vec::new();
     let slot = volume.geo.slot_blocks();
     for node in (0..volume.sb.node_slots.get()).map(NodeId) {
         for n in 0..RawSuperblock::WINDOWS {
             let block = volume.node_area(node, RawSuperblock::AREA_WINDOWS + n);
             let body = volume.read_private(block, MetaKind::Window)?;
-            spoken.extend(window_head(volume, block, &body)?.map(|(_, start, len)| (start, len)));
+            ranges.extend(window_head(volume, block, &body)?.map(|(_, start, len)| (start, len)));
         }
         for n in 0..RawSuperblock::ORPHAN_BLOCKS {
             let block = volume.node_area(node, RawSuperblock::AREA_ORPHANS + n);
             let body = volume.read_private(block, MetaKind::Orphans)?;
             let listed = orphan_list::decode(&body, block)?;
-            spoken.extend(listed.into_iter().map(|ino| (BlockNo::from(ino).get(), slot)));
+            ranges.extend(listed.into_iter().map(|ino| (BlockNo::from(ino).get(), slot)));
         }
     }
-    Ok(spoken)
+    Ok(ranges)
 }
 
-/// Gives unused metadata back if that is due. To be called before this node looks at any inode.
+/// Gives unused metadata back if that is due. Must be called before this node uses any inode.
 ///
 /// # Errors
 /// A device failed; this node must not go on.
@@ -113,7 +113,7 @@ pub(crate) fn give_back(core: &Core, alone: Option<&Alone>) -> Result<()> {
     }
     if freed > 0 {
         let bytes = core.volume.geo.block_size.bytes().get() * freed;
-        tracing::warn!(bytes, "metadata that nobody used is space for data again");
+        tracing::info!(bytes, "metadata that nobody used is space for data again");
     }
     core.given_back.set(freed).ok();
     Ok(())
@@ -138,13 +138,13 @@ fn give_all_back(core: &Core, alone: &Alone, freed: &mut u64) -> Result<()> {
     if !is_worth_it(unused, data, after_repair) {
         return Ok(());
     }
-    let spoken = spoken_of(volume)?;
+    let ranges = private_ranges(volume)?;
     let begun = Instant::now();
     for index in 0..volume.groups.count() {
         if !after_repair && begun.elapsed() > MOUNT_PATIENCE {
             break;
         }
-        match core.alloc.free_unused(index, &spoken, &|| alone.still(volume, me)) {
+        match core.alloc.free_unused(index, &ranges, &|| alone.still(volume, me)) {
             Ok(Some(n)) => *freed += n,
             Ok(None) => break,
             // The others will do.

@@ -1,5 +1,5 @@
-//! Which bytes are good, as the file system knows by its checksums: for a scrub, for who fills a member, and
-//! for who makes copies equal after a crash.
+//! Which bytes are good, as the file system knows by its checksums: for scrubs, for the filling of
+//! members, and for making copies equal after a crash.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -23,14 +23,14 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Of this file system.
+    /// The geometry of this file system.
     pub fn of(volume: &Volume) -> Self {
-        // What stands in the areas is nobody's where slots are elsewhere.
+        // If slots are elsewhere, the areas on the pool are not used.
         let here = volume.elsewhere.is_none();
         let areas = NodeAreas::from_superblock(&volume.sb).filter(|_| here);
         Self { geo: volume.geo, areas }
     }
-    /// The node whose sector of the packed area that begins with `area` stands at `at`.
+    /// The node whose sector, of the packed area that begins at `area`, is at `at`.
     fn node_at(&self, area: BlockNo, at: ByteOffset) -> Option<NodeId> {
         let areas = self.areas?;
         let within = at.0.checked_sub(self.geo.block_size.offset_of(area).0)?;
@@ -82,14 +82,14 @@ struct Known {
     sectors: HashMap<u64, u32>,
 }
 
-/// Knows besides what is whole of journals that are still to be replayed. Asked while what it judges is
-/// held against all who write it.
+/// Knows besides what is whole of journals that are still to be replayed. Asked while the bytes in
+/// question are held against all writers.
 ///
-/// A ring is read when it is first asked for. While nobody writes it, that is enough; of nodes that live it is
-/// read again when its header is not the same any more. Between, the records that were found stand as they
-/// were: the ring's space is used again only after a header that is durable ([`crate::journal`]). What
-/// has been replayed, or is not durable yet, it does not know: a copy of that may differ, and nobody
-/// decides.
+/// A ring is read when it is first asked for. While nobody writes the journal, that is enough. The
+/// journal of a living node is read again once its header has changed. Between, the records that
+/// were found stand as they were: the ring's space is used again only after a header that is
+/// durable ([`crate::journal`]). What has been replayed, or is not durable yet, it does not know: a
+/// copy of that may differ, and nobody decides.
 pub(crate) struct VolumeVerifier<'a> {
     volume: &'a Volume,
     metadata: Metadata,
@@ -98,12 +98,13 @@ pub(crate) struct VolumeVerifier<'a> {
 }
 
 impl<'a> VolumeVerifier<'a> {
-    /// Of this file system, as it is now. Nobody writes the journals that it is asked about: for who recovers.
+    /// Of this file system, as it is now. For a recovery: nobody writes the journals that it is
+    /// asked about.
     pub fn of(volume: &'a Volume) -> Self {
         let (metadata, rings) = (Metadata::of(volume), Mutex::default());
         Self { volume, metadata, rings, living: false }
     }
-    /// The same while nodes use it: for who scrubs, fills and moves.
+    /// For scrubs, fills and moves: the same while nodes use the file system.
     pub fn of_mounted(volume: &'a Volume) -> Self {
         Self { living: true, ..Self::of(volume) }
     }

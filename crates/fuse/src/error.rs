@@ -56,7 +56,7 @@ pub enum FuseError {
     },
     /// The kernel speaks another protocol.
     #[error(
-        "the kernel speaks FUSE {major}.{minor}; 7.{} or later is needed",
+        "the kernel has FUSE {major}.{minor}; 7.{} or later is needed",
         crate::abi::MINOR_LEAST
     )]
     Version {

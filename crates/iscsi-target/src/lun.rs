@@ -114,7 +114,7 @@ fn hash(bytes: &[u8]) -> u64 {
 /// host is started anew; of others not even that is known once this process has ended.
 fn cache_of(device: &dyn Device) -> String {
     let boot = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
-    let kept = device.as_raw_fd().is_some().then(boot).flatten();
+    let kept = device.info().is_path.then(boot).flatten();
     kept.map_or_else(|| uuid::Uuid::new_v4().to_string(), |boot| boot.trim().to_owned())
 }
 

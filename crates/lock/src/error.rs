@@ -114,7 +114,7 @@ pub enum LockError {
     },
     /// Every node slot is taken by a node that lives, or may live.
     #[error(
-        "all {slots} node slots are taken: unmount one (`braid nodes` lists them), or wait for the check or create that runs on the pool; if the host of one is off, say so (`braid fence POOL NODE --confirm`), then its slot can be had"
+        "all {slots} node slots are taken: unmount one (`braid nodes` lists them), or wait for the check or create that runs on the pool; if the host of one is off, confirm that (`braid fence POOL NODE --confirm`); then its slot is free"
     )]
     NoFreeSlot {
         /// How many there are.
@@ -132,7 +132,7 @@ pub enum LockError {
     },
     /// A member that was named is not the one that a living node uses.
     #[error(
-        "one of the devices is a copy of a member: it does not show that node {} ({host}) lives, as the others do. Name the devices which that node uses (`braid status` lists them), and take the copy away",
+        "one of the devices is a copy of a member: it does not show that node {} ({host}) is alive, as the others do. Name the devices that this node uses (`braid status` lists them), and detach the copy",
         node.slot
     )]
     CopiedMember {
@@ -141,8 +141,19 @@ pub enum LockError {
         /// Its host.
         host: Arc<str>,
     },
+    /// A node of this host uses the pool as it was before a change, and does not take note of that.
+    #[error(
+        "node {} of this host (process {pid}) has not taken note of a change of the pool's members: if the process is stopped, let it go on (`kill -CONT {pid}`), else end it; then mount again",
+        node.slot
+    )]
+    Behind {
+        /// Who.
+        node: Me,
+        /// Its process, as its slot says.
+        pid: u32,
+    },
     /// The slot asked for is taken.
-    #[error("node slot {slot} is taken by a node on host {host}: take another, or leave slot= out")]
+    #[error("node slot {slot} is taken by a node on host {host}: give another, or leave slot= out")]
     SlotTaken {
         /// The slot.
         slot: NodeId,
@@ -236,7 +247,7 @@ pub enum EtcdError {
     },
     /// Nobody answered in time.
     #[error(
-        "no answer from etcd ({members}): {why}; start etcd, or see that this host reaches it: nodes wait, and keep what they hold"
+        "no answer from etcd ({members}): {why}; start etcd, or make sure that this host can reach it: nodes wait, and keep what they hold"
     )]
     Unreachable {
         /// Who was asked.
@@ -259,7 +270,7 @@ pub enum EtcdError {
         why: Box<str>,
     },
     /// Not what etcd answers.
-    #[error("the answer of {members} has not {what}: is that etcd, version 3.4 or later?")]
+    #[error("the answer of {members} lacks {what}: is that etcd, version 3.4 or later?")]
     Malformed {
         /// Who was asked.
         members: String,

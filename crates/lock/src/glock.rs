@@ -576,8 +576,11 @@ impl LockManager {
         let threads = self.core.options.demoters.max(1);
         let stable = std::thread::scope(|scope| {
             let share = || self.core.demote_share(&all);
-            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(share)).collect();
-            threads.into_iter().all(|t| t.join().unwrap_or(false))
+            let start = |_| std::thread::Builder::new().spawn_scoped(scope, share).ok();
+            let threads: Vec<_> = (0..threads).filter_map(start).collect();
+            // Where no thread can be started this one does it.
+            let here = !threads.is_empty() || share();
+            threads.into_iter().all(|t| t.join().unwrap_or(false)) && here
         });
         if stable && self.core.stop.load(Ordering::Acquire) == SHUT_DOWN {
             Ok(())

@@ -31,6 +31,8 @@ pub struct Interrupt(Arc<Shared>);
 struct Shared {
     /// The piece of work under way; 0: none that may be interrupted.
     current: AtomicU64,
+    /// The same, also once it is not to be interrupted any more.
+    under_way: AtomicU64,
     /// Whose it is: a number of its owner's choice.
     whose: AtomicU32,
     tripped: AtomicU64,
@@ -60,6 +62,7 @@ impl Interrupt {
     fn new(strict: bool) -> Self {
         Self(Arc::new(Shared {
             current: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
             whose: AtomicU32::new(0),
             tripped: AtomicU64::new(0),
             waker: Mutex::default(),
@@ -73,11 +76,21 @@ impl Interrupt {
     /// A piece of work begins, of `whose`, with a number that is not 0 and of no other piece.
     pub fn begin(&self, number: u64, whose: u32) {
         self.0.whose.store(whose, Ordering::Relaxed);
+        self.0.under_way.store(number, Ordering::SeqCst);
         self.0.current.store(number, Ordering::SeqCst);
     }
-    /// It has ended, or is not to be interrupted any more.
+    /// It has ended.
     pub fn end(&self) {
+        self.see_through();
+        self.0.under_way.store(0, Ordering::SeqCst);
+    }
+    /// It is not to be interrupted any more.
+    fn see_through(&self) {
         self.0.current.store(0, Ordering::SeqCst);
+    }
+    /// The piece of work under way, whether it may be interrupted or not; 0: none.
+    pub fn under_way(&self) -> u64 {
+        self.0.under_way.load(Ordering::SeqCst)
     }
     /// The piece of work under way; 0: none that may be interrupted.
     pub fn current(&self) -> u64 {
@@ -133,7 +146,7 @@ impl Held {
         HELD.set(HELD.get() + 1);
         CURRENT.with_borrow(|current| {
             if let Some(interrupt) = current.as_ref().filter(|i| i.0.strict) {
-                interrupt.end();
+                interrupt.see_through();
             }
         });
         Self(std::marker::PhantomData)
@@ -231,7 +244,7 @@ mod tests {
             interrupt.trip(4);
             assert!(is_interrupted());
             let held = Held::begin();
-            assert!(!is_interrupted());
+            assert!(!is_interrupted() && interrupt.under_way() == 4);
             drop(held);
             assert_eq!(is_interrupted(), !strict);
             interrupt.begin(6, 1);
@@ -239,7 +252,7 @@ mod tests {
             interrupt.trip(6);
             assert!(is_interrupted());
             interrupt.end();
-            assert!(!is_interrupted());
+            assert!(!is_interrupted() && interrupt.under_way() == 0);
         }
         assert!(!is_interrupted());
     }

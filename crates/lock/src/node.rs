@@ -1,5 +1,8 @@
-//! Nodes: slots, heartbeats, the watcher, the liveness lock, recovery. The blocking edge of
-//! [`watch`].
+//! Nodes: slots, heartbeats, the watcher, the liveness lock, recovery.
+//!
+//! What a node decides stands in pure steps, without I/O, threads or clocks: [`join`], [`lease`],
+//! [`watch`], [`fencing`], [`leave`], [`slot_write`], with what they make of what is read, [`sight`],
+//! [`life`], [`wishes`]. Everything else here carries out what they say.
 //!
 //! ```text
 //!  join: liveness lock, key registered with the members, then slot Free -> Active
@@ -22,17 +25,26 @@
 mod cached;
 mod claim;
 mod fence;
+pub mod fencing;
 mod host;
+pub mod join;
+pub mod lease;
+pub mod leave;
+pub mod life;
 mod lookout;
 mod member;
 mod memory;
 mod onlooker;
 mod pool_side;
+pub mod sight;
+pub mod slot_write;
+mod slots;
 mod store;
 mod timing;
 mod vouch;
 mod waits;
 pub mod watch;
+pub mod wishes;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -54,7 +66,7 @@ pub use pool_side::PoolSide;
 pub use store::{NodeAreas, NodeStore, PoolNodes};
 pub use timing::Timing;
 pub use vouch::vouch;
-pub use waits::NodeWait;
+pub use waits::{Awaited, NodeWait};
 pub use watch::HostIdentity;
 
 /// Said once of each node that is silent, and that nothing here can fence.
@@ -112,14 +124,14 @@ pub struct JoinOptions {
     pub proofs: Proofs,
 }
 impl JoinOptions {
-    /// What fences other nodes for the life that is registered by `key`, on this node's `host`.
+    /// What fences other nodes for the life that is registered by `key`, on the host `identity`.
     fn fencer<'a>(
         &'a self,
         store: &'a dyn NodeStore,
         key: u64,
-        host: &'a str,
+        identity: &'a HostIdentity,
     ) -> fence::Fencer<'a> {
-        fence::Fencer { store, options: &self.fence, timing: self.timing, key, host }
+        fence::Fencer { store, options: &self.fence, timing: self.timing, key, identity }
     }
 }
 impl Default for JoinOptions {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use braid_format::label::SubpoolKind;
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockSize, ByteOffset, Bytes, FormatError, LockNo};
-use braid_pool::{Instead, Pool};
+use braid_pool::{Pool, ReadPath};
 use parking_lot::Mutex;
 
 use crate::error::StoreError;
@@ -106,7 +106,7 @@ pub(crate) fn change(
     }
     let good = store.read(lock)?;
     if good != *stands && LockRecord::decode(&good, lock).is_ok() {
-        tracing::warn!(%lock, "a damaged copy of a lock record is mended from another");
+        tracing::warn!(%lock, "a damaged copy of a lock record is repaired from another");
         store.compare_and_write(lock, stands, &good)?;
         return Ok(CawOutcome::Mismatch(good));
     }
@@ -151,7 +151,7 @@ impl LockStore for DeviceStore {
             // A mirror may have it whole elsewhere.
             let mut other = vec![0; sector.len()];
             for nth in 0.. {
-                match self.pool.read_otherwise(Instead::OfReadLock, at, &mut other, nth) {
+                match self.pool.read_otherwise(ReadPath::ReadLock, at, &mut other, nth) {
                     Ok(true) if LockRecord::decode(&other, lock).is_ok() => return Ok(other),
                     Ok(true) => {}
                     Ok(false) => break,

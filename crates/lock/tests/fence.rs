@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use braid_device::scsi::{PathReservations, Unit};
 use braid_device::{
-    Device, DeviceError, DeviceInfo, IscsiDevice, MemoryDevice, OpenOptions, ReservationKind,
-    pass_on,
+    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, IscsiDevice, MemoryDevice,
+    OpenOptions, ReservationKind,
 };
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
@@ -51,7 +51,7 @@ fn two() -> (Target, Pool, Pool) {
 
 fn keys(pool: &Pool) -> Vec<Vec<u64>> {
     let of = |d: &Arc<dyn Device>| {
-        let mut keys = d.reservations().unwrap().keys().unwrap();
+        let mut keys = d.abilities().reservations.unwrap().keys().unwrap();
         keys.sort_unstable();
         keys
     };
@@ -155,7 +155,7 @@ fn the_reservation_outlasts_who_made_it_and_strangers_are_refused() {
     // Somebody clears it all: it is made again, but not by who has no key any more.
     let third = Pool::assemble(open(&target, 2)).unwrap();
     third.register(3).unwrap();
-    third.devices()[0].reservations().unwrap().clear(3).unwrap();
+    third.devices()[0].abilities().reservations.unwrap().clear(3).unwrap();
     assert!(b.uphold().is_err_and(|e| e.is_fenced()));
 }
 
@@ -168,7 +168,7 @@ fn a_pool_of_which_some_members_cannot_is_not_fenced_so() {
     assert_eq!(pool.reservable(), Reservable::Some(vec!["memory".to_owned()]));
     let refused = pool.register(1);
     assert!(matches!(refused, Err(PoolError::NotReservable { .. })), "{refused:?}");
-    assert!(pool.devices()[0].reservations().unwrap().keys().unwrap().is_empty());
+    assert!(pool.devices()[0].abilities().reservations.unwrap().keys().unwrap().is_empty());
     assert_eq!(pool.registered(), 0);
 }
 
@@ -208,12 +208,15 @@ impl Device for Small {
     fn info(&self) -> &DeviceInfo {
         &self.1
     }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.1.check(at, Bytes::from(buf.len()))?;
-        self.0.read(at, buf)
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if matches!(command, Command::Read(_)) {
+            self.1.check(at, command.len())?;
+        }
+        self.0.submit(at, command)
     }
-    pass_on!(0: write flush compare_and_write discard write_zeroes lock_byte byte_locked);
-    pass_on!(0: reservations sever);
+    fn abilities(&self) -> Abilities<'_> {
+        self.0.abilities()
+    }
 }
 
 fn small(target: &Target, units: usize) -> Vec<Arc<dyn Device>> {
@@ -275,7 +278,7 @@ fn a_device_that_could_not_be_added_is_added_the_next_time() {
     target.faults().add("write fail lun=1 every=3 times=1").unwrap();
     let refused = add();
     assert!(matches!(refused, Err(PoolError::Device { .. })), "{:?}", refused.err());
-    assert!(new.reservations().unwrap().keys().unwrap().is_empty());
+    assert!(new.abilities().reservations.unwrap().keys().unwrap().is_empty());
     add().unwrap();
     assert_eq!(keys(&pool), [[1], [1]]);
 }
@@ -292,10 +295,12 @@ impl Device for Disk {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
-    fn reservations(&self) -> Option<&dyn braid_device::Reservations> {
-        Some(&self.reservations)
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        self.path.submit(at, command)
     }
-    pass_on!(path: read write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { reservations: Some(&self.reservations), ..Abilities::only(&*self.path) }
+    }
 }
 
 /// A host with its paths to the units, and the nodes in its `/dev`.
@@ -389,7 +394,7 @@ fn a_host_has_one_key_on_all_members() {
     c.register(3).unwrap();
     let first = c.devices()[0].clone();
     let kind = ReservationKind::WriteExclusiveAll;
-    first.reservations().unwrap().preempt_and_abort(3, 1, kind).unwrap();
+    first.abilities().reservations.unwrap().preempt_and_abort(3, 1, kind).unwrap();
     // Who has it open, and is registered, counts as one who uses it.
     drop((dead, first));
     assert_eq!(keys(&c), [vec![3], vec![1, 3], vec![1, 3]]);
@@ -403,9 +408,9 @@ fn a_host_has_one_key_on_all_members() {
     // Nobody lives: a check takes all of them over, and gives them back.
     drop((next, c));
     let check = two.pool();
-    let seized = check.seize().unwrap();
+    let taken_over = check.take_over().unwrap();
     check.write(AT, &[2; LEN]).unwrap();
-    drop(seized);
+    drop(taken_over);
     assert_eq!(keys(&check), [[], [], []]);
 }
 

@@ -238,7 +238,7 @@ fn recovered(dir: &tempfile::TempDir) {
     println!("killed, fenced, recovered, lock taken after {took:?}");
     child.wait().unwrap();
     // Half a second, or more where the machine does much else; who is missed is so after 12 s.
-    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert!(took < Duration::from_secs(11), "{took:?}");
     assert_eq!(node.ops.recovered.load(Ordering::Relaxed), 1);
     node.leave();
 }

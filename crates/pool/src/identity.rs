@@ -15,7 +15,8 @@ thread_local! {
     static SOURCE: RefCell<Option<Source>> = const { RefCell::new(None) };
 }
 
-/// An identity, a change's or a nonce's bits: of two changes of one epoch it decides which counts.
+/// The bits of an identity, a change or a nonce. If two changes have one epoch, these bits decide
+/// which of them counts.
 pub(crate) fn fresh() -> Uuid {
     let drawn = SOURCE.try_with(|s| s.borrow().as_ref().map(|source| source())).ok().flatten();
     let of = |bits: u128| Builder::from_random_bytes(bits.to_le_bytes()).into_uuid();
@@ -25,9 +26,9 @@ pub(crate) fn fresh() -> Uuid {
 /// While it is held, this thread's identities come from a [`Source`].
 #[derive(Debug)]
 #[must_use]
-pub struct Drawn(PhantomData<*const ()>);
+pub struct SourceScope(PhantomData<*const ()>);
 
-impl Drawn {
+impl SourceScope {
     /// From `source`.
     pub fn from(source: Source) -> Self {
         SOURCE.with(|s| *s.borrow_mut() = Some(source));
@@ -35,7 +36,7 @@ impl Drawn {
     }
 }
 
-impl Drop for Drawn {
+impl Drop for SourceScope {
     fn drop(&mut self) {
         SOURCE.try_with(|s| s.borrow_mut().take()).ok();
     }

@@ -4,9 +4,8 @@
 
 use std::sync::Arc;
 
-use braid_device::model::{
-    Bus, Client, DiskModel, ModelClock, ModelDevice, ModelError, Outcome, Rate, Touch, drive,
-};
+use braid_device::model::{Bus, DiskModel, ModelClock, ModelError, Rate};
+use braid_device::modelled::{Client, ModelDevice, Outcome, Touch, drive};
 use braid_device::{Device, DeviceError, MemoryDevice};
 use braid_format::{ByteOffset, Bytes};
 use thiserror::Error;
@@ -70,7 +69,7 @@ impl Job {
 /// A pool of modelled disks, a plain stripe. Nothing is stored but its labels.
 #[derive(Debug)]
 pub struct ModelledPool {
-    /// Of all disks.
+    /// The sum of all disks.
     pub clock: ModelClock,
     /// By member.
     pub disks: Vec<Arc<ModelDevice>>,

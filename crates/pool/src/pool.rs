@@ -18,7 +18,7 @@ use crate::clock;
 use crate::cluster::ClusterView;
 use crate::cluster::write_gate::WriteGate;
 use crate::devices::migration::MemberMigration;
-use crate::error::PoolError;
+use crate::error::{LabelFault, PoolError};
 use crate::health::MemberHealth;
 use crate::labels::{self, discover};
 use crate::layout::map::Map;
@@ -41,7 +41,8 @@ pub(crate) struct Epochs {
     snapshot: RwLock<Arc<Topology>>,
     /// The epoch that this node announces in its heartbeat.
     pub announced: RwLock<EpochTag>,
-    /// Held by the thread that announces an epoch: of two epochs the later one is announced last.
+    /// Held by the thread that announces an epoch, so that the later of two epochs is announced
+    /// last.
     pub announcing: Mutex<()>,
     /// Held by the thread that asks whether the epoch is settled.
     pub settling: Mutex<()>,
@@ -181,21 +182,28 @@ impl Pool {
         self.1.is_closed()
     }
 
-    /// This handle and its clones may change something until `until`, and then wait to be told so
-    /// again. Never called: for ever.
+    /// This handle and its clones may change something until `until`; then they wait until this is
+    /// called again. Never called: for ever.
     pub fn lease(&self, until: braid_device::Moment) {
         self.1.extend(until.nanoseconds());
         // Where others have what a member has, it is not waited for so long that the lease is over.
         let until =
             clock::part_of(until, if self.0.redundancy.present { PATIENCE_SHARE } else { 1 });
-        self.0.epochs.snapshot().devices.iter().for_each(|device| device.lease(until));
+        let snapshot = self.0.epochs.snapshot();
+        for session in snapshot.devices.iter().filter_map(|d| d.abilities().session) {
+            session.lease(until);
+        }
     }
 
-    /// Bounds how long a command of a member may be unanswered, where it can be ended at all, from the
-    /// node's `io_timeout`: where others have what the member has, it is given up sooner.
+    /// Bounds, from the node's `io_timeout`, how long a member may leave a command unanswered, if
+    /// commands of it can be ended at all. If other members have the same bytes, it is given up
+    /// sooner.
     pub fn answers_within(&self, io_timeout: std::time::Duration) {
         let time = if self.0.redundancy.present { io_timeout } else { io_timeout * 2 };
-        self.0.epochs.snapshot().devices.iter().for_each(|device| device.answers_within(time));
+        let snapshot = self.0.epochs.snapshot();
+        for bound in snapshot.devices.iter().filter_map(|d| d.abilities().bound) {
+            bound.answers_within(time);
+        }
     }
 
     /// As [`Pool::close`], but waits for nothing that is under way.
@@ -214,15 +222,22 @@ impl Pool {
     }
 
     /// Whether every member still carries the label in force: nobody has made another pool of
-    /// them since.
+    /// them, or changed this one, since.
     pub fn is_current(&self) -> bool {
         let topology = self.0.epochs.read();
         let id = labels::id(&topology.label);
-        let used = |(_, m): &(&Arc<dyn Device>, &braid_format::label::Member)| {
-            m.state != braid_format::label::MemberState::Failed
-        };
-        let mut members = topology.devices.iter().zip(&topology.label.members).filter(used);
-        members.all(|(d, _)| labels::Found::read(d.clone()).carries(id))
+        labels_of_used(&topology).all(|found| found.carries(id))
+    }
+
+    /// Whether every member in use is this pool's still, in whatever epoch: nobody has made another pool of
+    /// them since. One whose labels cannot be read, or are being written, says nothing.
+    pub fn has_its_members(&self) -> bool {
+        let topology = self.0.epochs.read();
+        let has_none = |copy: &labels::Copy| copy.as_ref().is_err_and(LabelFault::absent);
+        labels_of_used(&topology).all(|found| match found.newest() {
+            Some(label) => label.pool == topology.label.pool,
+            None => !found.copies.iter().all(has_none),
+        })
     }
 
     /// Batches of requests so far on what is mirrored or protected by parity, and requests on a
@@ -273,7 +288,8 @@ impl Pool {
     /// What was asked of each member since the pool was opened, in member order.
     pub fn issued(&self) -> Vec<Issued> {
         let topology = self.0.epochs.read();
-        let of = |d: &Arc<dyn Device>| d.counters().map(IoCounters::now).unwrap_or_default();
+        let of =
+            |d: &Arc<dyn Device>| d.abilities().counters.map(IoCounters::now).unwrap_or_default();
         topology.devices.iter().map(of).collect()
     }
 
@@ -284,4 +300,11 @@ impl Pool {
         let (member, at) = topology.map.locate(at)?;
         Some((topology.info.members.get(usize::from(member.0))?.clone(), at))
     }
+}
+
+/// The labels of each member in use, read now.
+fn labels_of_used(topology: &Topology) -> impl Iterator<Item = labels::Found> {
+    let members = topology.devices.iter().zip(&topology.label.members);
+    let used = members.filter(|(_, member)| member.state != MemberState::Failed);
+    used.map(|(device, _)| labels::Found::read(device.clone()))
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use braid_device::Device;
 use braid_format::label::Member;
 
-pub use crate::identity::{Drawn, Source};
+pub use crate::identity::{Source, SourceScope};
 
 /// Where a pause is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

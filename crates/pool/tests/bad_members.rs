@@ -11,7 +11,8 @@ use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_pool::LABEL_LOCK_BYTE;
 use braid_pool::device::{
-    ByteLockGuard, Device, DeviceError, FileDevice, MemoryDevice, OpenOptions, pass_on, probe,
+    Abilities, ByteLockGuard, Command, Completion, Device, DeviceError, DeviceInfo, FileDevice,
+    LivenessLocks, MemoryDevice, OpenOptions, probe,
 };
 use braid_pool::labels::{write_copies, write_epoch};
 use braid_pool::layout::Redundancy;
@@ -229,7 +230,7 @@ fn another_pools_member_needs_force() {
 fn a_pool_that_a_node_lives_on_is_not_overwritten() {
     let devices = vec![memory("one", 8)];
     Pool::create(devices.clone(), &CreateOptions::new("live")).unwrap();
-    let guard = devices[0].lock_byte(1 + 3).unwrap();
+    let guard = devices[0].abilities().locks.lock_byte(1 + 3).unwrap();
     assert!(guard.is_some());
     let options = CreateOptions { force: true, ..CreateOptions::new("new") };
     let error = refused(Pool::create(devices.clone(), &options), "one");
@@ -245,15 +246,20 @@ struct Watched {
     free: std::sync::Mutex<Vec<bool>>,
 }
 impl Device for Watched {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        let taken = [0, 1, 1024].map(|byte| self.inner.lock_byte(byte).unwrap().is_some());
-        self.free.lock().unwrap().extend(taken);
-        self.inner.write(at, buf)
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
     }
-    fn as_raw_fd(&self) -> Option<std::os::fd::RawFd> {
-        None
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if matches!(command, Command::Write(_)) {
+            let locks = self.inner.abilities().locks;
+            let taken = [0, 1, 1024].map(|byte| locks.lock_byte(byte).unwrap().is_some());
+            self.free.lock().unwrap().extend(taken);
+        }
+        self.inner.submit(at, command)
     }
-    pass_on!(inner: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
 }
 
 #[test]
@@ -271,7 +277,7 @@ fn while_a_pool_is_made_nobody_joins_what_was_there() {
     for w in &watched {
         let free = w.free.lock().unwrap();
         assert!(free.len() >= 12 && free.iter().all(|free| !free), "{free:?}");
-        assert!(w.inner.lock_byte(1).unwrap().is_some(), "still held");
+        assert!(w.inner.abilities().locks.lock_byte(1).unwrap().is_some(), "still held");
     }
 }
 
@@ -426,7 +432,7 @@ fn flipped_bits_in_both_copies_are_refused() {
     let before = disks.bytes("b", 0, 8 << 20);
     let error = refused(Pool::assemble(disks.open_all(&["a", "b", "c"])), "/b");
     assert!(matches!(error, PoolError::LabelsDamaged { .. }));
-    assert!(error.to_string().contains("do not create anew"));
+    assert!(error.to_string().contains("do not create a pool on it"));
     assert!(disks.bytes("b", 0, 8 << 20) == before, "refused, and nothing written");
     // A new pool is not made over it unasked.
     let error = refused(Pool::create(disks.open_all(&["b"]), &CreateOptions::new("new")), "/b");
@@ -447,7 +453,7 @@ fn nothing_is_healed_while_another_process_changes_labels() {
         devices[0].read(at, &mut bytes).unwrap();
         Label::decode(&bytes, at)
     };
-    let guard = devices[0].lock_byte(LABEL_LOCK_BYTE).unwrap();
+    let guard = devices[0].abilities().locks.lock_byte(LABEL_LOCK_BYTE).unwrap();
     let pool = Pool::assemble(devices.clone()).unwrap();
     pool.heal_labels().unwrap();
     assert!(label().is_err());
@@ -471,7 +477,7 @@ fn nothing_is_changed_until_labels_could_be_healed() {
         now
     };
     devices[0].write(at, &[0; 4096]).unwrap();
-    let guard = devices[0].lock_byte(LABEL_LOCK_BYTE).unwrap();
+    let guard = devices[0].abilities().locks.lock_byte(LABEL_LOCK_BYTE).unwrap();
     pool.heal_labels().unwrap();
     let refused = pool.write(ByteOffset(0), &[7; 4096]).unwrap_err();
     assert!(matches!(refused, PoolError::InUse { .. }), "{refused}");
@@ -490,11 +496,25 @@ fn nothing_is_changed_until_labels_could_be_healed() {
 #[derive(Debug)]
 struct NoLocks(Arc<dyn Device>);
 impl Device for NoLocks {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        self.0.submit(at, command)
+    }
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities::only(self)
+    }
+}
+
+impl LivenessLocks for NoLocks {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         let device = self.0.info().name.as_str().into();
         Err(DeviceError::Injected { device, operation: "lock", at: ByteOffset(byte) })
     }
-    pass_on!(0: info read write flush compare_and_write discard write_zeroes byte_locked);
+    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
+        self.0.abilities().locks.byte_locked(byte)
+    }
 }
 
 #[test]

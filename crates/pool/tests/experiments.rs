@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use braid_format::label::NodeKind;
 use braid_format::{ByteOffset, Bytes, Epoch};
-use braid_pool::device::model::{Bus, Client, DiskModel, presets};
+use braid_pool::device::model::{Bus, DiskModel, presets};
+use braid_pool::device::modelled::Client;
 use braid_pool::device::{AlignedBuf, Device};
 use braid_pool::labels::write_epoch;
 use braid_pool::modelled::{self, Job};
@@ -23,15 +24,15 @@ const MIB: u64 = 1 << 20;
 const SIZE: u64 = modelled::ModelledPool::SIZE;
 
 /// A [`modelled::ModelledPool`] whose every step succeeds.
-struct Rig(modelled::ModelledPool);
-impl std::ops::Deref for Rig {
+struct Fixture(modelled::ModelledPool);
+impl std::ops::Deref for Fixture {
     type Target = modelled::ModelledPool;
     fn deref(&self) -> &modelled::ModelledPool {
         &self.0
     }
 }
 
-impl Rig {
+impl Fixture {
     fn new(members: &[(DiskModel, u64, Option<usize>)], buses: &[Bus], unit: u64) -> Self {
         Self(modelled::ModelledPool::new(members, buses, unit).unwrap())
     }
@@ -91,12 +92,12 @@ const LAM_SIZES: [u64; 16] = [1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 150
 fn s0_5_a_stripe_of_n_is_n_times_as_fast_at_every_file_size() {
     let unit = 128 * KIB;
     for model in [presets::NASA_SCSI_1992, presets::IBM_2GB_INNER] {
-        let rigs: Vec<Rig> = (1..=4).map(|n| Rig::equal(n, model, unit)).collect();
+        let rigs: Vec<Fixture> = (1..=4).map(|n| Fixture::equal(n, model, unit)).collect();
         // Written, then read, four requests under way: what the stripe is wide, for each disk.
-        let time = |rig: &Rig, mib: u64| -> f64 {
+        let time = |fixture: &Fixture, mib: u64| -> f64 {
             let total = mib * MIB;
             let jobs = [Job::write(MIB, 4, total), Job::read(MIB, 4, total)];
-            jobs.iter().map(|j| total as f64 / rig.stream(*j)).sum()
+            jobs.iter().map(|j| total as f64 / fixture.stream(*j)).sum()
         };
         for (n, goal) in [(2_usize, 1.95), (3, 2.90), (4, 3.85)] {
             let mut t = Table::new(&format!("S0.5: {n}-way over one disk"));
@@ -114,7 +115,7 @@ fn s0_5_a_stripe_of_n_is_n_times_as_fast_at_every_file_size() {
 
 #[test]
 fn s0_5_holds_through_the_pools_own_submission() {
-    let rigs = [1, 4].map(|n| Rig::equal(n, presets::IBM_2GB_INNER, 256 * KIB));
+    let rigs = [1, 4].map(|n| Fixture::equal(n, presets::IBM_2GB_INNER, 256 * KIB));
     let mut t = Table::new("S0.5 with bytes: 4-way over one disk");
     for job in [Job::write(MIB, 4, 16 * MIB), Job::read(MIB, 4, 16 * MIB)] {
         let [one, four] = rigs.each_ref().map(|r| r.stream_bytes(job));
@@ -126,20 +127,20 @@ fn s0_5_holds_through_the_pools_own_submission() {
 #[test]
 fn s0_5_a_copy_gains_what_its_requests_grow() {
     let (model, unit, total) = (presets::IBM_2GB_INNER, 128 * KIB, 96 * MIB);
-    let rigs: Vec<Rig> = (1..=4).map(|n| Rig::equal(n, model, unit)).collect();
+    let rigs: Vec<Fixture> = (1..=4).map(|n| Fixture::equal(n, model, unit)).collect();
     // From one half of the pool to the other, a piece read, a piece written: each disk seeks
     // between any two pieces.
-    let copy = |rig: &Rig, piece: u64| {
-        let middle = rig.pool.info().size.0 / 2 / piece * piece;
+    let copy = |fixture: &Fixture, piece: u64| {
+        let middle = fixture.pool.info().size.0 / 2 / piece * piece;
         let touch = |i: u64| {
             let at = i / 2 * piece;
             if i.is_multiple_of(2) {
-                rig.touches(false, at, piece)
+                fixture.touches(false, at, piece)
             } else {
-                rig.touches(true, middle + at, piece)
+                fixture.touches(true, middle + at, piece)
             }
         };
-        rig.rate(Client::new(4, (0..2 * total / piece).map(touch))).unwrap().megabytes()
+        fixture.rate(Client::new(4, (0..2 * total / piece).map(touch))).unwrap().megabytes()
     };
     let one = copy(&rigs[0], MIB);
     let mut t = Table::new("S0.5: copying on n disks over copying on one, pieces of n MiB");
@@ -161,14 +162,14 @@ fn s0_5_a_copy_gains_what_its_requests_grow() {
 #[test]
 fn s0_6_members_that_alternate_between_buses_are_twice_as_fast_as_grouped_ones() {
     let (model, unit) = (presets::NASA_SCSI_1992, 128 * KIB);
-    let rig = |buses: &[usize], bus: Bus| {
+    let fixture = |buses: &[usize], bus: Bus| {
         let members: Vec<_> = buses.iter().map(|b| (model, SIZE, Some(*b))).collect();
-        Rig::new(&members, &[bus, bus], unit)
+        Fixture::new(&members, &[bus, bus], unit)
     };
     let held = presets::NASA_SCSI_BUS_1992;
     let total = 32 * MIB;
     let ratio = |bus: Bus, job: Job| {
-        rig(&[0, 0, 1, 1], bus).stream(job) / rig(&[0, 1, 0, 1], bus).stream(job)
+        fixture(&[0, 0, 1, 1], bus).stream(job) / fixture(&[0, 1, 0, 1], bus).stream(job)
     };
     // Half a row at a time: grouped, it is on one bus, whose disks take turns.
     let mut t = Table::new("S0.6: grouped over interleaved, requests of half a row, no disconnect");
@@ -181,7 +182,7 @@ fn s0_6_members_that_alternate_between_buses_are_twice_as_fast_as_grouped_ones()
     // The guidelines of the document: rows at a time, against one disk alone. Whoever has to wait
     // for the bus is late for its sector, too: a tenth less than by turns alone.
     let mut t = Table::new("S0.6: speed-up on two buses without disconnect");
-    let one = rig(&[0], held).stream(Job::read(unit, 1, total));
+    let one = fixture(&[0], held).stream(Job::read(unit, 1, total));
     for (what, buses, expected) in [
         ("2-way, one bus (measured 1992: 1.02)", &[0, 0][..], 1.0),
         ("2-way, two buses", &[0, 1], 2.0),
@@ -189,7 +190,7 @@ fn s0_6_members_that_alternate_between_buses_are_twice_as_fast_as_grouped_ones()
         ("4-way, interleaved (1992: 1.51)", &[0, 1, 0, 1], 2.0),
     ] {
         let n = buses.len() as u64;
-        let rate = rig(buses, held).stream(Job::read(n * unit, 1, total));
+        let rate = fixture(buses, held).stream(Job::read(n * unit, 1, total));
         t.row(what, expected, rate / one);
     }
     t.within(0.1);
@@ -200,9 +201,9 @@ fn s0_6_members_that_alternate_between_buses_are_twice_as_fast_as_grouped_ones()
     t.within(0.05);
 }
 
-/// The pool of `rig` with these shares of each row.
-fn weigh(rig: Rig, weights: &[u16]) -> Rig {
-    let mut label = rig.pool.label().clone();
+/// The pool of `fixture` with these shares of each row.
+fn weigh(fixture: Fixture, weights: &[u16]) -> Fixture {
+    let mut label = fixture.pool.label().clone();
     label.epoch = Epoch(label.epoch.0 + 1);
     label.change_id = Uuid::new_v4();
     let (unit, mut total) = (label.stripe_unit.0, 0);
@@ -216,21 +217,21 @@ fn weigh(rig: Rig, weights: &[u16]) -> Rig {
     }
     stripe.len = Bytes(total);
     label.segments[0].len = Bytes(total);
-    let devices: Vec<_> = rig.disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let devices: Vec<_> = fixture.disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
     write_epoch(&devices, &label).unwrap();
     let pool = Pool::assemble(devices).unwrap();
-    Rig(modelled::ModelledPool { pool, ..rig.0 })
+    Fixture(modelled::ModelledPool { pool, ..fixture.0 })
 }
 
 #[test]
 fn s0_7_all_space_is_used_and_weights_free_the_fast_from_the_slow() {
     let (slow, unit) = (presets::BDSPRO_5MB, 64 * KIB);
     let fast = DiskModel { track: Bytes(2 * slow.track.0), ..slow };
-    let rig = || {
+    let fixture = || {
         let members = [(slow, 34 * MIB, None), (slow, 34 * MIB, None), (fast, 66 * MIB, None)];
-        Rig::new(&members, &[], unit)
+        Fixture::new(&members, &[], unit)
     };
-    let plain = rig();
+    let plain = fixture();
     let info = plain.pool.info();
     let sum: u64 = info.members.iter().map(|m| m.data_len.0).sum();
     let mut t = Table::new("S0.7: members of 32, 32 and 64 MiB, 5, 5 and 10 MB/s");
@@ -241,7 +242,7 @@ fn s0_7_all_space_is_used_and_weights_free_the_fast_from_the_slow() {
     let job = |total| Job::read(8 * 3 * unit, 4, total);
     t.row("equal shares: N x slowest, MB/s", 15.0, plain.stream(job(zone)));
     t.within(0.03);
-    let weighted = weigh(rig(), &[1, 1, 2]);
+    let weighted = weigh(fixture(), &[1, 1, 2]);
     assert!(weighted.pool.info().size.0 > sum - 4 * unit);
     let mut t = Table::new("S0.7: shares by speed");
     let whole = weighted.pool.info().size.0;
@@ -260,13 +261,13 @@ fn s1_3_disks_add_up_until_their_bus_is_full() {
     for buses in [1_usize, 2] {
         for n in 1..=8_usize {
             let members: Vec<_> = (0..n).map(|i| (disk, SIZE, Some(i % buses))).collect();
-            let rig = Rig::new(&members, &vec![presets::FAST_WIDE_SCSI; buses], unit);
+            let fixture = Fixture::new(&members, &vec![presets::FAST_WIDE_SCSI; buses], unit);
             let width = n as u64 * unit;
             let expected = (5.0 * n as f64).min(20.0 * buses as f64);
             for write in [false, true] {
                 let job = Job { write, request: 2 * width, depth: 4, total: 200 * width };
                 let verb = if write { "write" } else { "read" };
-                t.row(format!("{n} disks, {buses} buses, {verb}"), expected, rig.stream(job));
+                t.row(format!("{n} disks, {buses} buses, {verb}"), expected, fixture.stream(job));
             }
         }
     }
@@ -282,13 +283,13 @@ fn s1_4_a_request_of_half_the_width_halves_the_rate_unless_queued() {
         overhead: presets::BDSPRO_5MB.overhead,
         ..DiskModel::flat(presets::BDSPRO_5MB.media_rate())
     };
-    let rig = |model| Rig::equal(10, model, unit);
-    let whole = rig(flat).stream(Job::read(full, 1, total));
+    let fixture = |model| Fixture::equal(10, model, unit);
+    let whole = fixture(flat).stream(Job::read(full, 1, total));
     let mut t = Table::new("S1.4: 10 disks, unit 64 KB; against 640 KB, one at a time");
-    t.row("320 KB, one at a time", 0.5, rig(flat).stream(Job::read(half, 1, total)) / whole);
+    t.row("320 KB, one at a time", 0.5, fixture(flat).stream(Job::read(half, 1, total)) / whole);
     t.within(0.03);
     // Five of ten disks work: their mechanisms' time says so.
-    let r = rig(flat);
+    let r = fixture(flat);
     let began = r.clock.now();
     let before: Vec<_> = r.disks.iter().map(|d| d.stats().mechanism.busy).collect();
     r.stream_bytes(Job::read(half, 1, 10 * half));
@@ -303,7 +304,7 @@ fn s1_4_a_request_of_half_the_width_halves_the_rate_unless_queued() {
     t.row("disks at work, of 10", 5.0, active);
     t.within(0.03);
     for depth in [2, 4, 8] {
-        let ratio = rig(flat).stream(Job::read(half, depth, total)) / whole;
+        let ratio = fixture(flat).stream(Job::read(half, depth, total)) / whole;
         t.row(format!("320 KB, {depth} at a time"), 1.0, ratio);
         assert!(ratio >= 0.95, "{depth} at a time: {ratio}");
     }
@@ -315,16 +316,20 @@ fn s1_4_a_request_of_half_the_width_halves_the_rate_unless_queued() {
     t.row(
         "640 KB, one at a time, MB/s",
         media / 2.0,
-        rig(spinning).stream(Job::read(full, 1, total)),
+        fixture(spinning).stream(Job::read(full, 1, total)),
     );
     t.row(
         "320 KB, one at a time, MB/s",
         media / 4.0,
-        rig(spinning).stream(Job::read(half, 1, total)),
+        fixture(spinning).stream(Job::read(half, 1, total)),
     );
-    t.row("320 KB, four at a time, MB/s", media, rig(spinning).stream(Job::read(half, 4, total)));
+    t.row(
+        "320 KB, four at a time, MB/s",
+        media,
+        fixture(spinning).stream(Job::read(half, 4, total)),
+    );
     let ahead = DiskModel { read_ahead: Bytes(4 * unit), ..spinning };
-    t.row("320 KB, one, disks read ahead", media, rig(ahead).stream(Job::read(half, 1, total)));
+    t.row("320 KB, one, disks read ahead", media, fixture(ahead).stream(Job::read(half, 1, total)));
     t.within(0.05);
 }
 
@@ -338,14 +343,14 @@ fn s1_5_a_naive_writer_loses_a_rotation_with_each_unit_and_a_queued_one_does_not
     for n in 1..=4_u64 {
         let (unit, total) = (n * track, 240 * 4 * track);
         let row = 4 * unit;
-        let read = Rig::equal(4, ahead, unit).stream(Job::read(row, 1, total));
-        let write = Rig::equal(4, model, unit).stream(Job::write(row, 1, total));
+        let read = Fixture::equal(4, ahead, unit).stream(Job::read(row, 1, total));
+        let write = Fixture::equal(4, model, unit).stream(Job::write(row, 1, total));
         naive.row(format!("{n} tracks"), n as f64 / (n as f64 + 1.0), write / read);
-        let queued = Rig::equal(4, model, unit).stream(Job::write(row, 2, total));
+        let queued = Fixture::equal(4, model, unit).stream(Job::write(row, 2, total));
         ours.push((format!("{n} tracks, two rows under way"), queued / read));
         // One command at a time, but long ones: the host joins what waits.
         let joins = DiskModel { tags: 1, transfer_max: Bytes(40 * track), ..model };
-        let coalesced = Rig::equal(4, joins, unit).stream(Job::write(row, 80, total));
+        let coalesced = Fixture::equal(4, joins, unit).stream(Job::write(row, 80, total));
         ours.push((format!("{n} tracks, joined to 40"), coalesced / read));
     }
     naive.within(0.02);
@@ -363,8 +368,8 @@ fn s1_5_with_switches_the_skew_takes_its_part_of_the_lost_rotation() {
     let model = presets::IBM_2GB_OUTER;
     let unit = 16 * 4096 * 4;
     let total = 400 * unit;
-    let read = Rig::equal(4, model, unit).stream(Job::read(4 * unit, 4, total));
-    let write = Rig::equal(4, model, unit).stream(Job::write(4 * unit, 1, total));
+    let read = Fixture::equal(4, model, unit).stream(Job::read(4 * unit, 4, total));
+    let write = Fixture::equal(4, model, unit).stream(Job::write(4 * unit, 1, total));
     let tracks = unit as f64 / model.track.0 as f64;
     let ratio = write / read;
     println!("{tracks:.2} tracks: {ratio:.3} of {read:.2} MB/s");

@@ -15,10 +15,11 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes, MemberIndex};
-use braid_pool::device::model::{
-    Client, DiskModel, ModelClock, ModelDevice, Outcome, Rate, Time, Touch, drive, presets,
+use braid_pool::device::model::{DiskModel, ModelClock, Rate, Time, presets};
+use braid_pool::device::modelled::{Client, ModelDevice, Outcome, Touch, drive};
+use braid_pool::device::{
+    Abilities, AlignedBuf, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
 };
-use braid_pool::device::{AlignedBuf, CawOutcome, Device, DeviceError, MemoryDevice, pass_on};
 use braid_pool::layout::{Redundancy, parse};
 use braid_pool::{CreateOptions, Pace, Pool};
 use parking_lot::Mutex;
@@ -79,28 +80,23 @@ impl Noted {
     }
 }
 impl Device for Noted {
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.access(false, at, buf.len());
-        self.inner.read(at, buf)
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.access(true, at, buf.len());
-        self.inner.write(at, buf)
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match &command {
+            Command::Read(_) => self.access(false, at, command.len().to_usize()),
+            Command::Write(_) | Command::CompareAndWrite { .. } => {
+                self.access(true, at, command.len().to_usize());
+            }
+            Command::Flush => self.note(Event::Flush),
+            _ => {}
+        }
+        self.inner.submit(at, command)
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.note(Event::Flush);
-        self.inner.flush()
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
     }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.access(true, at, new.len());
-        self.inner.compare_and_write(at, expected, new)
-    }
-    pass_on!(inner: info discard write_zeroes lock_byte byte_locked);
 }
 
 /// A step: what is asked for at the same time. An access is member, write, place, length.
@@ -126,14 +122,14 @@ fn script(events: &[Event]) -> Script {
 }
 
 /// A pool whose devices take note.
-struct Rig {
+struct Fixture {
     pool: Pool,
     log: Log,
     /// The pool's byte where its data begins.
     data: u64,
 }
 
-impl Rig {
+impl Fixture {
     fn device(log: &Log, member: usize) -> Arc<dyn Device> {
         let inner = MemoryDevice::new(&format!("disk{member}"), Bytes(MEMBER), Bytes(512));
         Arc::new(Noted { inner, member, log: log.clone() })
@@ -324,7 +320,7 @@ fn show(what: &str, expected: f64, measured: f64, goal: f64) {
 
 #[test]
 fn a_mirror_reads_as_fast_as_its_copies_together() {
-    let (one, mirror) = (Rig::one(), Rig::mirror());
+    let (one, mirror) = (Fixture::one(), Fixture::mirror());
     let single = one.stream(false, 0, TOTAL);
     let whole = mirror.stream(false, 0, TOTAL);
     let [left, right, turned] =
@@ -358,7 +354,7 @@ fn a_mirror_reads_as_fast_as_its_copies_together() {
 
 #[test]
 fn parity_4_1_writes_whole_rows_as_fast_as_a_stripe_of_4() {
-    let (stripe, parity) = (Rig::new(4, None), Rig::parity());
+    let (stripe, parity) = (Fixture::new(4, None), Fixture::parity());
     // The first time each region is written that is noted; the second time it is noted already.
     let plain = stripe.stream(true, 0, TOTAL);
     let first = parity.stream(true, 0, TOTAL);
@@ -374,12 +370,12 @@ fn parity_4_1_writes_whole_rows_as_fast_as_a_stripe_of_4() {
 }
 
 /// Filling a member alone, and beside a stream.
-fn rebuild(what: &str, rig: &Rig, members: usize, member: u16) {
-    rig.replace(member);
-    let reads = rig.stream(false, 0, TOTAL);
-    let (writes, rows) = (rig.stream(true, 0, TOTAL), rig.stream(true, 0, TOTAL));
+fn rebuild(what: &str, fixture: &Fixture, members: usize, member: u16) {
+    fixture.replace(member);
+    let reads = fixture.stream(false, 0, TOTAL);
+    let (writes, rows) = (fixture.stream(true, 0, TOTAL), fixture.stream(true, 0, TOTAL));
     assert!(writes.len() == rows.len());
-    let (pieces, bytes) = rig.rebuild(member);
+    let (pieces, bytes) = fixture.rebuild(member);
     assert!(bytes > 60 * MIB, "all of it is filled");
     for (name, model) in models() {
         let one = model.sequential_rate().megabytes();
@@ -402,10 +398,10 @@ fn rebuild(what: &str, rig: &Rig, members: usize, member: u16) {
 
 #[test]
 fn a_member_of_a_mirror_is_filled_at_its_speed_and_leaves_room_for_others() {
-    rebuild("mirror", &Rig::mirror(), 2, 1);
+    rebuild("mirror", &Fixture::mirror(), 2, 1);
 }
 
 #[test]
 fn a_member_of_a_parity_group_is_filled_at_its_speed_and_leaves_room_for_others() {
-    rebuild("parity 4+1", &Rig::parity(), 5, 2);
+    rebuild("parity 4+1", &Fixture::parity(), 5, 2);
 }

@@ -169,7 +169,8 @@ impl Disk {
     fn media(&mut self, device: u16) -> &mut Media {
         self.media.get_mut(usize::from(device)).expect("a device of the image")
     }
-    fn at(&self, address: Address) -> Vec<u8> {
+    /// What is read.
+    pub(crate) fn at(&self, address: Address) -> Vec<u8> {
         let ((device, at), len) = self.place(address);
         self.media.get(usize::from(device)).map_or_else(Vec::new, |m| read(&m.seen, at, len))
     }
@@ -312,6 +313,17 @@ impl Disk {
     pub(crate) fn record(&self, lock: usize) -> Result<LockRecord, String> {
         let number = self.image.lock_no(lock);
         LockRecord::decode(&self.at(Address::Lock(lock)), number).map_err(|e| e.to_string())
+    }
+    /// A bit of a node slot's record is read wrong from now on; gives back what stood there.
+    pub(crate) fn spoil_slot(&self, slot: u16) -> Vec<u8> {
+        let good = self.at(Address::Slot(slot));
+        let mut bad = good.clone();
+        if let Some(byte) = bad.get_mut(100) {
+            *byte ^= 1;
+        }
+        let ((device, at), _) = self.place(Address::Slot(slot));
+        self.media.get(usize::from(device)).into_iter().for_each(|m| write(&m.seen, at, &bad));
+        good
     }
     /// The record of a node slot, for checkers.
     pub(crate) fn slot(&self, slot: u16) -> Result<SlotRecord, String> {

@@ -13,7 +13,7 @@ use braid_format::{
 use braid_fs::make::{MakeOptions, make};
 use braid_fs::simulation::{Metadata, Places};
 use braid_pool::device::{
-    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, MemoryDevice,
+    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -57,6 +57,8 @@ pub(crate) struct Image {
     pub(crate) body_len: usize,
     /// Both headers of each journal.
     pub(crate) journal_headers: Vec<Place>,
+    /// The blocks of those.
+    pub(crate) journal_blocks: Vec<BlockNo>,
 }
 
 static IMAGES: Mutex<BTreeMap<(u16, bool), Arc<Image>>> = Mutex::new(BTreeMap::new());
@@ -109,7 +111,7 @@ impl Image {
         let (slots_at, beats_at) = places.node_records();
         let sector = |n: u16| Bytes::from(usize::from(n) * LEN);
         let body = |block| places.body(block);
-        let headers = (0..SLOTS).flat_map(|n| places.journal_headers(NodeId(n)));
+        let headers: Vec<_> = (0..SLOTS).flat_map(|n| places.journal_headers(NodeId(n))).collect();
         Self {
             locks: (0..LOCKS_MAX)
                 .map(|n| locate(places.slot_at(block_of(&places, n * BLOCKS))))
@@ -118,7 +120,8 @@ impl Image {
             beats: (0..SLOTS).map(|n| locate(beats_at + sector(n))).collect(),
             bodies: (0..LOCKS_MAX * BLOCKS).map(|n| locate(body(block_of(&places, n)).0)).collect(),
             body_len: body(block_of(&places, 0)).1.to_usize(),
-            journal_headers: headers.map(|b| locate(body(b).0)).collect(),
+            journal_headers: headers.iter().map(|b| locate(body(*b).0)).collect(),
+            journal_blocks: headers,
             places,
             memories,
         }
@@ -216,50 +219,39 @@ impl Device for SimDevice {
     fn info(&self) -> &DeviceInfo {
         self.memory.info()
     }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        match lane::ask(lane::Request::Read { place: (self.index, at.get()), len: buf.len() }) {
-            None => self.memory.read(at, buf),
-            Some(Ok(bytes)) if bytes.len() == buf.len() => {
-                buf.copy_from_slice(&bytes);
-                Ok(())
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        let name = command.name();
+        let asked = match &command {
+            Command::Read(buf) => {
+                lane::Request::Read { place: (self.index, at.get()), len: buf.len() }
             }
-            Some(_) => Err(self.refused("read", at)),
+            Command::Write(buf) => {
+                self.info().check(at, command.len())?;
+                lane::Request::Write { place: (self.index, at.get()), bytes: buf.to_vec() }
+            }
+            Command::Flush => lane::Request::Flush { device: self.index },
+            // Nothing that runs in a lane does these.
+            _ => {
+                self.open(name, at)?;
+                return self.memory.submit(at, command);
+            }
+        };
+        match (lane::ask(asked), command) {
+            (None, Command::Flush) | (Some(Ok(_)), Command::Write(_) | Command::Flush) => {}
+            (None, command) => {
+                if command.changes() {
+                    self.open(name, at)?;
+                }
+                return self.memory.submit(at, command);
+            }
+            (Some(Ok(bytes)), Command::Read(buf)) if bytes.len() == buf.len() => {
+                buf.copy_from_slice(&bytes);
+            }
+            (Some(_), _) => return Err(self.refused(name, at)),
         }
+        Ok(Completion::Done)
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.info().check(at, Bytes::from(buf.len()))?;
-        match lane::ask(lane::Request::Write { place: (self.index, at.get()), bytes: buf.to_vec() })
-        {
-            None => self.open("write", at).and_then(|()| self.memory.write(at, buf)),
-            Some(done) => done.map(drop).map_err(|()| self.refused("write", at)),
-        }
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        match lane::ask(lane::Request::Flush { device: self.index }) {
-            None => Ok(()),
-            Some(done) => done.map(drop).map_err(|()| self.refused("flush", ByteOffset(0))),
-        }
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.open("compare-and-write", at)?;
-        self.memory.compare_and_write(at, expected, new)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.write_zeroes(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.open("write zeroes", at)?;
-        self.memory.write_zeroes(at, len)
-    }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.memory.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.memory.byte_locked(byte)
+    fn abilities(&self) -> Abilities<'_> {
+        self.memory.abilities()
     }
 }

@@ -1,14 +1,16 @@
 //! A cluster in virtual time: several nodes, several devices, one seed. It runs the real code:
 //! * of `braid_lock`, the protocol of a lock (`dlock`), users, queue and demotion of a node's locks
-//!   (`glock`), and death and recovery (`node::watch`);
+//!   (`glock`), and all that a node decides about itself and others (`node`): joining, the lease,
+//!   death, fences, recovery, leaving;
 //! * of `braid_fs`, mkfs, the journal, the metadata cache with commits and write-back, and replay
 //!   (through `braid_fs::simulation`);
 //! * of `braid_pool`, striping and labels; of `braid_format`, every record.
 //!
-//! Only threads, sockets, kernel locks and devices are simulated: for the threads of the lock manager,
-//! which do what the steps of `glock` say, stand the events `Turn`, `Visit` and the answers. The code of `braid_fs` blocks; it
-//! runs in a `lane`, a stack of its own that goes on only while the world waits for it, so that every request
-//! to a device is a point where other nodes go on, where a node dies, or the power goes.
+//! Only threads, sockets, kernel locks and devices are simulated: for the threads of the lock manager
+//! and of the membership, which do what those steps say, stand events and the answers of devices. The
+//! code of `braid_fs` blocks; it runs in a `lane`, a stack of its own that goes on only while the world
+//! waits for it, so that every request to a device is a point where other nodes go on, where a node
+//! dies, or the power goes.
 //! The same seed gives the same run, to the last event: `cargo run -p braid-sim -- SEED --trace`.
 //! `BRAID_SIM_SEEDS=FIRST..LAST cargo test -p braid-sim` runs other seeds than the first thousand.
 //!
@@ -29,6 +31,14 @@
 //! * **Power cut.** Everything dies at once; of what was not flushed since, lock and slot records
 //!   included, each write is kept, lost, or torn between sectors. The hosts come back with another
 //!   boot. Each run ends with one.
+//! * **Failed heartbeat.** The next one comes a beat later.
+//! * **Cut off.** What a node asks of the devices takes up to [`Faults::stall_max`] longer for a while.
+//! * **Suspended host.** As a stall; the clock that rests meanwhile is behind from then on.
+//! * **Bad slot record.** One slot that was never used cannot be read, for good; any other for a while, or
+//!   until its node has written it anew.
+//! * **Rotten journal header.** Of a dead node's journal the newer header rots, while the older one says
+//!   clean. The journal is replayed all the same, or refused, and then repaired.
+//! * **A liveness lock that is not seen**, though it is held: at one look, never at two in a row.
 //! * **Unknown compare-and-write.** The issuer is told of a failure; the write has landed, never
 //!   will, or lands within `late_max` while the issuer goes on.
 //! * **Torn read.** A read sees some sectors of the writes that are under way to the same place.
@@ -41,9 +51,13 @@
 //! * **Hosts** ([`Cluster::of_hosts`]; `sim --hosts SEED`). Each node is on a host of its own. Nobody sees
 //!   the liveness lock of another then: who is silent is fenced, device by device; what it has under
 //!   way at one lands before that device's part of the fence or never, and is refused from then on,
-//!   however late it is. Recovery begins after the last device's part. A node that was stopped for
-//!   longer than its lease looks at its slot before it does anything.
-//! * **Leave and join.** Nodes leave in good order and come back, also after a crash, in any slot.
+//!   however late it is. Recovery begins after the last device's part. A node that was stopped, or
+//!   whose heartbeat was under way, for longer than its lease looks at its slot before it does anything.
+//!   A fence may be late at a device, or fail there. Hosts start anew with another boot, and what they had
+//!   under way lands all the same. They may be containers of one kernel that do not see each other's
+//!   liveness locks ([`Cluster::containers`]), or clones of one machine ([`Cluster::clones`]).
+//! * **Leave and join.** Nodes leave in good order and come back, also after a crash, in any slot, now and
+//!   then not before the faults have ceased.
 //! * A recoverer may crash at any step of a recovery.
 //!
 //! Not permitted here: misdirected or corrupted writes (`braid-device`'s faulty device has them),
@@ -63,7 +77,8 @@
 //! * release: what a lock covers is stable in place, and the latest, whenever no living or
 //!   unrecovered life holds it exclusively;
 //! * dirt: no two nodes have something of one block that is not in place;
-//! * reads: every read under a lock sees the latest transaction;
+//! * reads: every read under a lock sees the latest transaction; so does every read that a node's kernel
+//!   answers from its cache (`kernel`), unless the node's process was stopped when its lease ended;
 //! * recovery: every acknowledged transaction of a dead life survives, of the others the oldest so
 //!   many, each of them whole (`model`).
 //!
@@ -76,14 +91,16 @@
 
 mod check;
 mod disk;
-mod fence;
 mod image;
+mod kernel;
 mod lane;
 mod locks;
 mod model;
 mod node;
 mod random;
+mod rot;
 mod scale;
+mod trouble;
 mod volume;
 mod work;
 mod world;
@@ -122,6 +139,10 @@ pub struct Faults {
 
 /// A cluster to simulate.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each turns something on that the others do not need"
+)]
 pub struct Cluster {
     /// Nodes.
     pub nodes: u16,
@@ -139,6 +160,11 @@ pub struct Cluster {
     pub checkpoints: bool,
     /// Each node is a host of its own: the dead are known by silence, and fenced on every device.
     pub hosts: bool,
+    /// The hosts are containers of one kernel, each with device nodes of its own: none sees the other's
+    /// liveness locks.
+    pub containers: bool,
+    /// The hosts are clones of one machine: each takes another for an earlier boot of its own.
+    pub clones: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// A bug put in on purpose, to see that it is found.
@@ -168,6 +194,18 @@ pub enum Sabotage {
     FencePartly,
     /// A node that cannot say that it lives goes on serving its locks.
     IgnoreLease,
+    /// Once ours: a liveness lock that is not seen was taken for gone, also where it could not be seen.
+    TrustUnseenLocks,
+    /// Once ours: a silent node of an earlier boot was recovered without a fence.
+    TrustSilence,
+    /// Once ours: one slot record that could not be read was the end of every look.
+    OneBadSlot,
+    /// Once ours: a node that had lost its lease left in its kernel what that had cached.
+    KeepKernelCaches,
+    /// Once ours: a journal header that says clean was believed, whatever the other one had said.
+    BelieveCleanHeaders,
+    /// Once ours: a recovery took a lock before it replayed the journal.
+    LockBeforeReplay,
 }
 
 impl Cluster {
@@ -196,6 +234,8 @@ impl Cluster {
             large_blocks: r.below(2) == 0,
             checkpoints: r.below(3) != 0,
             hosts: false,
+            containers: false,
+            clones: false,
             faults,
             sabotage: None,
         }
@@ -203,8 +243,11 @@ impl Cluster {
     /// The same with each node on a host of its own, in a third of all cases often stopped for
     /// longer than the others wait.
     pub fn of_hosts(seed: u64) -> Self {
-        let still = Random::new(seed ^ 0x0fe2_ce00).below(3) == 0;
-        Self::from_seed(seed).on_hosts(still)
+        let mut r = Random::new(seed ^ 0x0fe2_ce00);
+        let still = r.below(3) == 0;
+        let kind = r.below(4);
+        let (containers, clones) = (kind == 0, kind == 1);
+        Self { containers, clones, ..Self::from_seed(seed).on_hosts(still) }
     }
     /// The same with each node on a host of its own; `still`: often stopped for longer than the
     /// others wait, and with requests that are under way for as long.

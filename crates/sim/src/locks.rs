@@ -150,7 +150,7 @@ impl World {
     /// when it has them all.
     pub(crate) fn wants_next(&mut self, pid: Pid, thread: usize) {
         loop {
-            let now = self.now;
+            let (now, clock) = (self.now, self.clock(pid));
             let Some(process) = self.processes.get_mut(pid) else { return };
             let Some(plan) = process.plans.get_mut(thread) else { return };
             let next = plan.locks.get(plan.got.len()).copied();
@@ -167,7 +167,7 @@ impl World {
                 plan.got.push(admission);
                 continue;
             }
-            let fill = plan.patience.map(|patience| now + patience);
+            let fill = plan.patience.map(|patience| clock + patience);
             lock.glock.queue_up(thread, Request { cluster, local, fill });
             return self.step(pid, next, LockEvent::Turn(thread));
         }
@@ -194,6 +194,9 @@ impl World {
     }
     /// A thread does without the locks of its plan.
     fn gives_up_plan(&mut self, pid: Pid, thread: usize) {
+        if thread >= usize::from(self.cluster.threads) {
+            return self.cannot_lock_to_recover(pid, thread);
+        }
         if let Some(wait) = self.processes.get_mut(pid).and_then(|p| p.waits.get_mut(thread)) {
             *wait = None;
         }
@@ -204,8 +207,9 @@ impl World {
 
     /// A waiting thread was woken, or looks by itself; now and then it waits no longer.
     pub(crate) fn turn(&mut self, pid: Pid, lock: usize, thread: usize) {
-        let interrupted = self.faulty() && self.random.permille(5);
-        let now = self.now;
+        let recovers = thread >= usize::from(self.cluster.threads);
+        let interrupted = !recovers && self.faulty() && self.random.permille(5);
+        let now = self.clock(pid);
         let Some(l) = self.lock_mut(pid, lock) else { return };
         if let Some(alarm) = l.alarms.get_mut(thread).filter(|alarm| **alarm == Some(now)) {
             *alarm = None;
@@ -228,14 +232,27 @@ impl World {
             return;
         };
         *alarm = Some(at);
+        let at = at + self.suspended(pid);
         self.at(at, Event::Turn { pid, lock, thread });
+    }
+    /// Whatever was waited for by the clock may come at another time: everybody looks again then.
+    pub(crate) fn wake_all(&mut self, pid: Pid, at: Time) {
+        for lock in 0..usize::from(self.cluster.locks) {
+            let Some(l) = self.lock_mut(pid, lock) else { continue };
+            l.alarms.fill(None);
+            let waiters: Vec<usize> = l.glock.waiters().copied().collect();
+            for thread in waiters {
+                self.at(at, Event::Turn { pid, lock, thread });
+            }
+            self.at(at, Event::Visit { pid, lock });
+        }
     }
 
     // What the step says.
 
     /// One step of a lock, and what it asks for.
     pub(crate) fn step(&mut self, pid: Pid, lock: usize, event: LockEvent<usize>) {
-        let (now, nonce) = (self.now, self.nonce());
+        let (now, nonce) = (self.clock(pid), self.nonce());
         let Some(process) = self.processes.get_mut(pid) else { return };
         let (Some(me), Some(l)) = (process.me, process.locks.get_mut(lock)) else { return };
         let turn = if let LockEvent::Turn(thread) = event { Some(thread) } else { None };
@@ -293,7 +310,10 @@ impl World {
                 let pause = self.random.time(most);
                 self.after(pause, Event::Visit { pid, lock });
             }
-            Action::VisitAt(at) => self.at(at, Event::Visit { pid, lock }),
+            Action::VisitAt(at) => {
+                let at = at + self.suspended(pid);
+                self.at(at, Event::Visit { pid, lock });
+            }
             Action::Wish(mode) => {
                 if let Some(l) = self.lock_mut(pid, lock) {
                     l.wish = mode;
@@ -346,6 +366,70 @@ impl World {
         if let Err(panic) = dropped {
             self.fail(format!("process {pid} forgets lock {lock}: {}", text_of(&*panic)));
         }
+    }
+
+    fn drop_pages_of(&mut self, pid: Pid, lock: usize) {
+        if let Some(process) = self.processes.get_mut(pid) {
+            process.kernel.drop_lock(lock);
+        }
+    }
+
+    // Recoveries take locks, too: at their end only.
+
+    /// Threads that use locks, the one that ends recoveries, and one for each slot that is recovered.
+    pub(crate) fn all_threads(&self) -> usize {
+        usize::from(self.cluster.threads) + 1 + usize::from(self.cluster.slots)
+    }
+    /// What a dead node had begun is ended under a lock.
+    pub(crate) fn finish_recovery(&mut self, pid: Pid) {
+        let thread = usize::from(self.cluster.threads);
+        self.lock_for_recovery(pid, thread);
+    }
+    /// As it once was: what a recovery begins with is a lock.
+    pub(crate) fn lock_to_recover(&mut self, pid: Pid, dead: Me) {
+        let thread = usize::from(self.cluster.threads) + 1 + usize::from(dead.slot.0);
+        if let Some(process) = self.processes.get_mut(pid) {
+            process.locking_for.retain(|life| life.slot != dead.slot);
+            process.locking_for.push(dead);
+        }
+        self.lock_for_recovery(pid, thread);
+    }
+    fn lock_for_recovery(&mut self, pid: Pid, thread: usize) {
+        let lock = self.random.below(u64::from(self.cluster.locks));
+        let locks = vec![usize::try_from(lock).unwrap_or(0)];
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        // Later ones only replay.
+        if process.state != State::Running {
+            return self.cannot_lock_to_recover(pid, thread);
+        }
+        if let Some(plan) = process.plans.get_mut(thread) {
+            *plan =
+                Plan { locks, mode: Mode::Exclusive, alone: true, patience: None, got: Vec::new() };
+        }
+        self.wants_next(pid, thread);
+    }
+    pub(crate) fn has_locked_to_recover(&mut self, pid: Pid, thread: usize) {
+        self.let_go(pid, thread);
+        match self.dead_of(pid, thread) {
+            None => self.recovery_finished(pid, true),
+            Some(dead) => self.begin_recovery(pid, dead),
+        }
+    }
+    fn cannot_lock_to_recover(&mut self, pid: Pid, thread: usize) {
+        if let Some(wait) = self.processes.get_mut(pid).and_then(|p| p.waits.get_mut(thread)) {
+            *wait = None;
+        }
+        self.let_go(pid, thread);
+        match self.dead_of(pid, thread) {
+            None => self.recovery_finished(pid, false),
+            Some(dead) => self.recovered_by(pid, dead, false),
+        }
+    }
+    /// The dead node that a thread recovers, other than the thread that ends recoveries.
+    fn dead_of(&self, pid: Pid, thread: usize) -> Option<Me> {
+        let slot = thread.checked_sub(usize::from(self.cluster.threads) + 1)?;
+        let mut all = self.processes.get(pid)?.locking_for.iter();
+        all.find(|life| usize::from(life.slot.0) == slot).copied()
     }
 
     fn granted(&mut self, pid: Pid, mode: Mode) {
@@ -444,9 +528,11 @@ impl World {
         let Some(l) = self.lock_mut(pid, lock) else { return };
         if l.keeping == Some(Keeping::Begun) {
             l.keeping = Some(Keeping::Done);
+            self.drop_pages_of(pid, lock);
             self.forget(pid, lock);
             self.leave_if_done(pid);
         } else if std::mem::take(&mut l.called) {
+            self.drop_pages_of(pid, lock);
             self.step(pid, lock, LockEvent::Demoted(Some(Demoted::default())));
         }
     }

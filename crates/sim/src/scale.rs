@@ -15,7 +15,8 @@ use braid_format::lock_record::LockRecord;
 use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_format::{Bytes, Incarnation, LockNo, NodeId};
 use braid_lock::dlock::{Action, Context, Dlock, Event as LockEvent, Seen, Time};
-use braid_lock::node::watch::{SlotSight, Watch, WatchEvent};
+use braid_lock::node::sight::SlotSight;
+use braid_lock::node::watch::{Watch, WatchEvent};
 use braid_lock::{HostIdentity, Me, Mode, Timing};
 
 const SECTOR: u64 = 512;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use braid_format::Bytes;
 use braid_fs::Error;
-use braid_fs::simulation::{Metadata, Replayed, replay};
+use braid_fs::simulation::{Metadata, Replayed, replay, replay_believing};
 use braid_lock::{Me, Mode};
 
 use crate::Sabotage;
@@ -36,8 +36,8 @@ pub(crate) enum Task {
     Checkpoint,
     /// Puts everything under a lock in place.
     Demote { lock: usize },
-    /// Replays the journal of a dead node.
-    Recover { dead: Me },
+    /// Replays the journal of a dead node; `believing` a header that says clean.
+    Recover { dead: Me, believing: bool },
     /// Leaves the journal clean.
     Close,
 }
@@ -124,7 +124,8 @@ fn job(task: &Task, image: &Arc<Image>, me: Option<Me>, metadata: Option<Metadat
                 Outcome::Opened(open)
             })
         }
-        Task::Recover { dead } => {
+        Task::Recover { dead, believing } => {
+            let replay = if believing { replay_believing } else { replay };
             Box::new(move || Outcome::Replayed(replay(&image.places, dead.slot)))
         }
         Task::Use { locks, change, value, .. } => {
@@ -177,7 +178,7 @@ impl World {
         let Some(process) = self.processes.get_mut(pid) else { return };
         let Some(work) = &mut process.work else { return };
         let lane = Work::lane_of(&task);
-        if let Task::Recover { dead } = task {
+        if let Task::Recover { dead, .. } = task {
             work.recovering.push(dead);
         }
         if let Some(queue) = work.queues.get_mut(lane) {
@@ -231,12 +232,17 @@ impl World {
         let me = self.processes.get(pid).and_then(|p| p.me);
         match (task, outcome) {
             (Task::Open, Outcome::Opened(Ok(metadata))) => self.opened(pid, metadata),
-            (Task::Recover { dead }, Outcome::Replayed(done)) => self.replayed(pid, dead, done),
+            (Task::Recover { dead, .. }, Outcome::Replayed(done)) => self.replayed(pid, dead, done),
             (Task::Use { thread, mode, change, value, .. }, Outcome::Used(Ok(reads))) => {
                 let Some(me) = me else { return };
                 self.check_reads(me, &reads);
+                self.fill_pages(pid, &reads);
                 if mode == Mode::Exclusive && !change.is_empty() {
                     self.model.closed(me, &change, value);
+                    self.fill_pages(
+                        pid,
+                        &change.iter().map(|b| (*b, Some(value))).collect::<Vec<_>>(),
+                    );
                     self.report.transactions += 1;
                     self.check_dirty(pid, &change);
                 }
@@ -275,8 +281,19 @@ impl World {
             (task, _) => self.fail(format!("process {pid} {me:?}: wrong outcome of {task:?}")),
         }
     }
+    fn fill_pages(&mut self, pid: Pid, pages: &[(BlockIndex, Option<u64>)]) {
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        for (block, value) in pages {
+            if let Some(value) = value {
+                process.kernel.fill(*block, *value);
+            }
+        }
+    }
     /// A thread has all the locks it wanted.
     pub(crate) fn use_begins(&mut self, pid: Pid, thread: usize, locks: Vec<usize>, mode: Mode) {
+        if thread >= usize::from(self.cluster.threads) {
+            return self.has_locked_to_recover(pid, thread);
+        }
         let mut change = Vec::new();
         if mode == Mode::Exclusive {
             let all: Vec<BlockIndex> = locks.iter().flat_map(|lock| blocks_of(*lock)).collect();
@@ -333,6 +350,8 @@ impl World {
             }
             // A read failed: it is done again.
             Err(e) if !matches!(e, Error::Damaged { .. } | Error::Inconsistent { .. }) => {
+                self.note(|| format!("process {pid} cannot replay {dead:?}: {e}"));
+                self.repair_journal(dead.slot);
                 self.recovered_by(pid, dead, false);
             }
             Err(e) => self.fail(format!("process {pid} cannot replay {dead:?}: {e}")),

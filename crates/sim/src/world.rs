@@ -1,19 +1,21 @@
 //! Virtual time: the queue of events, requests under way, processes that come and go.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
+use crate::rot::Rotten;
+use braid_format::NodeId;
+use braid_format::node::LockPlace;
+use braid_lock::Me;
 use braid_lock::dlock::Time;
 use braid_lock::glock::Event as LockEvent;
-use braid_lock::{Me, Mode};
 
-use crate::disk::{Address, Answer, Disk, Fates, LEN, Late, Op, blocks_of};
+use crate::disk::{Address, Answer, Disk, Fates, LEN, Op};
 use crate::image::{Image, Place};
 use crate::model::Model;
-use crate::node::{Process, Purpose, State};
+use crate::node::{Fence, Process, Purpose, State};
 use crate::random::Random;
-use crate::work::Work;
 use crate::{Cluster, Faults, Sabotage};
 
 /// A process: never the same number twice.
@@ -37,8 +39,10 @@ pub(crate) enum Event {
     Refused { pid: Pid, thread: usize },
     /// A hint arrives.
     Hint { pid: Pid, lock: usize },
-    /// Time to write a heartbeat.
-    Beat { pid: Pid },
+    /// A pause of a join is over.
+    Join { pid: Pid },
+    /// Time to write a heartbeat of a series.
+    Beat { pid: Pid, series: u64 },
     /// Time to look at the other nodes.
     Look { pid: Pid },
     /// A thread wants a lock.
@@ -53,8 +57,16 @@ pub(crate) enum Event {
     Late { pid: Pid, place: Place, bytes: Vec<u8>, torn: bool },
     /// Something happens to some node.
     Trouble,
-    /// The fence of a life by a process has come to a device.
-    Fence { pid: Pid, victim: (Me, [u8; 16]), device: u16 },
+    /// A program on the node's host reads.
+    Program { pid: Pid },
+    /// The lease may be over, or last again.
+    LeaseLook { pid: Pid },
+    /// The kernel drops what it has cached, as it was told.
+    DropPages { pid: Pid },
+    /// A slot that could not be read can be read again.
+    Heal { slot: u16 },
+    /// A fence by a process has come to a device.
+    Fence { pid: Pid, fence: Fence },
 }
 
 impl Event {
@@ -66,6 +78,8 @@ impl Event {
             | Self::Late { .. }
             | Self::Crash { .. }
             | Self::PowerCut
+            | Self::Program { .. }
+            | Self::Heal { .. }
             | Self::Trouble => None,
             Self::Fence { pid, .. }
             | Self::Answer { pid, .. }
@@ -74,7 +88,10 @@ impl Event {
             | Self::Admitted { pid, .. }
             | Self::Refused { pid, .. }
             | Self::Hint { pid, .. }
-            | Self::Beat { pid }
+            | Self::Beat { pid, .. }
+            | Self::Join { pid }
+            | Self::LeaseLook { pid }
+            | Self::DropPages { pid }
             | Self::Look { pid }
             | Self::Thread { pid, .. }
             | Self::EndUse { pid, .. } => Some(*pid),
@@ -112,6 +129,16 @@ pub struct Report {
     pub refused: u64,
     /// Failed or late requests.
     pub faults: u64,
+    /// Nodes that were cut off from the devices for a while.
+    pub cut_offs: u64,
+    /// Hosts that started anew.
+    pub resets: u64,
+    /// Slot records that could not be read.
+    pub bad_slots: u64,
+    /// Journal headers that rotted.
+    pub rotten: u64,
+    /// Reads of programs that the kernel answered by itself.
+    pub program_reads: u64,
     /// Power cuts, the one at the end among them.
     pub power_cuts: u64,
     /// Transactions.
@@ -152,6 +179,11 @@ impl std::ops::AddAssign<&Report> for Report {
         self.resumed += other.resumed;
         self.refused += other.refused;
         self.faults += other.faults;
+        self.cut_offs += other.cut_offs;
+        self.resets += other.resets;
+        self.bad_slots += other.bad_slots;
+        self.rotten += other.rotten;
+        self.program_reads += other.program_reads;
         self.power_cuts += other.power_cuts;
         self.transactions += other.transactions;
         self.acknowledged += other.acknowledged;
@@ -197,10 +229,18 @@ pub(crate) struct World {
     pub(crate) disk: Disk,
     pub(crate) processes: Vec<Process>,
     /// Who holds the liveness lock of a slot, of those that one host sees.
-    pub(crate) lives: HashMap<(u16, u16), Pid>,
+    pub(crate) lives: HashMap<(LockPlace, u16), Pid>,
     pub(crate) model: Model,
     /// Counts power cuts, which every host survives with another boot.
     pub(crate) boot: u8,
+    /// Counts how often each host started anew by itself.
+    pub(crate) host_boots: Vec<u8>,
+    /// Slots whose records cannot be read, and what stood there.
+    pub(crate) bad_slots: BTreeMap<u16, Vec<u8>>,
+    /// Those that could not be read once: an answer may still be of then.
+    pub(crate) spoilt: BTreeSet<u16>,
+    /// Journal headers that have rotted.
+    pub(crate) rotten: BTreeMap<NodeId, Rotten>,
     pub(crate) report: Report,
     pub(crate) broken: Option<String>,
     trace: Option<Vec<String>>,
@@ -223,6 +263,10 @@ impl World {
             lives: HashMap::new(),
             model: Model::new(),
             boot: 1,
+            host_boots: vec![0; usize::from(cluster.nodes)],
+            bad_slots: BTreeMap::new(),
+            spoilt: BTreeSet::new(),
+            rotten: BTreeMap::new(),
             report: Report::default(),
             broken: None,
             trace: trace.then(Vec::new),
@@ -303,7 +347,8 @@ impl World {
             Event::Admitted { pid, thread } => self.wants_next(pid, thread),
             Event::Refused { pid, thread } => self.refused_lock(pid, thread),
             Event::Hint { pid, lock } => self.step(pid, lock, LockEvent::Look),
-            Event::Beat { pid } => self.beat(pid),
+            Event::Join { pid } => self.join_goes_on(pid),
+            Event::Beat { pid, series } => self.beat(pid, series),
             Event::Look { pid } => self.submit(pid, Address::Slots, Op::Read, Purpose::Sight),
             Event::Thread { pid, thread } => self.thread_wants(pid, thread),
             Event::EndUse { pid, thread } => self.end_use(pid, thread),
@@ -311,7 +356,11 @@ impl World {
             Event::PowerCut => self.power_cut(),
             Event::Late { pid, place, bytes, torn } => self.land_late(pid, place, &bytes, torn),
             Event::Trouble => self.trouble(),
-            Event::Fence { pid, victim, device } => self.fence_device(pid, victim, device),
+            Event::Program { pid } => self.program_reads(pid),
+            Event::LeaseLook { pid } => self.lease_look(pid),
+            Event::DropPages { pid } => self.drop_pages(pid),
+            Event::Heal { slot } => self.heal_slot(slot),
+            Event::Fence { pid, fence } => self.fence_device(pid, fence),
         }
     }
     pub(crate) fn at(&mut self, at: Time, event: Event) {
@@ -339,6 +388,7 @@ impl World {
         }
         let fails = faulty && self.random.permille(failing);
         let compares = matches!(op, Op::CompareAndWrite { .. });
+        let beats = matches!(purpose, Purpose::Beat(_));
         let data = matches!(purpose, Purpose::Work(_));
         // A failed read of data makes a node withdraw: less often, or nothing else would happen.
         let spared = data && self.random.below(16) != 0;
@@ -350,18 +400,19 @@ impl World {
             self.after(pause, if all { Event::PowerCut } else { Event::Crash { pid } });
         }
         let Some(process) = self.processes.get_mut(pid) else { return };
+        latency += process.cut_off_until.saturating_sub(self.now);
         process.tokens += 1;
         let token = process.tokens;
         process.requests.insert(token, purpose);
         process.in_flight += 1;
         let mut tells = Tells::Truth;
         let mut lands = latency;
-        if fails && (compares || reads) {
+        if fails && (compares || reads || beats) {
             self.report.faults += 1;
             tells = match self.random.below(3) {
                 0 => Tells::Failure,
                 1 => Tells::NeverLands,
-                _ if reads => Tells::NeverLands,
+                _ if reads || beats => Tells::NeverLands,
                 _ => {
                     // Often just after the issuer was told, which is when it matters.
                     let soon = self.random.below(2) == 0;
@@ -488,76 +539,8 @@ impl World {
         }
     }
 
-    fn next_trouble(&mut self) {
-        let every = self.cluster.faults.trouble_every;
-        if !every.is_zero() {
-            let pause = self.random.time(every * 2);
-            self.after(pause, Event::Trouble);
-        }
-    }
-
-    fn trouble(&mut self) {
-        if !self.faulty() {
-            return;
-        }
-        self.next_trouble();
-        let running: Vec<Pid> = (0..self.processes.len())
-            .filter(|pid| self.processes.get(*pid).is_some_and(|p| p.state != State::Gone))
-            .collect();
-        if running.is_empty() {
-            return;
-        }
-        let pid = *self.random.pick(&running);
-        match self.random.below(9) {
-            0..=3 => self.crash(pid),
-            4 => self.power_cut(),
-            5 | 6 => {
-                let pause = self.random.time(self.cluster.faults.stall_max);
-                let until = self.now + pause;
-                self.note(|| format!("process {pid} is stopped until {until:?}"));
-                if let Some(process) = self.processes.get_mut(pid) {
-                    process.stalled_until = until;
-                }
-            }
-            _ => self.leave(pid),
-        }
-    }
-
-    /// As SIGKILL.
-    pub(crate) fn crash(&mut self, pid: Pid) {
-        let late_max = self.cluster.faults.late_max;
-        let Some(process) = self.processes.get_mut(pid) else { return };
-        if process.state == State::Gone {
-            return;
-        }
-        let (node, me) = (process.node, process.me);
-        process.state = State::Gone;
-        process.work.iter_mut().for_each(Work::die);
-        self.report.crashes += 1;
-        self.note(|| format!("process {pid} {me:?} dies"));
-        let (late, fates) = self.disk.crash(pid, &mut self.random);
-        self.report.fates(fates);
-        for Late { place, bytes } in late {
-            let pause = self.random.time(late_max);
-            let torn = self.random.below(4) == 0;
-            self.after(pause, Event::Late { pid, place, bytes, torn });
-            if let Some(process) = self.processes.get_mut(pid) {
-                process.in_flight += 1;
-            }
-        }
-        self.fence_if_quiet(pid);
-        // Long enough, now and then, for the others of a node on a host of its own to act.
-        let away = self.cluster.hosts && self.random.below(2) == 0;
-        let pause = self.random.time(Duration::from_millis(if away { 3000 } else { 600 }));
-        self.after(pause, Event::Start(node));
-    }
-
-    /// Power is cut everywhere at once, and comes back.
-    pub(crate) fn power_cut(&mut self) {
-        self.note(|| "power is cut".to_owned());
-        self.report.power_cuts += 1;
-        self.boot = self.boot.wrapping_add(1);
-        // What is in flight may have got as far as a device's cache.
+    /// What is in flight may have got as far as a device's cache when the power goes.
+    pub(crate) fn land_in_caches(&mut self) {
         for event in self.queue.values() {
             if let Event::Land { pid, address: address @ Address::Data(..), op, .. } = event
                 && matches!(op, Op::Write(_))
@@ -565,44 +548,6 @@ impl World {
                 && self.random.below(2) == 0
             {
                 self.disk.land(*pid, *address, op);
-            }
-        }
-        let fates = self.disk.power_cut(&mut self.random);
-        self.report.fates(fates);
-        for pid in 0..self.processes.len() {
-            self.crash(pid);
-            if let Some(process) = self.processes.get_mut(pid) {
-                process.cut = true;
-                process.in_flight = 0;
-                process.locks.clear();
-            }
-            self.fence_if_quiet(pid);
-        }
-        self.revoke_locks();
-    }
-    /// The power cut may have taken locks from the dead.
-    fn revoke_locks(&mut self) {
-        let dead: Vec<Me> =
-            self.processes.iter().filter(|p| !p.recovered).filter_map(|p| p.me).collect();
-        for lock in 0..usize::from(self.cluster.locks) {
-            let record = match self.disk.record(lock) {
-                Ok(record) => record,
-                Err(e) => return self.fail(e),
-            };
-            for me in dead.iter().filter(|me| record.mode_of(**me) != Mode::Exclusive) {
-                self.model.revoked(*me, &blocks_of(lock));
-            }
-        }
-    }
-
-    /// The descriptors of a dead process close once nothing of it is in flight.
-    pub(crate) fn fence_if_quiet(&mut self, pid: Pid) {
-        let early = self.cluster.sabotage == Some(Sabotage::FenceEarly);
-        let quiet = self.processes.get(pid).is_some_and(|p| (p.in_flight == 0 || early) && !p.left);
-        if quiet {
-            self.lives.retain(|_, holder| *holder != pid);
-            if let Some(process) = self.processes.get_mut(pid) {
-                process.fenced = true;
             }
         }
     }

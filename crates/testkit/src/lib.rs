@@ -4,5 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod skip;
+mod wait;
 
 pub use skip::{REQUIRE_ALL, SKIPPED, skip};
+pub use wait::{PATIENCE, wait_until};

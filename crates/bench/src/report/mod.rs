@@ -1,11 +1,15 @@
 //! A result: one structure for all modes. It is written as JSON, printed as a table, drawn as HTML.
 
+mod axis;
+mod colours;
 pub(crate) mod gate;
 mod lines;
 mod page;
+mod plots;
 pub(crate) mod published;
 mod svg;
 pub(crate) mod table;
+mod units;
 pub(crate) mod write;
 
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@
 //! * 2000: LLNL and University of Minnesota, SAN and CXFS report; NCAR, CXFS tests.
 //! * 1998: Erickson and others, GFS for IRIX, table of relative efficiencies.
 
-use super::svg::{Line, Plot};
+use super::svg::{Line, Plot, Value};
 
 /// Bytes of a megabyte of 1992.
 const MB: f64 = 1_048_576.0;
@@ -69,8 +69,14 @@ pub(super) const EFFICIENCIES: [Efficiency; 13] = [
     ("XFS", "all", [90.0, 63.0, 31.8, 475.0]),
 ];
 
+/// A line of these points; its colour is nobody's.
+fn named(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Line {
+    let points = points.into_iter().map(|(x, y)| (x, Value::exact(y))).collect();
+    Line { system: String::new(), name: name.to_owned(), points }
+}
+
 fn line(name: &str, x: &[f64], y: &[f64]) -> Line {
-    (name.to_owned(), x.iter().map(|x| x * MB).zip(y.iter().copied()).collect())
+    named(name, x.iter().map(|x| x * MB).zip(y.iter().copied()))
 }
 
 /// Curves to be drawn into the plot of a phase: same axes, same quantity.
@@ -116,8 +122,8 @@ fn ways() -> Plot {
     points.extend((2_u32..).map(f64::from).zip(WAYS.iter().map(|(_, y)| mean_beyond_1_mb(y))));
     let arrays = vec![(1.0, 1.0), (2.0, 191.0 / 96.0)];
     let published = vec![
-        ("S0.5 disks of 1992, mean of files from 5 MB".to_owned(), points),
-        ("S3.2 arrays of 2000".to_owned(), arrays),
+        named("S0.5 disks of 1992, mean of files from 5 MB", points),
+        named("S3.2 arrays of 2000", arrays),
     ];
     Plot { published, ..plot("originals: speed-up over one", "ways", "of one") }
 }
@@ -126,7 +132,7 @@ fn ways() -> Plot {
 fn bds() -> Plot {
     let of = |name: &str, ratio: fn(&[f64; 5]) -> f64| {
         let points = (1_u32..).map(f64::from).zip(BDS.iter().map(|(_, r)| ratio(r)));
-        (name.to_owned(), points.collect())
+        named(name, points)
     };
     let rows: Vec<_> = BDS.iter().map(|(name, _)| *name).collect();
     let published = vec![
@@ -139,10 +145,10 @@ fn bds() -> Plot {
 }
 
 fn arrays() -> Plot {
-    let points = |y: &[f64]| (1_u32..).map(f64::from).zip(y.iter().copied()).collect();
+    let points = |y: [f64; 2]| (1_u32..).map(f64::from).zip(y);
     let published = vec![
-        ("raw: 1 array, 2 arrays".to_owned(), points(&[96.0, 191.0])),
-        ("striped volume: write, read".to_owned(), points(&[162.0, 166.0])),
+        named("raw: 1 array, 2 arrays", points([96.0, 191.0])),
+        named("striped volume: write, read", points([162.0, 166.0])),
     ];
     Plot { published, ..plot("S3.1 to S3.4 original (2000)", "bar", "MB/s") }
 }
@@ -155,7 +161,7 @@ fn efficiencies() -> Plot {
             Some((x, row.2[0] / 100.0))
         };
         let points = (1_u32..).map(f64::from).zip(&modes).filter_map(at);
-        (layer.to_owned(), points.collect())
+        named(layer, points)
     };
     let title = format!("S4.2 original (1998), means: {}", modes.join(", "));
     let published = ["pool", "GFS", "XFS"].map(of).into();
@@ -194,9 +200,9 @@ mod tests {
         for ((_, y), headline) in WAYS.iter().zip([1.22, 1.21, 1.56]) {
             close(mean_beyond_1_mb(y), headline);
         }
-        let four = curves("S0.4 4-way over 1-way").remove(0).1;
-        close(four[5].1, 5.23);
-        close(four[11].1, 4.20);
+        let four = curves("S0.4 4-way over 1-way").remove(0).points;
+        close(four[5].1.middle, 5.23);
+        close(four[11].1.middle, 4.20);
         // The ratios that are known of table 2-2.
         for (row, read, write, buffered) in
             [(0, 1.00, 0.38, 0.78), (3, 0.88, 0.62, 1.00), (6, 0.36, 0.36, 0.56)]

@@ -1,13 +1,58 @@
-//! SVG plots: lines over a numeric axis, and heat maps. Every mark carries its value, which the page
-//! shows under the pointer.
+//! SVG plots: lines over an axis, bars in groups, and heat maps. Every mark carries its value, which the page shows
+//! under the pointer.
 
-use std::fmt::Write as _;
+use maud::{Markup, html};
 
+use super::axis::Axis;
+use super::colours::Colours;
 use super::table::number;
-use crate::statistics::{float, rate};
+use super::units::{human, parameter, quantity};
+use crate::statistics::float;
 
-/// A line of a plot: name, points.
-pub(super) type Line = (String, Vec<(f64, f64)>);
+const WIDTH: f64 = 560.0;
+const HEIGHT: f64 = 330.0;
+const LEFT: f64 = 84.0;
+const BOTTOM: f64 = 66.0;
+const TOP: f64 = 14.0;
+const RIGHT: f64 = 16.0;
+/// Lines of one system are told apart by these.
+const SIGNS: [&str; 4] = ["\u{25cf}", "\u{25a0}", "\u{25b2}", "\u{25c6}"];
+const DASHES: [&str; 4] = ["none", "7 3", "2 3", "9 3 2 3"];
+
+/// A measured value, with the least and the highest repeat.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Value {
+    pub middle: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Value {
+    /// One that is known alone.
+    pub fn exact(middle: f64) -> Self {
+        Self { middle, low: middle, high: middle }
+    }
+    fn is_spread(&self) -> bool {
+        self.low < self.high
+    }
+    fn said(&self, unit: &str) -> String {
+        let middle = human(self.middle, unit);
+        if self.is_spread() {
+            return format!("{middle} ({} to {})", human(self.low, unit), human(self.high, unit));
+        }
+        middle
+    }
+}
+
+/// A line of a plot.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Line {
+    /// What was measured: gives the colour.
+    pub system: String,
+    /// What the legend says.
+    pub name: String,
+    pub points: Vec<(f64, Value)>,
+}
 
 /// A plot of lines.
 #[derive(Debug, Clone, Default)]
@@ -15,238 +60,311 @@ pub(super) struct Plot {
     pub title: String,
     /// Name of the quantity to the right; sizes are written by their unit.
     pub x: String,
+    /// Unit of the values.
     pub y: String,
-    /// Powers of ten upwards.
-    pub log_y: bool,
+    /// The values are parts of something: never spread by logarithms.
+    pub ratios: bool,
     pub lines: Vec<Line>,
     /// Of the founding documents: dashed.
     pub published: Vec<Line>,
 }
 
-const WIDTH: f64 = 560.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 70.0;
-const BOTTOM: f64 = 46.0;
-const TOP: f64 = 30.0;
-const RIGHT: f64 = 16.0;
-/// Told apart by people who see colours differently (Okabe and Ito).
-const COLOURS: [&str; 7] =
-    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444"];
-
-/// Text that cannot end an element or an attribute.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
+/// The place of a coordinate.
+fn at(v: f64) -> String {
+    format!("{v:.1}")
 }
 
-/// Where values lie along an axis.
-struct Axis {
-    low: f64,
-    high: f64,
-    log: bool,
+/// A drawing of this width. Its title stands above it, so that a long one is not cut off.
+fn drawing(title: &str, width: f64, inside: &Markup) -> Markup {
+    html! {
+        svg.plot viewBox={ "0 0 " (width) " " (HEIGHT) } width=(width) height=(HEIGHT) role="img" {
+            title { (title) }
+            (inside)
+        }
+    }
 }
-impl Axis {
-    fn of(values: impl Iterator<Item = f64>, log: bool, from_zero: bool) -> Self {
-        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        for v in values.filter(|v| v.is_finite() && (!log || *v > 0.0)) {
-            (low, high) = (low.min(v), high.max(v));
+
+/// The axis of values, its grid, and its title.
+fn value_axis(axis: &Axis, width: f64, unit: &str) -> Markup {
+    let log = if axis.log { ", logarithmic" } else { "" };
+    let middle = at((TOP + HEIGHT - BOTTOM) / 2.0);
+    html! {
+        @for tick in axis.ticks() {
+            @let y = at(height_of(axis, tick));
+            line.grid x1=(LEFT) x2=(at(width - RIGHT)) y1=(y) y2=(y) {}
+            text x=(at(LEFT - 6.0)) y=(y) dy="4" text-anchor="end" { (human(tick, unit)) }
         }
-        if low > high {
-            (low, high) = (if log { 1.0 } else { 0.0 }, 1.0);
+        text.axis x="14" y=(middle) text-anchor="middle" transform={ "rotate(-90 14 " (middle) ")" } {
+            (quantity(unit)) (log)
         }
-        if from_zero && !log {
-            low = low.min(0.0);
-            high *= 1.05;
-        }
-        if high <= low {
-            high = if log { low * 10.0 } else { low + 1.0 };
-        }
-        Self { low, high, log }
     }
-    /// 0 to 1.
-    fn part(&self, v: f64) -> f64 {
-        let p = if self.log {
-            (v.max(self.low) / self.low).ln() / (self.high / self.low).ln()
-        } else {
-            (v - self.low) / (self.high - self.low)
-        };
-        p.clamp(0.0, 1.0)
-    }
-    fn ticks(&self) -> Vec<f64> {
-        if self.log {
-            let (mut ticks, mut t) = (Vec::new(), 10_f64.powf(self.low.log10().ceil()));
-            while t <= self.high * 1.0001 && ticks.len() < 20 {
-                ticks.push(t);
-                t *= 10.0;
-            }
-            return ticks;
+}
+
+fn height_of(axis: &Axis, value: f64) -> f64 {
+    HEIGHT - BOTTOM - axis.part(value) * (HEIGHT - BOTTOM - TOP)
+}
+
+/// The title of the lower axis.
+fn place_title(width: f64, text: &str) -> Markup {
+    let x = at((LEFT + width - RIGHT) / 2.0);
+    html! { text.axis x=(x) y=(at(HEIGHT - 8.0)) text-anchor="middle" { (text) } }
+}
+
+/// The name of a place on the lower axis.
+fn slanted(x: f64, text: &str) -> Markup {
+    let (x, y) = (at(x + 4.0), at(HEIGHT - BOTTOM + 16.0));
+    html! { text x=(x) y=(y) text-anchor="end" transform={ "rotate(-30 " (x) " " (y) ")" } { (text) } }
+}
+
+/// From the least to the highest repeat.
+fn whisker(x: f64, axis: &Axis, value: &Value) -> Markup {
+    let [low, high] = [value.low, value.high].map(|v| at(height_of(axis, v)));
+    let (left, right) = (at(x - 4.0), at(x + 4.0));
+    let x = at(x);
+    html! {
+        @if value.is_spread() {
+            path.whisker d={ "M" (x) " " (low) "V" (high) "M" (left) " " (low) "H" (right) "M" (left) " " (high) "H" (right) } {}
         }
-        let rough = (self.high - self.low) / 5.0;
-        let unit = 10_f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * unit).find(|s| *s >= rough);
-        let step = step.unwrap_or(unit * 10.0).max(f64::MIN_POSITIVE);
-        let (mut ticks, mut t) = (Vec::new(), (self.low / step).ceil() * step);
-        while t <= self.high && ticks.len() < 20 {
-            ticks.push(t);
-            t += step;
-        }
-        ticks
     }
 }
 
 impl Plot {
-    /// As an SVG element.
-    pub fn svg(&self) -> String {
-        let points = || self.lines.iter().chain(&self.published).flat_map(|(_, p)| p);
-        let mut places: Vec<f64> = points().map(|p| p.0).collect();
+    /// As an element, with its legend.
+    pub fn drawn(&self, colours: &Colours) -> Markup {
+        let points = || self.lines.iter().chain(&self.published).flat_map(|line| &line.points);
+        let mut places: Vec<f64> = points().map(|(x, _)| *x).collect();
         places.sort_by(f64::total_cmp);
         places.dedup();
-        // Powers of two and the like are spread evenly.
-        let spread = places.first().zip(places.last());
-        let wide = spread.is_some_and(|(a, b)| *a > 0.0 && b / a >= 16.0);
-        let x_axis = Axis::of(places.iter().copied(), wide, false);
-        let y_axis = Axis::of(points().map(|p| p.1), self.log_y, true);
-        let px = |v: f64| LEFT + x_axis.part(v) * (WIDTH - LEFT - RIGHT);
-        let py = |v: f64| HEIGHT - BOTTOM - y_axis.part(v) * (HEIGHT - BOTTOM - TOP);
-        let mut out = head(&self.title);
-        for t in y_axis.ticks() {
-            let y = py(t);
-            let _ = write!(
-                out,
-                "<line x1='{LEFT}' x2='{:.1}' y1='{y:.1}' y2='{y:.1}' class='grid'/>{}",
-                WIDTH - RIGHT,
-                label(LEFT - 6.0, y + 4.0, END, &rate(t))
-            );
-        }
+        let x_axis = Axis::of_places(&places);
+        let values: Vec<f64> = points().flat_map(|(_, v)| [v.low, v.high]).collect();
+        let y_axis = Axis::of_values(&values, self.ratios);
+        let px = |v: f64| LEFT + 8.0 + x_axis.part(v) * (WIDTH - LEFT - RIGHT - 16.0);
         let shown = places.len().div_ceil(10).max(1);
         let ticks = if places.len() > 30 { x_axis.ticks() } else { places };
-        for t in ticks.iter().step_by(if ticks.len() > 20 { shown } else { 1 }) {
-            out += &slanted(px(*t) + 4.0, &number(&self.x, *t));
-        }
-        for (colour, original, (name, points)) in self.coloured() {
-            let dashes = if original { " stroke-dasharray='5 4'" } else { "" };
-            let path: Vec<_> =
-                points.iter().map(|(x, y)| format!("{:.1},{:.1}", px(*x), py(*y))).collect();
-            let _ = write!(
-                out,
-                "<polyline fill='none' stroke='{colour}' stroke-width='1.6'{dashes} points='{}'/>",
-                path.join(" ")
-            );
-            for (x, y) in points {
-                let said = format!("{name}: {} {} at {}", rate(*y), self.y, number(&self.x, *x));
-                let _ = write!(
-                    out,
-                    "<circle class='mark' cx='{:.1}' cy='{:.1}' r='3' fill='{colour}'{}</circle>",
-                    px(*x),
-                    py(*y),
-                    value(&said)
-                );
+        let step = if ticks.len() > 20 { shown } else { 1 };
+        let inside = html! {
+            (value_axis(&y_axis, WIDTH, &self.y))
+            @for tick in ticks.iter().step_by(step) { (slanted(px(*tick), &number(&self.x, *tick))) }
+            (place_title(WIDTH, parameter(&self.x)))
+            @for (line, style) in self.styled(colours) { (self.line(line, &style, &y_axis, &px)) }
+        };
+        html! {
+            figure {
+                p.title { (self.title) }
+                div.scroll { (drawing(&self.title, WIDTH, &inside)) }
+                figcaption.legend {
+                    @for (line, style) in self.styled(colours) {
+                        span.original[style.original] {
+                            b style={ "color:" (style.colour) } { (style.sign()) } " " (line.name)
+                        }
+                        " "
+                    }
+                }
             }
         }
-        let _ = write!(out, "<text x='4' y='{:.1}'>{}</text></svg>", TOP - 8.0, escape(&self.y));
-        out + &self.legend()
     }
-    /// Measured and published lines, each with its colour: the first of the one has that of the first of
-    /// the other.
-    fn coloured(&self) -> impl Iterator<Item = (&'static str, bool, &Line)> {
-        let colour = |n: usize| COLOURS.get(n % COLOURS.len()).copied().unwrap_or("#000");
-        let lines = self.lines.iter().enumerate().map(move |(n, l)| (colour(n), false, l));
-        lines.chain(self.published.iter().enumerate().map(move |(n, l)| (colour(n), true, l)))
+    fn line(&self, line: &Line, style: &Style, axis: &Axis, px: &dyn Fn(f64) -> f64) -> Markup {
+        let path = line.points.iter();
+        let path = path.map(|(x, v)| format!("{},{}", at(px(*x)), at(height_of(axis, v.middle))));
+        let path = path.collect::<Vec<_>>().join(" ");
+        html! {
+            g.original[style.original] {
+                polyline fill="none" stroke=(style.colour) stroke-width="1.8"
+                    stroke-dasharray=[style.dashes()] points=(path) {}
+                @for (x, value) in &line.points {
+                    @let place = number(&self.x, *x);
+                    @let text = format!("{}: {} at {place}", line.name, value.said(&self.y));
+                    (whisker(px(*x), axis, value))
+                    (style.mark(px(*x), height_of(axis, value.middle), &text))
+                }
+            }
+        }
     }
-    fn legend(&self) -> String {
-        let one = |(colour, original, (name, _)): (&str, bool, &Line)| {
-            let sign = if original { "- - original:" } else { "&#9679;" };
-            format!("<span style='color:{colour}'>{sign} {}</span> ", escape(name))
+    /// Every line with how it is drawn: a colour for each system, and a sign for each line of it.
+    fn styled<'a>(&'a self, colours: &'a Colours) -> impl Iterator<Item = (&'a Line, Style)> {
+        let measured = self.lines.iter().enumerate().map(|(n, line)| {
+            let before = self.lines.iter().take(n).filter(|l| l.system == line.system).count();
+            (line, Style { colour: colours.get(&line.system), variant: before, original: false })
+        });
+        let published = self.published.iter().enumerate().map(|(n, line)| {
+            (line, Style { colour: colours.get(&line.system), variant: n, original: true })
+        });
+        measured.chain(published)
+    }
+}
+
+/// How a line is drawn.
+struct Style {
+    colour: &'static str,
+    variant: usize,
+    original: bool,
+}
+
+impl Style {
+    fn sign(&self) -> String {
+        let sign = SIGNS.get(self.variant % SIGNS.len()).copied().unwrap_or_default();
+        if self.original { format!("- {sign} - original:") } else { sign.to_owned() }
+    }
+    fn dashes(&self) -> Option<&'static str> {
+        if self.original {
+            return Some("5 4");
+        }
+        let dashes = DASHES.get(self.variant % DASHES.len()).copied();
+        dashes.filter(|d| *d != "none")
+    }
+    /// A mark in the middle of a place.
+    fn mark(&self, x: f64, y: f64, text: &str) -> Markup {
+        let r = 4.0;
+        let corners = |all: [(f64, f64); 4]| {
+            let all = all.map(|(dx, dy)| format!("{},{}", at(x + dx * r), at(y + dy * r)));
+            all.join(" ")
         };
-        let all: String = self.coloured().map(one).collect();
-        format!("<div class='legend'>{all}</div>")
+        let shape = match self.variant % SIGNS.len() {
+            0 => None,
+            1 => Some(corners([(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)])),
+            2 => Some(corners([(0.0, -1.2), (1.1, 0.9), (-1.1, 0.9), (0.0, -1.2)])),
+            _ => Some(corners([(0.0, -1.3), (1.1, 0.0), (0.0, 1.3), (-1.1, 0.0)])),
+        };
+        html! {
+            @if let Some(points) = shape {
+                polygon.mark points=(points) fill=(self.colour) data-value=(text) { title { (text) } }
+            } @else {
+                circle.mark cx=(at(x)) cy=(at(y)) r="3.5" fill=(self.colour) data-value=(text) { title { (text) } }
+            }
+        }
     }
 }
 
-/// Text that ends at its place.
-const END: &str = "text-anchor='end'";
-
-fn label(x: f64, y: f64, attributes: &str, text: &str) -> String {
-    format!("<text x='{x:.1}' y='{y:.1}' {attributes}>{}</text>", escape(text))
+/// A bar.
+#[derive(Debug, Clone)]
+pub(super) struct Bar {
+    pub system: String,
+    pub value: Value,
 }
 
-/// The name of a place on the lower axis.
-fn slanted(x: f64, text: &str) -> String {
-    let y = HEIGHT - BOTTOM + 14.0;
-    label(x, y, &format!("{END} transform='rotate(-30 {x:.1} {y:.1})'"), text)
+/// Bars side by side, in groups.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Bars {
+    pub title: String,
+    /// Unit of the values.
+    pub y: String,
+    pub groups: Vec<(String, Vec<Bar>)>,
 }
 
-/// The end of a mark's tag: what the page shows under the pointer.
-fn value(text: &str) -> String {
-    let text = escape(text);
-    format!(" data-value='{text}'><title>{text}</title>")
-}
+impl Bars {
+    const BAR: f64 = 22.0;
+    const GAP: f64 = 18.0;
 
-fn head(title: &str) -> String {
-    format!(
-        "<svg class='plot' xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' \
-         width='{WIDTH}' height='{HEIGHT}' role='img'><title>{0}</title>\
-         <text x='{1}' y='16' class='title' text-anchor='middle'>{0}</text>",
-        escape(title),
-        WIDTH / 2.0
-    )
+    /// As an element, with its legend.
+    pub fn drawn(&self, colours: &Colours) -> Markup {
+        let bars = || self.groups.iter().flat_map(|(_, bars)| bars);
+        let values: Vec<f64> = bars().flat_map(|bar| [bar.value.low, bar.value.high]).collect();
+        let axis = Axis::of_values(&values, false);
+        let needed = LEFT + RIGHT + Self::GAP + self.groups.iter().map(Self::room).sum::<f64>();
+        let width = needed.max(WIDTH);
+        let mut systems: Vec<&str> = Vec::new();
+        for bar in bars() {
+            if !systems.contains(&bar.system.as_str()) {
+                systems.push(&bar.system);
+            }
+        }
+        let mut left = LEFT + Self::GAP + (width - needed) / 2.0;
+        let mut groups = Vec::new();
+        for (name, bars) in &self.groups {
+            groups.push(self.group(name, bars, left, (&axis, colours)));
+            left += Self::room(&(name.clone(), bars.clone()));
+        }
+        let inside = html! {
+            (value_axis(&axis, width, &self.y))
+            @for group in groups { (group) }
+        };
+        html! {
+            figure {
+                p.title { (self.title) }
+                div.scroll { (drawing(&self.title, width, &inside)) }
+                figcaption.legend {
+                    @for system in systems {
+                        span { b style={ "color:" (colours.get(system)) } { "\u{25a0}" } " " (system) } " "
+                    }
+                }
+            }
+        }
+    }
+    fn room((_, bars): &(String, Vec<Bar>)) -> f64 {
+        float(bars.len() as u64) * Self::BAR + Self::GAP
+    }
+    fn group(&self, name: &str, bars: &[Bar], left: f64, how: (&Axis, &Colours)) -> Markup {
+        let (axis, colours) = how;
+        let ground = HEIGHT - BOTTOM;
+        let middle = left + float(bars.len() as u64) * Self::BAR / 2.0;
+        html! {
+            @for (n, bar) in (0..).zip(bars) {
+                @let x = left + float(n) * Self::BAR;
+                @let top = height_of(axis, bar.value.middle);
+                @let text = format!("{}: {} at {name}", bar.system, bar.value.said(&self.y));
+                rect.mark x=(at(x + 1.0)) y=(at(top)) width=(at(Self::BAR - 2.0)) height=(at((ground - top).max(1.0)))
+                    fill=(colours.get(&bar.system)) data-value=(text) { title { (text) } }
+                (whisker(x + Self::BAR / 2.0, axis, &bar.value))
+            }
+            (slanted(middle, name))
+        }
+    }
 }
 
 /// A map of cells: names of columns and rows, and a value where there is one (1 is in the middle).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Heat {
     pub title: String,
+    /// What the columns and the rows are.
+    pub axes: (String, String),
     pub columns: Vec<String>,
     pub rows: Vec<String>,
     pub cells: Vec<Vec<Option<f64>>>,
 }
 
 impl Heat {
-    /// As an SVG element.
-    pub fn svg(&self) -> String {
-        let mut out = head(&self.title);
-        let columns = float(self.columns.len().max(1) as u64);
-        let rows = float(self.rows.len().max(1) as u64);
-        let middle = "text-anchor='middle' class='cell'";
-        let (w, h) = ((WIDTH - LEFT - RIGHT) / columns, (HEIGHT - TOP - BOTTOM) / rows);
-        for (r, (name, cells)) in self.rows.iter().zip(&self.cells).enumerate() {
-            let y = TOP + float(r as u64) * h;
-            out += &label(LEFT - 4.0, y + h / 2.0 + 4.0, END, name);
-            for (c, cell) in cells.iter().enumerate() {
-                let Some(part) = cell else { continue };
-                let x = LEFT + float(c as u64) * w;
-                let column = self.columns.get(c).map_or("", String::as_str);
-                let said = format!("{part:.3} at {name} by {column}");
-                let _ = write!(
-                    out,
-                    "<rect class='mark' x='{x:.1}' y='{y:.1}' width='{:.1}' height='{:.1}' fill='{}'{}</rect>{}",
-                    w - 1.0,
-                    h - 1.0,
-                    colour(*part),
-                    value(&said),
-                    label(x + w / 2.0, y + h / 2.0 + 3.0, middle, &format!("{part:.2}"))
-                );
+    /// Least width of a cell: its number is legible.
+    const CELL: f64 = 34.0;
+
+    /// As an element.
+    pub fn drawn(&self) -> Markup {
+        let count = |n: usize| float(n.max(1) as u64);
+        let (columns, rows) = (count(self.columns.len()), count(self.rows.len()));
+        let width = WIDTH.max(LEFT + RIGHT + columns * Self::CELL);
+        let (w, h) = ((width - LEFT - RIGHT) / columns, (HEIGHT - TOP - BOTTOM) / rows);
+        let middle = at((TOP + HEIGHT - BOTTOM) / 2.0);
+        let inside = html! {
+            @for (r, (name, cells)) in (0..).zip(self.rows.iter().zip(&self.cells)) {
+                @let y = TOP + float(r) * h;
+                text x=(at(LEFT - 4.0)) y=(at(y + h / 2.0 + 4.0)) text-anchor="end" { (name) }
+                @for ((c, cell), column) in (0..).zip(cells).zip(&self.columns) {
+                    @if let Some(part) = cell { (Self::cell(*part, (LEFT + float(c) * w, y), (w, h), (name, column))) }
+                }
             }
+            @for (c, name) in (0..).zip(&self.columns) { (slanted(LEFT + (float(c) + 0.5) * w, name)) }
+            (place_title(width, &self.axes.0))
+            text.axis x="14" y=(middle) text-anchor="middle" transform={ "rotate(-90 14 " (middle) ")" } { (self.axes.1) }
+        };
+        html! { figure { p.title { (self.title) } div.scroll { (drawing(&self.title, width, &inside)) } } }
+    }
+    fn cell(
+        part: f64,
+        (x, y): (f64, f64),
+        (w, h): (f64, f64),
+        (row, column): (&str, &str),
+    ) -> Markup {
+        let text = format!("{part:.3} at {row} by {column}");
+        html! {
+            rect.mark x=(at(x)) y=(at(y)) width=(at(w - 1.0)) height=(at(h - 1.0)) fill=(shade(part)) data-value=(text) {
+                title { (text) }
+            }
+            text.cell x=(at(x + w / 2.0)) y=(at(y + h / 2.0 + 4.0)) text-anchor="middle" { (format!("{part:.2}")) }
         }
-        for (c, name) in self.columns.iter().enumerate() {
-            out += &slanted(LEFT + (float(c as u64) + 0.5) * w, name);
-        }
-        out + "</svg>"
     }
 }
 
 /// Red below 1, white at 1, blue above.
-fn colour(value: f64) -> String {
+fn shade(value: f64) -> String {
     let fade = |part: f64| 255.0 - 155.0 * part.clamp(0.0, 1.0);
     if value < 1.0 {
         let f = fade(1.0 - value);

@@ -15,9 +15,9 @@ use crate::terminal::{size, ui};
 
 /// Measure devices, and say which pool to make of them; or a pool, and say what is wrong with it.
 ///
-/// Reads only. Each device is read alone, with requests of several sizes, then all at once; where that
-/// is less than their sum, all but one, which shows who shares a full bus. Nothing else should use
-/// the devices meanwhile.
+/// Reads only. Each device is read alone, with requests of several sizes; then all at once. If that
+/// is less than their sum, all but one are read, for each one, which shows which devices share a
+/// full bus. Nothing else should use the devices meanwhile.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Devices, or a pool's name or all of its devices
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let (Some(findings), Some(pool)) = (findings, &pool) {
         println!("\npool {} as it is:", pool.info().name);
         if findings.is_empty() {
-            println!("  nothing that measurement can find is wrong with it");
+            println!("  measurement finds nothing wrong with it");
         }
         for f in &findings {
             println!("  costs {:.0} %: {}", f.percent, f.what);
@@ -104,10 +104,10 @@ fn say(names: &[String], found: &Measurements, advice: &Advice) {
     quote(rules::REQUEST);
     match advice.enough {
         Some(request) => println!(
-            "a member gives all it has from requests of {}, one at a time",
+            "a member gives its full rate from requests of {} on, one at a time",
             size::show(request)
         ),
-        None => println!("no request size alone reaches what several requests at a time do"),
+        None => println!("no request size alone reaches the rate of several requests at a time"),
     }
     if advice.weights.iter().any(|w| *w != 1) {
         let list: Vec<String> = advice.weights.iter().map(ToString::to_string).collect();
@@ -134,7 +134,7 @@ fn say(names: &[String], found: &Measurements, advice: &Advice) {
         quote(rules::ORDER);
         let buses = names.iter().zip(&advice.buses).filter(|(_, b)| **b != 0);
         let buses: Vec<String> = buses.map(|(n, b)| format!("--bus {n}={b}")).collect();
-        println!("tell `braid create`: {}", buses.join(" "));
+        println!("give to `braid create`: {}", buses.join(" "));
     }
 }
 

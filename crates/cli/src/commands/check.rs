@@ -6,28 +6,45 @@ use anyhow::Result;
 use braid_fs::check::{CheckOptions, check};
 
 use crate::pools::sources;
+use crate::process::asker::Patience;
 use crate::terminal::{size, ui};
 
 /// Verify a file system that no node has mounted, and repair it when asked.
 ///
-/// Exit status: 0 clean, 1 problems were found and repaired, 4 problems are left.
+/// Exit status, as of fsck(8): 0 clean, 1 problems were found and repaired, 4 problems are left, 8 it could not
+/// be checked (a node has it mounted, or a device is missing), 16 the command line is wrong.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool's name, or all of its devices
     #[arg(required = true, value_name = "NAME|DEVICE")]
     sources: Vec<String>,
-    /// Mend what can be mended; cut off and name what cannot. Files that lost contents, and files
-    /// that lost their names, are put into /lost+found
+    /// Repair what can be repaired; cut off and name what cannot. Files that lost contents, and
+    /// files that lost their names, are put into /lost+found
     #[arg(long)]
-    repair: bool,
+    pub(super) repair: bool,
     /// Do without members that are missing, if the others hold everything; they count as failed
     /// from then on
     #[arg(long)]
     degraded: bool,
+    #[command(flatten)]
+    patience: Patience,
+}
+
+/// Exit status of fsck(8): it could not be checked.
+pub const FAILED: u8 = 8;
+/// Exit status of fsck(8): the command line is wrong.
+pub const MISUSED: u8 = 16;
+
+impl Args {
+    /// Of the pool or the devices in one word, as in /etc/fstab.
+    pub(super) fn of(source: String, repair: bool) -> Self {
+        Self { sources: vec![source], repair, degraded: false, patience: Patience::default() }
+    }
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    args.patience.begin();
     let pool = match (args.repair, args.degraded) {
         (false, degraded) => sources::open_to_read(&args.sources, degraded)?,
         (true, false) => sources::open(&args.sources, false)?,
@@ -47,7 +64,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if report.given_back > 0 {
         let bytes = size::show(report.given_back);
-        println!("{bytes} of metadata that nobody used is space for data again");
+        println!("{bytes} of unused metadata are space for data again");
     }
     println!(
         "{} inodes, {} directories, {} data blocks, {} journals replayed: {}",
@@ -58,7 +75,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         match (report.problems.len(), report.left.len()) {
             (0, _) => "clean".to_owned(),
             (n, _) if !args.repair =>
-                format!("{n} problems; --repair mends or cuts off what is damaged"),
+                format!("{n} problems; --repair repairs or cuts off what is damaged"),
             (n, 0) => format!("{n} problems, all repaired"),
             (n, left) => format!("{n} problems, {left} of them are left"),
         }

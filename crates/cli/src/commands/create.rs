@@ -22,7 +22,7 @@ use crate::terminal::{size, ui};
 ///
 /// The data of one file is striped over all devices, unless another shape is asked for. Any host
 /// that reaches all of them can then `braid mount` the pool. Everything that was on the devices is
-/// lost. The root directory belongs to who runs this.
+/// lost. The root directory belongs to the user who runs this.
 #[derive(Debug, clap::Args)]
 #[command(after_help = shape::HELP)]
 pub struct Args {
@@ -71,11 +71,12 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let Some(block_size) = BlockSize::new(Bytes(args.block_size)) else {
         bail!(
-            "a block size of {} cannot be: take 4K, 8K, 16K, 32K or 64K",
+            "a block size of {} is not possible: take 4K, 8K, 16K, 32K or 64K",
             size::show(args.block_size)
         );
     };
     let shape = args.shape.read(&args.devices)?;
+    sources::refuse_silent(&shape.devices)?;
     for path in &shape.devices {
         if !braid_pool::device::exists(path) {
             bail!(
@@ -176,13 +177,13 @@ fn say_made(args: &Args, pool: &Pool, shape: &shape::Shape) {
     println!("mount it, on every host that reaches the devices: braid mount {hint} DIR");
 }
 
-/// The lock sector that so many nodes need, where that is larger than the smallest.
+/// The lock sector that so many nodes need, if that is larger than the smallest.
 fn lock_sector(nodes: u16) -> Option<Bytes> {
     (usize::from(nodes) > nodes_max(512)).then_some(Bytes(4096))
 }
 
-/// Nodes that get a redundancy log where mirrors or parity are asked for: 2 MiB of each device, and
-/// no more than a hundredth of it.
+/// Nodes that get a redundancy log if mirrors or parity are asked for: 2 MiB of each device, and no
+/// more than a hundredth of it.
 fn log_slots(devices: &[Arc<dyn Device>]) -> u16 {
     let least = devices.iter().map(|d| d.info().size.get()).min().unwrap_or(0);
     let logs = least / 100 / LogPlace::LEN.get();
@@ -192,7 +193,7 @@ fn log_slots(devices: &[Arc<dyn Device>]) -> u16 {
 /// A device of a pool that some node of this host has mounted, whatever it is called here.
 fn refuse_live(device: &dyn Device) -> Result<()> {
     for slot in 0..RawSuperblock::NODE_SLOTS_MAX {
-        if device.byte_locked(1 + u64::from(slot))? {
+        if device.abilities().locks.byte_locked(1 + u64::from(slot))? {
             bail!("{}: in use: node {slot} of a Braid pool has it mounted", device.info().name);
         }
     }

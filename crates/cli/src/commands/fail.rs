@@ -12,16 +12,16 @@ use crate::control::{
 /// Take a member out of a pool, as if it had failed.
 ///
 /// The pool must have mirrors or parity that can spare it; otherwise nothing happens. A spare, if
-/// there is one, steps in at once; where nobody has the pool mounted this command joins it until
-/// the spare is filled (Ctrl-C leaves it; the next node begins again).
+/// there is one, steps in at once. If nobody has the pool mounted, this command joins it until the
+/// spare is filled (Ctrl-C leaves it; the next node begins again).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
     pool: String,
     /// The member: its number in `braid status`, or its device
     member: String,
-    /// Where the pool is not mounted: do without members that are missing, if the others hold everything. They
-    /// count as failed from then on
+    /// If the pool is not mounted: do without members that are missing, if the others hold
+    /// everything. They count as failed from then on
     #[arg(long)]
     degraded: bool,
 }

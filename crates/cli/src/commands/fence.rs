@@ -11,12 +11,13 @@ use crate::pools::sources;
 
 /// Say that the host of a silent node is off, so that it is recovered.
 ///
-/// Needed only where nothing else can tell: nodes of this host are known by its kernel, others are fenced by
-/// reservation or by the program of the mount option fence_command. If the host is not off, what it still
-/// writes damages the file system. A node of this host whose disk has another device node since (a loop
-/// device attached under another number) is not known by the kernel either: see that its process has ended.
-/// Nor is one whose process has ended while a target of its units cannot be reached any more: see that the
-/// target is off, or was started anew since. A node whose process lives is never taken for dead.
+/// This is needed only if nothing else can prove that the node is dead: for nodes of this host the
+/// kernel does, others are fenced by reservation or by the program of the mount option
+/// fence_command. If the host is not off, what it still writes damages the file system. A node of
+/// this host whose disk has another device node since (a loop device attached under another number)
+/// is not known by the kernel either: see that its process has ended. Nor is one whose process has
+/// ended while a target of its units cannot be reached any more: see that the target is off, or was
+/// started anew since. A node whose process lives is never taken for dead.
 ///
 /// Where no node of this host has the pool mounted, the word is written into the node's slot: every node takes
 /// it for a fence, `braid check` too, and the next to mount recovers it. That takes 5/4 of the node's
@@ -42,7 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         node.parse().with_context(|| format!("{node}: not a node's number (see `braid nodes`)"))?;
     if !args.confirm {
         bail!(
-            "turn the host of node {node} off, or cut it off from all devices, and say --confirm: what it writes later damages the file system"
+            "turn the host of node {node} off, or cut it off from all devices, then give --confirm: what it writes later damages the file system"
         );
     }
     let mount = match named {

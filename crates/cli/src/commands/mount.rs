@@ -4,7 +4,6 @@
 //! that the mount serves, or why not. So nothing is forked after threads exist.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -13,18 +12,23 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use braid_format::label::MemberState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{Bytes, Incarnation, NodeId};
 use braid_fs::lock::{HintsBy, Me, Timing};
 use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
-use braid_pool::device::MountTable;
+use braid_pool::device::{MountTable, answers, bounded};
 
 use super::mount_options;
 use crate::control::Control;
 use crate::pools::sources;
-use crate::process::{ending::Ending, guard::Guard, left_behind, mounts};
+use crate::process::limits::{self, Need};
+use crate::process::{
+    asker, background, ending::Ending, guard::Guard, holds::Holds, left_behind, log, mounts,
+    service,
+};
 use crate::terminal::size;
 
 /// Mount a pool's file system as one more node.
@@ -72,6 +76,10 @@ struct Plan {
     log: Option<PathBuf>,
     /// Members that are missing are lost, says the user.
     degraded: bool,
+    /// How long a device may take to answer before the mount goes on without it.
+    device_timeout: Duration,
+    /// Disks and files that do not answer for so long are given up.
+    give_up: Option<Duration>,
 }
 
 /// Runs it.
@@ -86,11 +94,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(life) = &args.free_slot {
         return free_slot(parse(devices, dir, &args.options)?.0, life);
     }
+    clear_dead(&dir)?;
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
     }
+    let (plan, unknown) = parse(devices, dir.clone(), &args.options)?;
     refuse_mounted(&dir)?;
-    let (plan, unknown) = parse(devices, dir, &args.options)?;
     if let (Some(option), false) = (unknown.first(), args.sloppy) {
         bail!("unknown mount option '{option}'; see `braid mount --help`");
     }
@@ -100,7 +109,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.foreground { serve(plan, args) } else { start_daemon(args, &unknown) }
 }
 
-/// A second node on top of the first, in the same directory, is nobody's wish.
+/// Takes away a mount whose process has died: nothing else answers there until somebody does. What the kernel
+/// has cached it answers all the same, so it is asked for what it never caches; not where a process is known to
+/// live, which may be stopped.
+fn clear_dead(dir: &Path) -> Result<()> {
+    let table = MountTable::own().unwrap_or_default();
+    if !table.iter().any(|m| m.dir == dir && m.kind == "fuse.braid")
+        || mounts::mounts().iter().any(|m| m.mount_point == dir)
+        || rustix::fs::statfs(dir).err() != Some(rustix::io::Errno::NOTCONN)
+    {
+        return Ok(());
+    }
+    eprintln!("braid: {}: the process of the mount there has died: unmounting it", dir.display());
+    braid_fuse::unmount(dir, true)
+        .with_context(|| format!("{}: a dead mount cannot be cleared", dir.display()))
+}
+
+/// Nobody wants a second node on top of the first, in the same directory.
 fn refuse_mounted(dir: &Path) -> Result<()> {
     let table = MountTable::own().unwrap_or_default();
     if table.iter().any(|m| m.dir == dir && m.kind == "fuse.braid") {
@@ -120,6 +145,8 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
         fuse: FuseOptions::new(dir),
         log: None,
         degraded: false,
+        device_timeout: DEVICE_TIMEOUT,
+        give_up: None,
     };
     // First, wherever it stands: it sets what the others may set apart.
     if let Some(total) = each(options).filter_map(|o| o.strip_prefix("memory=")).last() {
@@ -148,6 +175,12 @@ const LOCKS_MIN: u64 = 1000;
 /// Longest time between commits, seconds.
 const COMMIT_MAX: u64 = 300;
 
+/// How long a device may take to answer: a boot may begin while disks begin to turn, one after another.
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The same of a member that the node has got no answer from for a while.
+const MEMBER_TIME: Duration = Duration::from_secs(5);
+
 /// Takes one option in; false if nobody knows it.
 fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Result<bool> {
     if value.is_none() && apply_switch(plan, key)? {
@@ -171,18 +204,25 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
             plan.fs.locks_max = usize::try_from(number(LOCKS_MIN, most.max(LOCKS_MIN))?)?;
         }
         "commit" => plan.fs.commit_interval = Duration::from_secs(number(1, COMMIT_MAX)?),
-        "io_timeout" => plan.fs.timing = io_timeout(need()?)?,
+        "io_timeout" => {
+            plan.fs.timing = io_timeout(need()?)?;
+            plan.give_up = Some(plan.fs.timing.io_timeout());
+        }
         "fence_command" => plan.fs.fence.command = Some(fence_command(need()?)?),
         "hints" => plan.fs.hints = Some(hints(need()?)?),
         "log" => plan.log = Some(PathBuf::from(need()?)),
+        "device_timeout" => {
+            let time = asker::seconds(need()?);
+            plan.device_timeout = time.with_context(|| format!("option {option}"))?;
+        }
         "devices" => plan.devices = sources::split(need()?),
         _ => return Ok(plan.fuse.apply(option)?),
     }
     Ok(true)
 }
 
-/// Takes in an option that has no value; false if it is none of these. With a value it is nobody's:
-/// `degraded=no` must not mean `degraded`.
+/// Takes in an option that has no value; false if it is none of these. With a value it is not
+/// known: `degraded=no` must not mean `degraded`.
 fn apply_switch(plan: &mut Plan, key: &str) -> Result<bool> {
     match key {
         "ro" | "rw" => {
@@ -194,7 +234,10 @@ fn apply_switch(plan: &mut Plan, key: &str) -> Result<bool> {
                 "option strictatime: access times change when a program sets them, not by reading"
             )
         }
-        "remount" => bail!("a mounted pool cannot be remounted: unmount it and mount it again"),
+        "remount" => bail!(
+            "a mounted pool cannot be remounted: unmount it and mount it again, with `-o ro` if programs are to \
+             read only"
+        ),
         "discard" => plan.fs.discard = true,
         "nodiscard" => plan.fs.discard = false,
         "degraded" => plan.degraded = true,
@@ -272,9 +315,15 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     };
     let log = plan.log.as_ref().map(append).transpose()?;
     // Locks and the heartbeat are on the devices: a node that changes no file writes all the same.
-    // Devices that grow, or come back, are opened anew by their names, from another directory.
-    let paths = sources::resolve(&plan.devices)?;
+    // Devices that grow, or come back, are opened again by their names, from another directory.
+    answers::wait_for(plan.device_timeout);
+    if let Some(time) = plan.give_up {
+        bounded::give_up_silent(time);
+    }
+    let paths = sources::members(&plan.devices)?;
     let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
+    let (memory, workers) = (plan.fs.memory.get(), plan.fuse.workers_max);
+    limits::suffice(Need { memory, workers, devices: &paths })?;
     let (devices, protected) = if plan.fs.read_only {
         sources::open_as_can_be(&paths)?
     } else {
@@ -282,6 +331,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     };
     let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
     let pool = assemble(devices)?;
+    answers::wait_for(MEMBER_TIME);
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fenced());
     let ending = Ending::watch(&plan_dir, args.ready)?;
@@ -295,23 +345,30 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
             return Err(e.into());
         }
     };
+    let holds = Holds::of(&fs);
     let guard = Guard::start(&plan_dir);
     let neighbours = fs.clone();
     let neighbours = left_behind::Watch::start(move || neighbours.has_silent_neighbour());
     let control = Control::serve(&fs);
     let note = mounts::Note::write(&plan_dir, &name, &plan.devices);
     if args.ready {
-        detach(log)?;
+        background::detach(log)?;
     } else if let Some(log) = log {
         rustix::stdio::dup2_stderr(log).ok();
+        log::goes_to_file();
     }
     ending.serves();
+    say_mounted(&fs, &plan_dir, args);
     let served = session.serve(fs.clone());
     ending.over();
+    if !args.ready {
+        service::leaving();
+    }
     drop(control);
     drop(neighbours);
     let (life, left) = (fs.life(), fs.unmount());
     drop(note);
+    drop(holds);
     drop(guard);
     drop(fs);
     if left.is_err() && !protected {
@@ -319,7 +376,23 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     }
     served?;
     left?;
+    tracing::info!(pool = name, dir = %plan_dir.display(), "unmounted");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells the log, and systemd where it waits for that, that the mount serves.
+fn say_mounted(fs: &Fs, dir: &Path, args: &Args) {
+    let pool = fs.pool().info().name.clone();
+    let members = fs.pool().label().members;
+    let failed = members.iter().filter(|m| m.state == MemberState::Failed).count();
+    let (node, place) = (fs.life().slot, dir.display());
+    tracing::info!(pool, dir = %place, %node, members = members.len(), "mounted");
+    if failed > 0 {
+        tracing::warn!(pool, failed, "mounted without members that have failed: `braid replace`");
+    }
+    if !args.ready {
+        service::ready(&pool, dir);
+    }
 }
 
 /// Has the slot of this node freed, which has withdrawn: whatever made it do so may be over. By a process of
@@ -369,35 +442,20 @@ fn free_slot(plan: Plan, life: &str) -> Result<ExitCode> {
     let life = Me { slot: NodeId(slot.parse()?), incarnation: Incarnation(incarnation.parse()?) };
     let devices = sources::open_devices(&sources::resolve(&plan.devices)?, false)?;
     if braid_fs::give_slot_back(Pool::assemble(devices)?, life, plan.fs)? {
-        tracing::warn!("what it had in its journal is in place, and its slot is free again");
+        tracing::info!("what it had in its journal is in place, and its slot is free again");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Says that the mount serves, and lets go of the terminal: own session, messages to the log file.
-fn detach(log: Option<File>) -> Result<()> {
-    rustix::process::setsid().ok();
-    rustix::process::chdir("/")?;
-    let null = File::options().read(true).write(true).open("/dev/null")?;
-    // What a node says when it leaves must not be lost: the kernel's log takes it (root's only).
-    let messages = log.map_or_else(|| File::options().write(true).open(KERNEL_LOG), Ok);
-    // After this word nothing may fail: nobody would hear of it.
-    println!("ready");
-    std::io::stdout().flush()?;
-    rustix::stdio::dup2_stdout(&null).ok();
-    rustix::stdio::dup2_stderr(messages.unwrap_or(null)).ok();
-    Ok(())
 }
 
 /// Of the C library's allocator.
 const ARENAS_MAX: &str = "MALLOC_ARENA_MAX";
 
-/// One line written is one message.
-const KERNEL_LOG: &str = "/dev/kmsg";
-
 /// This program once more, as `braid mount` with the options but for these; without the words.
 fn started_again(args: &Args, leave_out: &[String]) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let own = std::env::current_exe()?;
+    // Once a package has put another program in its place, the kernel alone has it.
+    let own = if own.exists() { own } else { PathBuf::from("/proc/self/exe") };
+    let mut command = Command::new(own);
     // Whatever the file is called: this is no helper's call.
     command.arg0("braid").arg("mount");
     for option in each(&args.options).filter(|o| !leave_out.iter().any(|l| l == o)) {
@@ -421,44 +479,8 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     // What a command line says everybody can read, as long as the node runs.
     let (words, secrets) = braid_pool::device::without_secrets(&args.words);
     command.envs(secrets).arg("--").args(words);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("cannot start the file system process")?;
-    let told = child.stderr.take().map(|err| std::thread::spawn(move || pass_on(err)));
-    let mut line = String::new();
-    if let Some(out) = child.stdout.take() {
-        BufReader::new(out).read_line(&mut line)?;
-    }
-    if line.trim() == "ready" {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let why = told.and_then(|told| told.join().ok()).unwrap_or_default();
-    child.wait()?;
-    bail!("{}", why.trim().trim_start_matches("braid: "))
-}
-
-/// Shows at once what a node says before it serves: it may wait, and says for what. Returns what is no
-/// message of that kind: why it failed.
-fn pass_on(err: std::process::ChildStderr) -> String {
-    let mut why = String::new();
-    for line in BufReader::new(err).lines().map_while(Result::ok) {
-        if let Some(text) = message(&line).filter(|_| !line.starts_with("braid: ")) {
-            eprintln!("braid: {text}");
-        } else {
-            why.push_str(&line);
-            why.push('\n');
-        }
-    }
-    why
-}
-
-/// What a line of a log says, without its time and its module.
-fn message(line: &str) -> Option<&str> {
-    let level = [" WARN ", " INFO ", "ERROR "].into_iter().find_map(|l| line.split_once(l));
-    level.map(|(_, rest)| rest.split_once(": ").map_or(rest, |(_, text)| text))
+    background::start(command)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether an option is one of `braid mount`.
@@ -514,13 +536,6 @@ mod tests {
             let key = option.split('=').next().unwrap();
             assert!(said.contains(key), "{option}: {said}");
         }
-    }
-
-    #[test]
-    fn what_a_node_says_is_shown_without_its_time_and_module() {
-        let line = "2026-11-25T04:50:51.7Z  WARN braid_lock::node::claim: slot 1: taken by=2";
-        assert_eq!(message(line), Some("slot 1: taken by=2"));
-        assert_eq!(message("braid: no such device"), None);
     }
 
     #[test]

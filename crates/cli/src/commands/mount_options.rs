@@ -1,9 +1,10 @@
-//! The `-o` options of `braid mount`, as `braid mount --help` shows them: a table by purpose.
+//! The `-o` options of `braid mount`, by purpose: `braid mount --help` and the manual page show them.
 //!
 //! The parsers are `mount.rs` and `FuseOptions::apply`; the tests here compare them with the table.
 
 use std::fmt::Write as _;
 
+use clap_mangen::roff::{Roff, bold, roman};
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 
 /// An option: how it is written, its unit or form, its default, its meaning.
@@ -22,6 +23,13 @@ const GROUPS: [(&str, &[Entry]); 8] = [
                 "off",
                 "Mount without missing members, if the others hold everything. The missing members \
                  count as failed from then on.",
+            ),
+            (
+                "device_timeout=",
+                "seconds, 0.1 to 3600",
+                "30",
+                "How long a device may take to answer before the mount goes on without it and names \
+                 it.",
             ),
             ("slot=", "0 to 1023", "a free slot", "The node slot to take."),
             ("suid nosuid", "", "suid", "Set-user-ID and set-group-ID bits count, or not."),
@@ -115,7 +123,10 @@ const GROUPS: [(&str, &[Entry]); 8] = [
                 "seconds",
                 "10",
                 "A node that shows no life for 5/4 of it is fenced. A node that cannot show its own \
-                 life stops after it.",
+                 life stops after it. If the option is given, a disk or file that does not answer \
+                 for so long (10 s at least; twice as long without mirrors and parity) is given up: \
+                 the pool goes on without that member, or the node withdraws. If not, the node waits \
+                 for it. Units of iSCSI targets are given up in either case.",
             ),
             (
                 "fence_command=",
@@ -167,7 +178,7 @@ const GROUPS: [(&str, &[Entry]); 8] = [
     ),
 ];
 
-/// Columns of text where there is no terminal that has its own, and at most.
+/// Columns of text without a terminal, and the most with one.
 const WIDTH: u16 = 98;
 /// Columns of option, unit and default; the meaning has the rest.
 const COLUMNS: [u16; 3] = [22, 20, 16];
@@ -191,6 +202,27 @@ pub fn help() -> String {
         }
     }
     text
+}
+
+/// The part of the manual page that tells of them.
+pub fn write_page(page: &mut Roff) {
+    page.control("SH", ["MOUNT OPTIONS"]);
+    page.text([
+        roman("Comma separated, after "),
+        bold("-o"),
+        roman(". Sizes are given as 512K, 8M, 1G."),
+    ]);
+    for (purpose, entries) in GROUPS {
+        page.control("SS", [purpose]);
+        for (words, unit, default, meaning) in entries {
+            page.control("TP", []);
+            page.text([bold(words.replace(' ', ", "))]);
+            let unit = if unit.is_empty() { String::new() } else { format!(" Unit: {unit}.") };
+            let default =
+                if default.is_empty() { String::new() } else { format!(" Default: {default}.") };
+            page.text([roman(format!("{meaning}{unit}{default}"))]);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,11 +7,13 @@ use serde_json::{Value, json};
 
 use crate::control::{self, Order, nodes};
 use crate::pools::sources;
+use crate::process::asker::Patience;
 use crate::terminal::ui;
 
-/// Show the nodes of a pool: who lives, who is silent, how each would be fenced, and how long that takes.
+/// Show the nodes of a pool: which are alive, which are silent, how each would be fenced, and how
+/// long that takes.
 ///
-/// Asks a node of this host that has the pool mounted; where there is none, or with devices, only what the
+/// Asks a node of this host that has the pool mounted; where none answers, or with devices, only what the
 /// slots on the devices say is shown.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -21,18 +23,25 @@ pub struct Args {
     /// Machine-readable
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    patience: Patience,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mount = match args.sources.as_slice() {
-        [one] => control::look(one)?,
-        _ => None,
+    args.patience.begin();
+    let mounts = match args.sources.as_slice() {
+        [one] => control::named(one),
+        _ => Vec::new(),
     };
-    let nodes = if let Some(mount) = mount {
-        control::value(&mount, &Order::Nodes)?
+    let answering = control::answering(&mounts, control::LOOK_TIME);
+    let said = answering.and_then(|(mount, _)| control::values(&[mount], &Order::Nodes).pop());
+    let nodes = if let Some((_, nodes)) = said {
+        nodes
     } else {
-        let cluster = braid_fs::inspect(sources::open_degraded(&args.sources, true)?)?;
+        // A node that is stopped says nothing, and its devices do.
+        let sources = mounts.first().map_or(&args.sources, |mount| &mount.sources);
+        let cluster = braid_fs::inspect(sources::open_degraded(sources, true)?)?;
         json!({"nodes": cluster.nodes.iter().map(nodes::as_json).collect::<Vec<_>>()})
     };
     if args.json {

@@ -4,20 +4,20 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use crate::commands::evacuate;
+use crate::commands::member_moves::{follow, leave, succeed};
 use crate::control::{
-    self, Named, Order, View,
+    self, MemberId, Order, View,
     session::{Missing, Session},
 };
-use crate::terminal::ui;
 
-/// Take a member out of a pool, which becomes smaller if something stands on it.
+/// Take a member out of a pool. If the member holds data, the pool becomes smaller.
 ///
-/// What came with `braid add` or `braid grow` can leave again while the pool is in use: file data on it moves to the
-/// rest of the pool, which must have room for it (half of the time is left to others); then all that came together
-/// leaves the pool, and this member is taken out. The other members that came with it are spares then. Metadata does
-/// not move: if there is some, the command says of which files, and changes nothing. It goes on if this command is
-/// interrupted; `--cancel` ends it, and all of the pool is in use again.
+/// What came with `braid add` or `braid grow` can leave again while the pool is in use: file data
+/// on it moves to the rest of the pool, which must have room for it (half of the time is left to
+/// others); then all that came together leaves the pool, and this member is taken out. The other
+/// members that came with it are spares then. Metadata does not move: if there is some, the command
+/// names its files, and changes nothing. It goes on if this command is interrupted; `--cancel` ends
+/// it, and all of the pool is in use again.
 ///
 /// What the pool was made with never leaves; another member takes the place of one that holds some of it: one on which
 /// nothing stands, or one that came with a part that can leave. It must be as large.
@@ -58,7 +58,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let (path, used) = seen.map_or_else(Default::default, |m| (m.path.clone(), m.used));
     if used > 0 || args.dry_run {
         if before.moving.is_some_and(|m| m.0 == member.place) && !args.dry_run {
-            evacuate::follow(session, &member, true)?;
+            follow(session, &member, true)?;
             return Ok(ExitCode::SUCCESS);
         }
         not_twice(&before, &member)?;
@@ -68,7 +68,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(successor) = view.successor {
-            evacuate::succeed(session, &member, successor, true)?;
+            succeed(session, &member, successor, true)?;
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -78,37 +78,17 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whoever took another's place got its number: who removes that number again means the one that left.
-fn not_twice(view: &View, member: &Named) -> Result<()> {
+/// A member that took another's place got its number. So a user who removes that number again means
+/// the member that left.
+fn not_twice(view: &View, member: &MemberId) -> Result<()> {
     let left = view.members.iter().find(|m| m.state == "leaving" && m.used == 0);
     let Some(left) = left.filter(|m| m.index != member.place) else { return Ok(()) };
     let now = view.members.iter().find(|m| m.index == member.place);
     bail!(
-        "member {} ({}) has given its place to another and holds nothing any more: take it out first (`braid remove POOL {}`); member {member} is {} now; nothing was changed",
+        "member {} ({}) has given its place to another one and holds nothing any more: remove it first (`braid remove POOL {}`); member {member} is {} now; nothing was changed",
         left.index,
         left.path,
         left.index,
         now.map_or("", |m| &m.path),
     )
-}
-
-/// Lets the rest of the pool have what stands on a member, and shows how far it is.
-///
-/// # Errors
-/// It cannot be, or was ended.
-pub fn leave(session: &Session, member: &Named, dry_run: bool) -> Result<View> {
-    let order = Order::Leave { member: member.clone(), dry_run };
-    let who = || format!("member {member} cannot leave");
-    if dry_run {
-        return session.order(&order).with_context(who);
-    }
-    let bar = ui::bar("moving");
-    let mut advance = ui::progress(&bar);
-    let done = session.long_order(&order, &Order::LeaveEnd, || {
-        if let Some((done, total)) = session.view().ok().and_then(|v| v.leaving) {
-            advance(done, total);
-        }
-    });
-    bar.finish_and_clear();
-    done.with_context(who)
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use braid_pool::labels::Found;
 
-use crate::commands::evacuate;
+use crate::commands::member_moves::follow;
 use crate::control::{
     self, Order, Target, resync,
     session::{Missing, Session},
@@ -15,12 +15,12 @@ use crate::pools::sources;
 
 /// Put another device in the place of a member of a pool, and fill it.
 ///
-/// Where there are mirrors or parity the member is taken out of use first, if it is not yet, and the new
-/// device is filled from the others (`braid evacuate` fills it from the old one, and the pool is as safe as
-/// before meanwhile). Where there are none, everything is moved off the old device, which must still be readable;
-/// then it is taken out of the pool. Everything that was on the new device is lost. The pool stays in use;
-/// where nobody has it mounted this command joins it until the new device is filled (Ctrl-C leaves it; the next node
-/// begins again).
+/// With mirrors or parity, the member is first taken out of use, and the new device is filled from
+/// the others. (`braid evacuate` fills it from the old one instead, and the pool stays as safe as
+/// before meanwhile.) Without them, everything is moved off the old device, which must still be
+/// readable; then it is taken out of the pool. Everything that was on the new device is lost. The
+/// pool stays in use. If nobody has it mounted, this command joins it until the new device is
+/// filled (Ctrl-C leaves it; the next node begins again).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
@@ -32,11 +32,11 @@ pub struct Args {
     /// Use the device although it carries a file system or belonged to a pool
     #[arg(long)]
     force: bool,
-    /// Do not wait until it is filled (where the pool is mounted)
+    /// Do not wait until it is filled (if the pool is mounted)
     #[arg(long)]
     background: bool,
-    /// Where the pool is not mounted: do without members that are missing, if the others hold everything. They
-    /// count as failed from then on
+    /// If the pool is not mounted: do without members that are missing, if the others hold
+    /// everything. They count as failed from then on
     #[arg(long)]
     degraded: bool,
 }
@@ -84,7 +84,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if moved {
-        evacuate::follow(session, &member, true)?;
+        follow(session, &member, true)?;
         return Ok(ExitCode::SUCCESS);
     }
     resync::wait(session, member.place)?;

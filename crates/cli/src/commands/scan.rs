@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use braid_pool::labels::Found;
-use braid_pool::{FoundPool, MemberCondition, discover};
+use braid_pool::{FoundPool, MemberCondition};
 use serde_json::json;
 
 use crate::pools::sources;
+use crate::process::asker::Patience;
 use crate::terminal::ui;
 
 /// List the pools on this host's devices, found by their labels.
@@ -21,11 +22,14 @@ pub struct Args {
     /// Machine-readable
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    patience: Patience,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let pools = discover((!args.paths.is_empty()).then_some(args.paths.as_slice()));
+    args.patience.begin();
+    let pools = sources::discover((!args.paths.is_empty()).then_some(args.paths.as_slice()));
     if args.json {
         ui::print_json(&pools.iter().map(as_json).collect::<Vec<_>>())?;
         return Ok(ExitCode::SUCCESS);
@@ -76,7 +80,7 @@ fn why_not(path: &Path) -> String {
         Err(e) => format!("{e}"),
         Ok(mut devices) => match devices.pop().map(Found::read) {
             Some(found) if found.newest().is_none() => found.refusal().to_string(),
-            _ => format!("{}: its pool was not seen", path.display()),
+            _ => format!("{}: its pool was not found", path.display()),
         },
     }
 }

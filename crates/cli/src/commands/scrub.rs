@@ -13,23 +13,23 @@ use crate::terminal::{size, ui};
 
 /// Read every copy and all parity of a pool, and heal what rotted.
 ///
-/// The pool stays in use meanwhile; where nobody has it mounted this command joins it until all is read (Ctrl-C ends
-/// that). What cannot be read is written anew from the other members. Where
-/// copies disagree, what is right is known for metadata (by its checksum), for three copies or more
-/// (by majority) and for two parities; the rest is reported and left alone. The exit status is 1 if
-/// any was.
+/// The pool stays in use meanwhile. If nobody has it mounted, this command joins it until all is
+/// read (Ctrl-C ends that). What cannot be read is rewritten from the other members. Where copies
+/// disagree, what is right is known for metadata (by its checksum), for three copies or more (by
+/// majority) and for two parities; the rest is reported and left alone. The exit status is 1 if any
+/// was.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
     pool: String,
-    /// Do not wait for its end (where the pool is mounted)
+    /// Do not wait for its end (if the pool is mounted)
     #[arg(long)]
     background: bool,
     /// End the scrub that is under way
     #[arg(long, conflicts_with = "background")]
     stop: bool,
-    /// Where the pool is not mounted: do without members that are missing, if the others hold everything. They
-    /// count as failed from then on
+    /// If the pool is not mounted: do without members that are missing, if the others hold
+    /// everything. They count as failed from then on
     #[arg(long)]
     degraded: bool,
 }
@@ -62,7 +62,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         if let Some((done, total)) = view.scrubbing {
             advance(done, total);
         }
-        // One that was ended before it began is not counted.
+        // A scrub that was ended before it began is not counted.
         let begins = interrupted && view.scrubbing.is_none();
         if view.scrubs == before.scrubs && !begins {
             continue;
@@ -94,7 +94,7 @@ fn report(found: &ScrubView) -> ExitCode {
         "{} read, {} healed{}",
         size::show(found.checked),
         size::show(found.healed),
-        if found.finished { "" } else { "; ended before all was read" }
+        if found.finished { "" } else { "; ended before everything was read" }
     );
     if found.undecided == 0 {
         return ExitCode::SUCCESS;

@@ -13,8 +13,9 @@ use crate::pools::sources;
 
 /// Give a pool devices that step in, by themselves, for members that fail.
 ///
-/// Everything that was on them is lost. Where nobody has the pool mounted this command joins it, and stays
-/// until a spare that is needed at once is filled (Ctrl-C leaves it; the next node begins again).
+/// Everything that was on them is lost. If nobody has the pool mounted, this command joins it, and
+/// stays until a spare that is needed at once is filled (Ctrl-C leaves it; the next node begins
+/// again).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
@@ -28,8 +29,8 @@ pub struct Args {
     /// Use the devices although they carry a file system or belonged to a pool
     #[arg(long)]
     force: bool,
-    /// Where the pool is not mounted: do without members that are missing, if the others hold everything. They
-    /// count as failed from then on
+    /// If the pool is not mounted: do without members that are missing, if the others hold
+    /// everything. They count as failed from then on
     #[arg(long)]
     degraded: bool,
 }

@@ -14,8 +14,9 @@ use braid_pool::{MemberInfo, PoolInfo, device};
 use serde_json::json;
 
 use crate::commands::status_io;
-use crate::control::{self, MemberView, Order, View, nodes::state};
+use crate::control::{self, MemberView, View, nodes::state};
 use crate::pools::{sources, topology};
+use crate::process::asker::Patience;
 use crate::process::mounts::{self, Mount};
 use crate::terminal::{size, ui};
 
@@ -29,16 +30,18 @@ pub struct Args {
     /// Show the pool's topology: how its members are put together
     #[arg(long)]
     topology: bool,
-    /// Show what nodes mounted on this host (of a pool, on a directory, or all) have asked of each
-    /// member: counts, bytes and sizes of requests as they were issued
+    /// Show what the nodes mounted on this host (of a pool, on a directory, or all) have issued to
+    /// each member: counts, bytes and sizes of requests
     #[arg(long, conflicts_with = "topology")]
     io: bool,
     /// Machine-readable
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    patience: Patience,
 }
 
-/// What mends a dead node's private metadata.
+/// What repairs a dead node's private metadata.
 const ADVICE: &str = "run `braid check --repair` after unmounting all nodes";
 
 /// What there is to say of a pool.
@@ -46,7 +49,8 @@ struct Seen {
     info: Arc<PoolInfo>,
     label: Label,
     cluster: ClusterView,
-    /// What a node on this host says of it, where one was meant: newer than what stands on the members.
+    /// What a node on this host says, if the user named one. It is newer than what is on the
+    /// members.
     node: Option<View>,
 }
 
@@ -56,12 +60,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         status_io::show(&args.sources, args.json)?;
         return Ok(ExitCode::SUCCESS);
     }
+    args.patience.begin();
     let mounts = mounts::mounts();
     let (sources, node) = meant(args, &mounts)?;
     let seen = if sources.is_empty() {
         None
     } else {
-        let pool = sources::open_degraded(&sources, true)?;
+        // Without a member that answers nothing it may be too little.
+        let pool = sources::open_degraded(&sources, true)
+            .inspect_err(|_| node.iter().filter(|_| !args.json).for_each(show_silent))?;
         let (info, label) = (pool.info().clone(), pool.label());
         if args.topology && !args.json {
             topology::print(&label, &paths(&info));
@@ -98,36 +105,42 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to open: a directory stands for what is mounted there, and nothing, where a topology is asked
-/// for, for the one pool that is mounted. With what its node says of it.
+/// What to open. A directory means what is mounted there. No name, with `--topology`, means the one
+/// pool that is mounted. With what its node says of it.
 fn meant(args: &Args, mounts: &[Mount]) -> Result<(Vec<String>, Option<View>)> {
     match (args.sources.as_slice(), mounts) {
         ([], [first, rest @ ..]) if args.topology => {
             if let Some(other) = rest.iter().find(|m| m.pool != first.pool) {
                 bail!("pools {} and {} are mounted on this host: name one", first.pool, other.pool);
             }
-            Ok(devices_of(first))
+            Ok(devices_of(mounts).unwrap_or_default())
         }
         ([one], _) => {
-            let called = |m: &&Mount| m.pool == *one && !Path::new(one).exists();
-            let at = mounts.iter().find(|m| status_io::is_on(m, one));
-            let at = at.or_else(|| mounts.iter().find(called));
-            Ok(at.map_or_else(|| (args.sources.clone(), None), devices_of))
+            let nodes = |meant: &dyn Fn(&&Mount) -> bool| -> Vec<Mount> {
+                mounts.iter().filter(meant).cloned().collect()
+            };
+            let mut meant = nodes(&|m| status_io::is_on(m, one));
+            if meant.is_empty() && !Path::new(one).exists() {
+                meant = nodes(&|m| m.pool == *one);
+            }
+            Ok(devices_of(&meant).unwrap_or_else(|| (args.sources.clone(), None)))
         }
         _ => Ok((args.sources.clone(), None)),
     }
 }
 
-/// The pool's devices as its node has them now: members come and go. One that is silent: as it was
-/// mounted.
-fn devices_of(mount: &Mount) -> (Vec<String>, Option<View>) {
-    let Ok(view) = control::order_within(mount, &Order::Members, control::LOOK_TIME) else {
-        return (mount.sources.clone(), None);
+/// The devices of a pool as one of these nodes that has it has them now: members come and go. If none
+/// answers: as it was mounted.
+fn devices_of(mounts: &[Mount]) -> Option<(Vec<String>, Option<View>)> {
+    let Some((_, view)) = control::answering(mounts, control::LOOK_TIME) else {
+        return mounts.first().map(|mount| (mount.sources.clone(), None));
     };
-    // One that failed may answer nothing, and has nothing to say.
+    // A failed member may not answer, and its labels do not count.
     let failed = topology::state_name(MemberState::Failed);
-    let paths = view.members.iter().filter(|m| m.state != failed).map(|m| m.path.clone());
-    (paths.filter(|path| device::exists(path.as_ref())).collect(), Some(view))
+    let silent = |m: &MemberView| view.silent.iter().any(|(member, ..)| *member == m.index);
+    let answers = view.members.iter().filter(|m| m.state != failed && !silent(m));
+    let paths = answers.map(|m| m.path.clone());
+    Some((paths.filter(|path| device::exists(path.as_ref())).collect(), Some(view)))
 }
 
 fn paths(info: &PoolInfo) -> Vec<String> {
@@ -212,7 +225,7 @@ fn show_members(seen: &Seen) {
                 "member {i} ({path}) has failed: `braid replace {pool} {i} DEVICE` puts another device in its place"
             ),
             Some(MemberState::Failed) => println!(
-                "member {i} ({path}) has failed, and nothing stands on it: `braid remove {pool} {i}` ends with it"
+                "member {i} ({path}) has failed and holds no data: remove it with `braid remove {pool} {i}`"
             ),
             _ => {}
         }
@@ -254,16 +267,25 @@ fn show_nodes(cluster: &ClusterView) {
     }
 }
 
+fn show_silent(view: &View) {
+    for (member, time, given_up) in &view.silent {
+        let so = if *given_up { "nothing is asked of it any more" } else { "what needs it waits" };
+        let path = view.members.iter().find(|m| m.index == *member).map_or("", |m| &m.path);
+        println!("member {member} ({path}) has not answered for {time} s: {so}");
+    }
+}
+
 fn show_damaged(view: &View, pool: &str) {
+    show_silent(view);
     for (member, places) in &view.suspects {
         println!(
-            "member {member} has returned garbage for {places} blocks of metadata that others have sound: it is suspected, file data on it may be garbage too; `braid fail {pool} {member}` takes it out"
+            "member {member} has returned garbage for {places} blocks of metadata that are sound on others: it is suspected, and file data on it may be garbage, too; `braid fail {pool} {member}` takes it out"
         );
     }
     if view.damaged.is_empty() {
         return;
     }
-    println!("damaged metadata was met; what needs it gives EIO; {ADVICE}:");
+    println!("damaged metadata was found; what needs it gives EIO; {ADVICE}:");
     view.damaged.iter().for_each(|line| println!("  {line}"));
 }
 
@@ -279,6 +301,11 @@ fn damaged(slot: NodeId, damage: SlotDamage) -> String {
         damage.part.name(),
         damage.block
     )
+}
+
+fn silent_as_json(view: &View) -> Vec<serde_json::Value> {
+    let silent = view.silent.iter();
+    silent.map(|(m, s, g)| json!({"member": m, "seconds": s, "given_up": g})).collect()
 }
 
 fn as_json(seen: &Seen) -> serde_json::Value {
@@ -310,6 +337,7 @@ fn as_json(seen: &Seen) -> serde_json::Value {
             })),
         })).collect::<Vec<_>>(),
         "waits": seen.node.as_ref().map_or(&[][..], |n| &n.waits),
+        "silent": seen.node.as_ref().map_or_else(Vec::new, silent_as_json),
         "damaged": seen.node.as_ref().map_or(&[][..], |node| &node.damaged),
         "topology": topology::as_json(label, &paths(info)),
     })

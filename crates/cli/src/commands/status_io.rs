@@ -11,15 +11,14 @@ use crate::terminal::{size, ui};
 /// Asks the mounted nodes that `sources` names: a pool, or a directory; all when it names none.
 ///
 /// # Errors
-/// No such mount; a node that does not answer.
+/// No such mount. A node that does not answer is named on standard error.
 pub fn show(sources: &[String], as_json: bool) -> Result<()> {
     let mounts: Vec<Mount> = mounts::mounts().into_iter().filter(|m| named(m, sources)).collect();
     if mounts.is_empty() {
         bail!("nothing of that name is mounted on this host: `braid status` lists what is");
     }
     let mut all = Vec::new();
-    for mount in &mounts {
-        let mut io = control::value(mount, &Order::Io)?;
+    for (mount, mut io) in control::values(&mounts, &Order::Io) {
         io["pid"] = json!(mount.pid);
         io["mount_point"] = json!(mount.mount_point);
         all.push(io);
@@ -99,12 +98,10 @@ fn print_slow_members(io: &Value) {
     }
 }
 
-/// Names the members that this host's mounts of `pool` find slow; a mount that does not answer says
-/// nothing.
+/// Names the members that this host's mounts of `pool` find slow.
 pub fn print_slow(pool: &str, mounts: &[Mount]) {
-    for mount in mounts.iter().filter(|m| m.pool == pool) {
-        if let Ok(io) = control::value(mount, &Order::Io) {
-            print_slow_members(&io);
-        }
+    let mounts: Vec<Mount> = mounts.iter().filter(|m| m.pool == pool).cloned().collect();
+    for (_, io) in control::values(&mounts, &Order::Io) {
+        print_slow_members(&io);
     }
 }

@@ -17,8 +17,9 @@ use crate::terminal::size;
 /// Serve devices as the logical units of an iSCSI target.
 ///
 /// Each device becomes a unit: 0, 1, ... A device is a block device, a file of a fixed size, or
-/// memory:SIZE (memory:SIZE:4096 with sectors of 4096 bytes, memory:SIZE:512e with such physical ones). Anybody who reaches the portal can
-/// log in, unless --chap asks for a secret. Runs until it is ended.
+/// memory:SIZE (memory:SIZE:4096 with sectors of 4096 bytes, memory:SIZE:512e with such physical
+/// ones). Everybody who can reach the portal can log in, unless --chap sets a secret. Runs until it
+/// is ended.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Devices to serve
@@ -30,8 +31,8 @@ pub struct Args {
     /// Where to listen; port 0 takes any, and says which
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3260")]
     listen: String,
-    /// What initiators must prove to know: USER%SECRET, @FILE or $VARIABLE (of the environment) that
-    /// holds this. What stands on the command line can be read by every user for a moment
+    /// What initiators must prove to know: USER%SECRET, @FILE or $VARIABLE (of the environment)
+    /// that holds this. Every user can read the command line for a moment
     #[arg(long, value_name = "USER%SECRET")]
     chap: Option<String>,
     /// What the target proves to initiators that ask
@@ -113,14 +114,14 @@ fn await_former(devices: &[Arc<dyn Device>], name: &str) -> Vec<ByteLockGuard> {
         let own = format!("{n} {name}");
         let byte = 1 << 61 | own.bytes().fold(0xcbf2_9ce4_8422_2325, step) >> 4;
         for look in 1..=PATIENCE {
-            match device.lock_byte(byte) {
+            match device.abilities().locks.lock_byte(byte) {
                 Ok(Some(guard)) => held.push(guard),
                 Ok(None) if look < PATIENCE => {
                     std::thread::sleep(LOOK);
                     continue;
                 }
                 Ok(None) => {
-                    tracing::warn!(device = device.info().name, "an earlier target holds it");
+                    tracing::warn!(device = device.info().name, "an earlier target still uses it");
                 }
                 Err(error) => tracing::warn!(%error, "an earlier target cannot be waited for"),
             }

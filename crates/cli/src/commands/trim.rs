@@ -8,10 +8,11 @@ use crate::control::{Order, session::TaskArgs};
 
 /// Give the space of deleted files back to the devices.
 ///
-/// What is free in the pool is discarded: thin units of a SAN, solid-state disks and sparse files take its space back.
-/// Copies and parity stay right; where one member of a mirror or parity group cannot, that group is left alone. Files
-/// may be in use. What other nodes have set aside for themselves is left. `fstrim DIR` does the same. Where the pool is mounted it goes on if
-/// this command is interrupted; `--stop` ends it.
+/// What is free in the pool is discarded: thin units of a SAN, solid-state disks and sparse files
+/// take its space back. Copies and parity stay right: if one member of a mirror or parity group
+/// cannot make zeros of what it gives back, that group is left alone. Files may be in use. What
+/// other nodes have set aside for themselves is left. `fstrim DIR` does the same. If the pool is
+/// mounted, the trim goes on when this command is interrupted; `--stop` ends it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]

@@ -12,7 +12,8 @@ use braid_pool::device::MountTable;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{Mode, OFlags};
 
-use crate::process::mounts;
+use crate::nfs::{Order, State, list};
+use crate::process::mounts::{self, Mount};
 
 /// Unmount, and wait until this node has written everything and left the pool.
 #[derive(Debug, clap::Args)]
@@ -38,19 +39,40 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let dir = std::path::absolute(&args.dir)?;
     let device = refuse_others(&dir)?;
     let server = mounts::mounts().into_iter().find(|m| m.mount_point == dir);
+    if let (Some(server), false) = (&server, args.lazy) {
+        refuse_exported(server)?;
+    }
     let waiter = server.as_ref().and_then(|m| {
         let pid = rustix::process::Pid::from_raw(i32::try_from(m.pid).ok()?)?;
         rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
     });
     detach(&dir, args)?;
-    if let (Some(pidfd), false) = (waiter, args.lazy) {
-        wait_until_left(&dir, &pidfd, device)?;
+    if let (Some(server), Some(pidfd), false) = (server, waiter, args.lazy) {
+        let kept = || device.and_then(|device| holder(device, server.pid));
+        wait_until_left(&dir, &pidfd, kept)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until the node's process has ended. `device`: the number of the file system's device.
-fn wait_until_left(dir: &Path, pidfd: &OwnedFd, device: Option<(u32, u32)>) -> Result<()> {
+/// A server has what it exports open, and its clients would get errors.
+fn refuse_exported(mount: &Mount) -> Result<()> {
+    let Some(view) = list::of_node(mount.pid).and_then(|noted| noted.order(&Order::Look).ok())
+    else {
+        return Ok(());
+    };
+    if matches!(view.state, State::Failed(_)) {
+        return Ok(());
+    }
+    let (dir, pool) = (mount.mount_point.display(), &mount.pool);
+    bail!(
+        "{dir}: exported by NFS on port {}. `braid export {dir} --stop` ends that for all clients; --lazy unmounts \
+         all the same, and the exports of {pool} end, too",
+        view.server.port
+    )
+}
+
+/// Waits until the node's process has ended. `kept`: what else keeps its file system mounted.
+fn wait_until_left(dir: &Path, pidfd: &OwnedFd, kept: impl Fn() -> Option<Holder>) -> Result<()> {
     let begun = Instant::now();
     while begun.elapsed() < LEAVE_MAX {
         let mut fds = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
@@ -59,7 +81,7 @@ fn wait_until_left(dir: &Path, pidfd: &OwnedFd, device: Option<(u32, u32)>) -> R
             return Ok(());
         }
         // A process that ends while its mount namespace is read may just have held it.
-        if let Some(holder) = device.and_then(holder)
+        if let Some(holder) = kept()
             && rustix::event::poll(&mut fds, Some(&wait))? == 0
         {
             bail!("{}: unmounted here, but the node goes on: {holder}", dir.display());
@@ -93,8 +115,12 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A process that keeps the file system of `device` mounted, in whatever mount namespace.
-fn holder(device: (u32, u32)) -> Option<Holder> {
+/// A process that keeps the file system of `device`, which process `node` serves, mounted in whatever mount
+/// namespace.
+fn holder(device: (u32, u32), node: u32) -> Option<Holder> {
+    // The number of an unmounted file system is free: another pool's mount may have it at once.
+    let notes = mounts::mounts();
+    let of_another = |dir: &Path| notes.iter().any(|m| m.mount_point == dir && m.pid != node);
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
     let mut seen = HashSet::new();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -109,7 +135,8 @@ fn holder(device: (u32, u32)) -> Option<Holder> {
             continue;
         }
         let table = MountTable::at(&proc).unwrap_or_default();
-        if let Some(dir) = table.of_device(device).map(|m| m.dir.clone()) {
+        let mut held = table.iter().filter(|m| m.device == device && m.kind == "fuse.braid");
+        if let Some(dir) = held.find(|m| !(here && of_another(&m.dir))).map(|m| m.dir.clone()) {
             let command = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
             return Some(Holder { pid, command: command.trim().to_owned(), dir, here });
         }
@@ -121,7 +148,7 @@ fn holder(device: (u32, u32)) -> Option<Holder> {
 /// path leads to without asking the file system. Returns the mount's device number, if it is known.
 fn refuse_others(dir: &Path) -> Result<Option<(u32, u32)>> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    // Of a dead mount nothing may be said: unmounting is what it needs.
+    // A dead mount may say nothing, and must still be unmounted.
     let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(None) };
     let about = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let about = std::fs::read_to_string(about).unwrap_or_default();
@@ -144,7 +171,7 @@ fn detach(dir: &Path, args: &Args) -> Result<()> {
         return match umount2(dir, flags) {
             Ok(()) => Ok(()),
             Err(nix::errno::Errno::EBUSY) => bail!(
-                "{}: in use (a program has files open there or stands in it); --lazy detaches anyway",
+                "{}: in use (a program has files open there, or has it as working directory); --lazy detaches anyway",
                 dir.display()
             ),
             Err(nix::errno::Errno::EINVAL) => bail!("{}: nothing is mounted there", dir.display()),

@@ -6,16 +6,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use crate::control::{
-    orders::{Answer, Named, Order},
+    member::MemberId,
+    orders::{Answer, Order},
     views::{MemberView, View},
 };
 use crate::process::mounts::{self, Mount};
 
 /// A node that has not answered a quick order for so long is stopped, or hangs.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
-/// Who only looks waits for so long, then does without what the node knows.
+/// A command that only looks waits for so long, then does without the node's answer.
 pub const LOOK_TIME: Duration = Duration::from_millis(1500);
 
 /// The mount that a user names: by its pool, its directory, or one of its devices.
@@ -25,7 +27,7 @@ pub const LOOK_TIME: Duration = Duration::from_millis(1500);
 pub fn find(name: &str) -> Result<Mount> {
     look(name)?.with_context(|| {
         format!(
-            "{name} is not mounted on this host: that is done by a node that has the pool mounted"
+            "{name} is not mounted on this host: only a node that has the pool mounted can do that"
         )
     })
 }
@@ -35,6 +37,18 @@ pub fn find(name: &str) -> Result<Mount> {
 /// # Errors
 /// There are several.
 pub fn look(name: &str) -> Result<Option<Mount>> {
+    let mut found = named(name);
+    if found.len() < 2 {
+        return Ok(found.pop());
+    }
+    match answering(&found, ANSWER_TIME) {
+        Some((mount, _)) => Ok(Some(mount)),
+        None => bail!("{name} names {} mounts: give the directory of one", found.len()),
+    }
+}
+
+/// The mounts of this host that a user names: by their pool, a directory, or a device.
+pub fn named(name: &str) -> Vec<Mount> {
     let path = std::fs::canonicalize(name).ok();
     let named = |m: &Mount| {
         m.pool == name
@@ -42,29 +56,48 @@ pub fn look(name: &str) -> Result<Option<Mount>> {
                 .as_ref()
                 .is_some_and(|p| *p == m.mount_point || m.sources.iter().any(|s| Path::new(s) == p))
     };
-    let mut found: Vec<Mount> = mounts::mounts().into_iter().filter(named).collect();
-    if found.len() > 1
-        && let Some(keeper) = keeper(&found)
-    {
-        return Ok(Some(keeper));
-    }
-    match (found.pop(), found.len()) {
-        (mount, 0) => Ok(mount),
-        (None, _) => Ok(None),
-        (Some(_), n) => bail!("{name} names {} mounts: give the directory of one", n + 1),
-    }
+    mounts::mounts().into_iter().filter(named).collect()
 }
 
-/// Of several nodes that have one pool mounted, the one that fills members, or else any: a pool is
-/// changed for all of them. `None`: they are of different pools, or one does not say.
-fn keeper(mounts: &[Mount]) -> Option<Mount> {
-    let views: Vec<View> =
-        mounts.iter().map(|m| order(m, &Order::Members).ok()).collect::<Option<_>>()?;
-    let first = views.first()?;
-    if views.iter().any(|v| v.uuid != first.uuid) {
+/// One of the nodes that have a pool mounted and answer within `time`: the one that fills members,
+/// or else any. With its answer. A pool is changed for all of them. `None`: none answers, or they
+/// are of different pools.
+pub fn answering(mounts: &[Mount], time: Duration) -> Option<(Mount, View)> {
+    let answers = mounts.iter().zip(each(mounts, &Order::Members, time));
+    let mut nodes: Vec<(Mount, View)> = answers
+        .filter_map(|(mount, answer)| Some((mount.clone(), view_of(answer.ok()?).ok()?)))
+        .collect();
+    let first = nodes.first()?.1.uuid.clone();
+    if nodes.iter().any(|(_, view)| view.uuid != first) {
         return None;
     }
-    mounts.get(views.iter().position(|v| v.keeper).unwrap_or(0)).cloned()
+    let keeper = nodes.iter().position(|(_, view)| view.keeper).unwrap_or(0);
+    Some(nodes.swap_remove(keeper))
+}
+
+/// Gives all of `mounts` at once an order that is answered at once, with `time` for the answers, which come in
+/// the order of `mounts`: one that is stopped costs no more time than any number of them.
+fn each(mounts: &[Mount], order: &Order, time: Duration) -> Vec<Result<Answer>> {
+    std::thread::scope(|scope| {
+        let asked = mounts.iter().map(|mount| scope.spawn(move || call(mount, order, time)));
+        let asked: Vec<_> = asked.collect();
+        let died = |_| Err(anyhow::anyhow!("a thread died"));
+        asked.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect()
+    })
+}
+
+/// As [`each`], for commands that only look: the answers that come. The others are named on
+/// standard error.
+pub fn values(mounts: &[Mount], order: &Order) -> Vec<(Mount, serde_json::Value)> {
+    let answers = mounts.iter().zip(each(mounts, order, LOOK_TIME));
+    let said = answers.filter_map(|(mount, answer)| match answer.and_then(value_of) {
+        Ok(value) => Some((mount.clone(), value)),
+        Err(why) => {
+            eprintln!("braid: {why:#}");
+            None
+        }
+    });
+    said.collect()
 }
 
 /// Gives an order to a mounted node.
@@ -73,14 +106,6 @@ fn keeper(mounts: &[Mount]) -> Option<Mount> {
 /// The node does not answer, or refuses.
 pub fn order(mount: &Mount, order: &Order) -> Result<View> {
     view_of(call(mount, order, ANSWER_TIME)?)
-}
-
-/// As [`order`], one that is answered at once, with `time` for the answer.
-///
-/// # Errors
-/// As [`order`].
-pub fn order_within(mount: &Mount, order: &Order, time: Duration) -> Result<View> {
-    view_of(call(mount, order, time)?)
 }
 
 fn view_of(answer: Answer) -> Result<View> {
@@ -96,7 +121,11 @@ fn view_of(answer: Answer) -> Result<View> {
 /// # Errors
 /// The node does not answer, or refuses.
 pub fn value(mount: &Mount, order: &Order) -> Result<serde_json::Value> {
-    match call(mount, order, ANSWER_TIME)? {
+    value_of(call(mount, order, ANSWER_TIME)?)
+}
+
+fn value_of(answer: Answer) -> Result<serde_json::Value> {
+    match answer {
         Answer::Value(value) => Ok(value),
         Answer::Refused(why) => bail!("{why}"),
         Answer::Done(_) => bail!("the node gave another answer than was asked for"),
@@ -107,7 +136,7 @@ pub fn value(mount: &Mount, order: &Order) -> Result<serde_json::Value> {
 fn call(mount: &Mount, order: &Order, time: Duration) -> Result<Answer> {
     let silent = || format!("the node that serves {} does not answer", mount.mount_point.display());
     let path = mounts::control_socket(mount.pid)?;
-    let mut stream = UnixStream::connect(&path).with_context(silent)?;
+    let mut stream = connect(&path).with_context(silent)?;
     if order.is_quick() {
         // The kernel takes a call for a process that is stopped, too.
         stream.set_read_timeout(Some(time))?;
@@ -118,11 +147,22 @@ fn call(mount: &Mount, order: &Order, time: Duration) -> Result<Answer> {
     serde_json::from_str(&line).with_context(silent)
 }
 
+/// Calls the node that listens at `path`. A node that is stopped, and was called often since, takes
+/// no more calls: that is an error, not a wait.
+fn connect(path: &Path) -> Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 /// The member that a user names: by its place in the pool, or its device.
 ///
 /// # Errors
 /// There is none.
-pub fn member(view: &View, name: &str) -> Result<Named> {
+pub fn member(view: &View, name: &str) -> Result<MemberId> {
     let path = std::fs::canonicalize(name).ok();
     let is = |m: &&MemberView| {
         name.parse() == Ok(m.index)
@@ -136,5 +176,23 @@ pub fn member(view: &View, name: &str) -> Result<Named> {
             view.members.iter().map(|m| format!("{} ({})", m.index, m.path)).collect();
         format!("no member {name}; the members are {}", all.join(", "))
     })?;
-    Ok(Named { place: found.index, uuid: found.uuid.clone() })
+    Ok(MemberId { place: found.index, uuid: found.uuid.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_takes_no_more_calls_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.unwrap();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&socket, 0).unwrap();
+        let calls: Vec<_> = (0..3).map(|_| connect(&path)).collect();
+        assert!(calls[0].is_ok() && calls[2].is_err(), "{calls:?}");
+    }
 }

@@ -1,11 +1,12 @@
 //! Orders to a mounted node: one line of JSON each way, on a socket beside the mount's note.
 //!
-//! The socket stands in the user's private runtime directory: who may open it may do to the pool
-//! whatever the mount's owner may.
+//! The socket is in the user's private runtime directory: everybody who may open it may do to the
+//! pool what the mount's owner may.
 
 mod client;
 mod leaving;
 pub mod locks;
+mod member;
 pub mod nodes;
 mod orders;
 pub mod requests;
@@ -14,7 +15,8 @@ mod serve;
 pub mod session;
 mod views;
 
-pub use client::{LOOK_TIME, find, look, member, order, order_within, value};
-pub use orders::{Named, Order, Target};
+pub use client::{LOOK_TIME, answering, find, look, member, named, order, value, values};
+pub use member::MemberId;
+pub use orders::{Order, Target};
 pub use serve::{Control, obey};
 pub use views::{MemberView, SHOWN_MAX, ScrubView, View, show};

@@ -1,10 +1,10 @@
 //! What may be asked of a mounted node, and how it answers: one line of JSON each way.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::control::member::MemberId;
 use crate::control::views::View;
 use crate::pools::shape::ShapeArgs;
 
@@ -33,12 +33,12 @@ pub enum Order {
     /// Take a member out.
     Fail {
         /// Which.
-        member: Named,
+        member: MemberId,
     },
     /// Put a device in a member's place and fill it.
     Replace {
         /// The member.
-        member: Named,
+        member: MemberId,
         /// The device's absolute path.
         device: PathBuf,
         /// Whatever is on it.
@@ -51,10 +51,10 @@ pub enum Order {
         /// Whatever is on it.
         force: bool,
     },
-    /// Move what stands on a member to another device.
+    /// Move what is on a member to another device.
     Evacuate {
         /// The member.
-        member: Named,
+        member: MemberId,
         /// The device's absolute path, or an unused member; none: any that fits.
         to: Option<Target>,
         /// Whatever is on it.
@@ -63,7 +63,7 @@ pub enum Order {
     /// End such a move.
     Stay {
         /// The member.
-        member: Named,
+        member: MemberId,
     },
     /// Add devices, and their space.
     Add {
@@ -89,13 +89,13 @@ pub enum Order {
     /// Take a member on which nothing stands out of the pool.
     Remove {
         /// Which.
-        member: Named,
+        member: MemberId,
     },
-    /// Move what stands on a member to the rest of the pool, which becomes smaller; it is answered when
+    /// Move what is on a member to the rest of the pool, which becomes smaller. It is answered when
     /// it is done.
     Leave {
         /// The member.
-        member: Named,
+        member: MemberId,
         /// Only say what would be.
         dry_run: bool,
     },
@@ -130,22 +130,7 @@ pub enum Target {
     /// A new device.
     Device(PathBuf),
     /// A member of the pool on which nothing stands.
-    Member(Named),
-}
-
-/// A member as it was named: places change when members come and go.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
-    /// Its place in the pool.
-    pub place: u16,
-    /// Its identity.
-    pub uuid: String,
-}
-
-impl fmt::Display for Named {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.place.fmt(f)
-    }
+    Member(MemberId),
 }
 
 /// An answer.

@@ -55,7 +55,7 @@ pub fn wait(session: &Session, member: u16) -> Result<()> {
     }
 }
 
-/// Where the node leaves with this command: waits until all that spares can step in for is filled.
+/// If the node leaves with this command: waits until everything is filled that spares can replace.
 /// `before`: when nothing had stepped in yet.
 ///
 /// # Errors

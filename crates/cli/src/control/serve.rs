@@ -15,7 +15,8 @@ use braid_pool::device::{Device, OpenOptions};
 use braid_pool::{Destination, MemberSelector};
 
 use crate::control::leaving::leave;
-use crate::control::orders::{Answer, Named, Order, Target};
+use crate::control::member::MemberId;
+use crate::control::orders::{Answer, Order, Target};
 use crate::control::views::{View, view};
 use crate::control::{locks, nodes, requests};
 use crate::pools::shape::ShapeArgs;
@@ -39,14 +40,13 @@ impl Control {
     pub fn serve(fs: &Fs) -> Self {
         let made = mounts::control_socket(std::process::id()).and_then(|path| {
             std::fs::remove_file(&path).ok();
-            Ok((UnixListener::bind(&path)?, path))
+            let (fs, listener) = (fs.clone(), UnixListener::bind(&path)?);
+            let thread = std::thread::Builder::new().name("control".into());
+            thread.spawn(move || listen(&fs, &listener))?;
+            Ok(path)
         });
         match made {
-            Ok((listener, path)) => {
-                let fs = fs.clone();
-                std::thread::spawn(move || listen(&fs, &listener));
-                Self { path: Some(path) }
-            }
+            Ok(path) => Self { path: Some(path) },
             Err(error) => {
                 tracing::warn!(%error, "no control socket");
                 Self { path: None }
@@ -126,9 +126,9 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         Order::Io | Order::Nodes | Order::Locks { .. } | Order::Fence { .. } => {
             bail!("only a node that has the pool mounted can be asked for that")
         }
-        Order::Fail { member } => fs.fail_member(whom(fs, &member)?)?,
+        Order::Fail { member } => fs.fail_member(selector_of(fs, &member)?)?,
         Order::Replace { member, device, force } => {
-            fs.replace_member(whom(fs, &member)?, open(&device)?, force)?;
+            fs.replace_member(selector_of(fs, &member)?, open(&device)?, force)?;
         }
         Order::Spare { device, force } => drop(fs.add_spare(open(&device)?, force)?),
         Order::Evacuate { member, to, force } => evacuate(fs, &member, to, force)?,
@@ -140,15 +140,15 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         Order::Rebalance { run: false } => fs.stop_rebalance(),
         Order::Trim { run: true } => said = Some(trimmed(fs)?),
         Order::Trim { run: false } => fs.stop_trim(),
-        Order::Stay { member } => fs.cancel_evacuation(whom(fs, &member)?)?,
+        Order::Stay { member } => fs.cancel_evacuation(selector_of(fs, &member)?)?,
         Order::Remove { member } => {
-            let removed = fs.remove_member(whom(fs, &member)?)?;
+            let removed = fs.remove_member(selector_of(fs, &member)?)?;
             if let Some(error) = removed.unwiped {
                 tracing::warn!(%error, path = removed.path, "its labels could not be wiped");
             }
         }
         Order::Leave { member, dry_run } => {
-            let (text, taker) = leave(fs, whom(fs, &member)?, dry_run)?;
+            let (text, taker) = leave(fs, selector_of(fs, &member)?, dry_run)?;
             (said, successor) = (Some(text), taker);
         }
         Order::LeaveEnd => fs.stop_leaving()?,
@@ -163,7 +163,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
 }
 
 /// The member that was named, if it is in that place still.
-fn whom(fs: &Fs, named: &Named) -> Result<MemberSelector> {
+fn selector_of(fs: &Fs, named: &MemberId) -> Result<MemberSelector> {
     let label = fs.pool().label();
     let there = label.members.get(usize::from(named.place));
     let Some(there) = there.filter(|m| m.uuid.to_string() == named.uuid) else {
@@ -212,7 +212,7 @@ fn rebalanced(fs: &Fs, done: &Rebalanced) -> String {
     format!(
         "{} moved{}; parts of the pool were full by {}, and are now by {}\n",
         size::show(done.moved * block),
-        if done.finished { "" } else { ", then it was told to stop" },
+        if done.finished { "" } else { ", then it was stopped" },
         list(&done.before),
         list(&done.after)
     )
@@ -221,12 +221,12 @@ fn rebalanced(fs: &Fs, done: &Rebalanced) -> String {
 /// What of the pool's free space went back to the devices.
 fn trimmed(fs: &Fs) -> Result<String> {
     let done = fs.trim(TrimRange::ALL, &Canceller::new())?;
-    let stopped = if done.finished { "" } else { ", then it was told to stop" };
+    let stopped = if done.finished { "" } else { ", then it was stopped" };
     if done.given.get() > 0 || !done.finished {
         let given = size::show(done.given.get());
         return Ok(format!("{given} of free space given back to the devices{stopped}\n"));
     }
-    Ok("nothing was given back: all that is free was before, or the devices do not take it\n"
+    Ok("nothing was given back: all free space was given back before, or the devices have no discard\n"
         .into())
 }
 
@@ -246,11 +246,11 @@ fn grow(fs: &Fs, dry_run: bool) -> Result<String> {
     Ok(topology::text(&added.label, &paths))
 }
 
-fn evacuate(fs: &Fs, named: &Named, to: Option<Target>, force: bool) -> Result<()> {
-    let member = whom(fs, named)?;
+fn evacuate(fs: &Fs, named: &MemberId, to: Option<Target>, force: bool) -> Result<()> {
+    let member = selector_of(fs, named)?;
     let to = match to {
         Some(Target::Device(path)) => Destination::Device { device: open(&path)?, force },
-        Some(Target::Member(to)) => Destination::Member(whom(fs, &to)?),
+        Some(Target::Member(to)) => Destination::Member(selector_of(fs, &to)?),
         None => {
             let members = fs.pool().label().members.into_iter();
             let spares = members.filter(|m| m.state == MemberState::Spare).map(|m| m.uuid.into());
@@ -262,7 +262,7 @@ fn evacuate(fs: &Fs, named: &Named, to: Option<Target>, force: bool) -> Result<(
                 }
             }
             bail!(
-                "the pool has no spare to move member {named} to{why}: name a device with --to, or let the rest of the pool have what stands on it (`braid remove`)"
+                "the pool has no spare to move member {named} to{why}: name a device with --to, or move what it holds to the rest of the pool (`braid remove`)"
             );
         }
     };
@@ -314,7 +314,7 @@ mod tests {
             assert!(obey(&fs, order.clone()).is_err(), "{order:?} did nothing");
         }
         assert_eq!(view(&fs).epoch, seen.epoch);
-        // Nor does it count as use, for which the filling of a member would give way.
+        // It does not count as use either, to which the filling of a member would give way.
         let counted = || {
             let before = fs.pool().requests();
             std::thread::sleep(std::time::Duration::from_millis(600));
@@ -326,7 +326,7 @@ mod tests {
         let spare = MemoryDevice::new("spare", Bytes(96 << 20), Bytes(512));
         fs.pool().add_spare(spare, false).unwrap();
         let spare = member(&view(&fs), "spare").unwrap();
-        for (dry_run, wanted) in [(true, "stands on it, and"), (false, "stands on it any more")] {
+        for (dry_run, wanted) in [(true, "holds nothing, so"), (false, "holds nothing any more")] {
             let order = Order::Leave { member: spare.clone(), dry_run };
             let said = obey(&fs, order).unwrap().said.unwrap();
             assert!(said.contains(wanted), "{said}");

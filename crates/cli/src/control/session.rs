@@ -1,5 +1,5 @@
-//! Who carries out a change of a pool: the node of this host that has it mounted, or, if there is
-//! none, this process, which joins as a node while it works.
+//! The node that carries out a change of a pool: the node of this host that has it mounted or, if
+//! there is none, this process, which joins as a node while it works.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use braid_pool::PoolError;
 
 use crate::control::{self, Order, View, views::show_growth};
 use crate::pools::sources;
-use crate::process::{mounts::Mount, signals};
+use crate::process::{holds::Holds, mounts::Mount, signals};
 use crate::terminal::broken_pipe;
 
 /// How often a long order is looked after.
@@ -22,10 +22,15 @@ pub enum Session {
     /// Of another process.
     Mounted(Mount),
     /// Of this one.
-    Own(Fs),
+    Own {
+        /// The node.
+        fs: Fs,
+        /// Other programs are kept from the members meanwhile.
+        _holds: Holds,
+    },
 }
 
-/// What becomes of members that are missing where this process joins.
+/// What becomes of missing members if this process joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
     /// The pool is not joined.
@@ -83,7 +88,7 @@ impl Session {
             Missing::Refused | Missing::MayBeSpared => sources::open,
         };
         // A node that ends in the middle has to be recovered.
-        signals::heed()?;
+        signals::catch()?;
         let pool = open(&[name.to_owned()], false).map_err(|e| {
             let lacks = matches!(e.downcast_ref(), Some(PoolError::Missing { .. }));
             let hint = if lacks && missing == Missing::MayBeSpared {
@@ -96,7 +101,8 @@ impl Session {
             ))
         })?;
         let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
-        Ok(Self::Own(fs))
+        let holds = Holds::of(&fs);
+        Ok(Self::Own { fs, _holds: holds })
     }
 
     /// Lets `work` give orders to the node for what a user names; then a node of this process leaves, also
@@ -112,7 +118,7 @@ impl Session {
     ) -> Result<T> {
         let session = Self::find(name, missing)?;
         let (done, ended) = broken_pipe::and_then(|| work(&session), || session.end());
-        // What went wrong first is said.
+        // The first error is reported.
         let done = done?;
         ended.map(|()| done)
     }
@@ -124,7 +130,7 @@ impl Session {
     pub fn order(&self, order: &Order) -> Result<View> {
         match self {
             Self::Mounted(mount) => control::order(mount, order),
-            Self::Own(fs) => control::obey(fs, order.clone()),
+            Self::Own { fs, .. } => control::obey(fs, order.clone()),
         }
     }
 
@@ -196,7 +202,7 @@ impl Session {
     /// # Errors
     /// A device failed.
     fn end(&self) -> Result<()> {
-        if let Self::Own(fs) = self {
+        if let Self::Own { fs, .. } = self {
             fs.unmount()?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use braid_fs::lock::NodeView;
 use braid_pool::Pool;
 use serde::{Deserialize, Serialize};
 
-use crate::control::orders::Named;
+use crate::control::member::MemberId;
 use crate::pools::topology::state_name;
 use crate::terminal::size;
 
@@ -27,7 +27,7 @@ pub struct MemberView {
     pub path: String,
     /// What it is.
     pub state: String,
-    /// Bytes of the pool's topology that stand on it.
+    /// Bytes of the pool's topology that are on it.
     #[serde(default)]
     pub used: u64,
 }
@@ -45,7 +45,8 @@ pub struct ScrubView {
     pub undecided: u64,
     /// Where: the first places, in the pool's bytes.
     pub places: Vec<u64>,
-    /// The devices on which the first of these stand, and where there: the copies, or the row of parity.
+    /// The devices that hold the first of these, and where on them: the copies, or the row of
+    /// parity.
     #[serde(default, rename = "homes")]
     pub placements: Vec<Vec<(String, u64)>>,
 }
@@ -93,6 +94,9 @@ pub struct View {
     /// Members that are suspected to return garbage: number, damaged places.
     #[serde(default)]
     pub suspects: Vec<(u16, usize)>,
+    /// Members that answer nothing: number, for how many seconds, whether the node has given it up.
+    #[serde(default)]
+    pub silent: Vec<(u16, u64, bool)>,
     /// Damaged metadata that the node has met: one line each.
     #[serde(default)]
     pub damaged: Vec<String>,
@@ -105,9 +109,9 @@ pub struct View {
     /// What else there is to say of what was asked for.
     #[serde(default)]
     pub said: Option<String>,
-    /// Who can take the place of a member that was to leave, and cannot leave without that.
+    /// The member that can take the place of one that was to leave, and cannot leave without that.
     #[serde(default)]
-    pub successor: Option<Named>,
+    pub successor: Option<MemberId>,
 }
 
 /// How full a file system is, as told.
@@ -121,7 +125,7 @@ pub struct Space {
     pub inodes: u64,
 }
 
-/// The devices that a byte of the pool stands on, and where there.
+/// The devices that hold a byte of the pool, and where on them.
 fn placements(pool: &Pool, at: ByteOffset) -> Vec<(String, u64)> {
     let devices = pool.devices();
     let name = |member: MemberIndex| devices.get(usize::from(member.0)).map(|d| &d.info().name);
@@ -169,12 +173,18 @@ pub fn view(fs: &Fs) -> View {
         stuck: fs.stuck().into_iter().filter_map(stuck).collect(),
         waits: fs.waits().iter().map(ToString::to_string).collect(),
         suspects: pool.suspects().into_iter().map(|(m, n)| (m.0, n)).collect(),
+        silent: silent(pool),
         damaged: damaged_lines(fs),
         size: pool.info().size.get() - pool.info().holes.get(),
         space: space(fs),
         said: None,
         successor: None,
     }
+}
+
+fn silent(pool: &Pool) -> Vec<(u16, u64, bool)> {
+    let silent = pool.silent().into_iter();
+    silent.map(|s| (s.member.0, s.time.as_secs(), s.given_up)).collect()
 }
 
 fn space(fs: &Fs) -> Option<Space> {

@@ -22,7 +22,7 @@ const MEASURE: Duration = Duration::from_millis(400);
 /// What `braid create` knows about shapes.
 #[derive(Debug, Clone, clap::Args, Serialize, Deserialize)]
 pub struct ShapeArgs {
-    /// The shape, where it is not one stripe over all devices: an expression, or a file ending in
+    /// The shape, if it is not one stripe over all devices: an expression, or a file ending in
     /// .toml (see below)
     #[arg(long, value_name = "EXPR|FILE.toml", conflicts_with_all = ["mirror", "parity"])]
     layout: Option<String>,
@@ -41,8 +41,8 @@ pub struct ShapeArgs {
     /// auto where all devices are disks, none where there are files or loop devices]
     #[arg(long, value_name = "auto|none|LIST")]
     weights: Option<String>,
-    /// The bus or controller (a number from 1) that a device hangs on, where the system does not
-    /// tell; may be repeated
+    /// The bus or controller (a number from 1) of a device, if the system does not know it; may be
+    /// repeated
     #[arg(long, value_name = "DEVICE=N")]
     bus: Vec<String>,
     /// Leave devices in the order given, instead of taking turns between buses
@@ -101,7 +101,7 @@ impl ShapeArgs {
         if let Some(asked) = self.stripe_unit {
             let Some(asked) = StripeUnit::new(Bytes(asked)) else {
                 bail!(
-                    "a stripe unit of {} cannot be: take a multiple of 4 KiB, up to 1 GiB",
+                    "a stripe unit of {} is not possible: take a multiple of 4 KiB, up to 1 GiB",
                     size::show(asked)
                 );
             };

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
 use anyhow::{Result, bail};
-use braid_pool::device::{self, Device, OpenOptions, UnitName};
-use braid_pool::{Pool, PoolError, discover};
+use braid_pool::device::{self, Device, OpenOptions, UnitName, answers};
+use braid_pool::labels::Found;
+use braid_pool::{FoundPool, Pool, PoolError};
 
 use crate::process::left_behind;
 
@@ -15,7 +16,7 @@ use crate::process::left_behind;
 /// # Errors
 /// Nothing of that name, a device cannot be opened, or the members do not make a pool.
 pub fn open(sources: &[String], read_only: bool) -> Result<Pool> {
-    let paths = resolve(sources)?;
+    let paths = members(sources)?;
     let devices = open_devices(&paths, read_only)?;
     Ok(Pool::assemble(devices)?)
 }
@@ -27,8 +28,10 @@ pub fn open(sources: &[String], read_only: bool) -> Result<Pool> {
 /// As [`open`]; too many members are missing; none can be opened.
 pub fn open_degraded(sources: &[String], read_only: bool) -> Result<Pool> {
     let (mut devices, mut failures) = (Vec::new(), Vec::new());
-    for path in resolve(sources)? {
-        // A name without a device is a mistake of who typed it.
+    let paths = members(sources)?;
+    ask(&paths);
+    for path in paths {
+        // A name without a device is a typing mistake.
         if !device::exists(&path) {
             return Err(no_such(&path));
         }
@@ -47,21 +50,24 @@ pub fn open_degraded(sources: &[String], read_only: bool) -> Result<Pool> {
     Ok(pool?)
 }
 
-/// As [`open`], for who writes nothing: members that nobody can write are opened for reading.
+/// As [`open`], for commands that write nothing: members that cannot be written are opened for
+/// reading.
 ///
 /// # Errors
 /// As [`open`]; with `degraded` as [`open_degraded`].
 pub fn open_to_read(sources: &[String], degraded: bool) -> Result<Pool> {
-    let devices = open_as_can_be(&resolve(sources)?)?.0;
+    let devices = open_as_can_be(&members(sources)?)?.0;
     Ok(if degraded { Pool::assemble_degraded(devices) } else { Pool::assemble(devices) }?)
 }
 
-/// Opens devices for writing, or for reading where nobody can write them; whether there are such.
+/// Opens devices for writing, or for reading if they cannot be written; returns whether there are
+/// such.
 ///
 /// # Errors
 /// Names the device that cannot be opened.
 pub fn open_as_can_be(paths: &[PathBuf]) -> Result<(Vec<Arc<dyn Device>>, bool)> {
     let mut protected = false;
+    ask(paths);
     let open = |path: &PathBuf| {
         let one = std::slice::from_ref(path);
         open_devices(one, false).or_else(|why| {
@@ -86,6 +92,7 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
         static LOOKED: Once = Once::new();
         LOOKED.call_once(left_behind::end_all);
     }
+    ask(paths);
     paths
         .iter()
         .map(|path| {
@@ -101,6 +108,29 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
             Ok(device)
         })
         .collect()
+}
+
+/// Finds out of all devices at once which answer. Each that does not fails when it is opened.
+fn ask(paths: &[PathBuf]) {
+    answers::silent(paths.iter().map(PathBuf::as_path));
+}
+
+/// # Errors
+/// Names a device that does not answer.
+pub fn refuse_silent(paths: &[PathBuf]) -> Result<()> {
+    match answers::silent(paths.iter().map(PathBuf::as_path)).first() {
+        Some((path, silent)) => bail!("{}: {silent}", path.display()),
+        None => Ok(()),
+    }
+}
+
+/// As [`braid_pool::discover`]; names on standard error what does not answer.
+pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
+    let pools = braid_pool::discover(paths);
+    for (path, silent) in answers::found_silent() {
+        eprintln!("braid: {}: {silent}; passed over", path.display());
+    }
+    pools
 }
 
 fn no_such(path: &Path) -> anyhow::Error {
@@ -119,7 +149,16 @@ pub fn absolute(device: &Path) -> Result<PathBuf> {
     Ok(std::path::absolute(device)?)
 }
 
-/// Paths of the members.
+/// Paths of the members of the pool that is meant; one of them stands for all.
+///
+/// # Errors
+/// No pool of that name, or several.
+pub fn members(sources: &[String]) -> Result<Vec<PathBuf>> {
+    let paths = resolve(sources)?;
+    Ok(if let [device] = paths.as_slice() { its_pool(device) } else { paths })
+}
+
+/// Paths of what is named: members of the pool, or devices, as they are.
 ///
 /// # Errors
 /// No pool of that name, or several.
@@ -132,6 +171,21 @@ pub fn resolve(sources: &[String]) -> Result<Vec<PathBuf>> {
         [name] if !names_a_device(name) => by_name(name),
         _ => Ok(sources.iter().map(PathBuf::from).collect()),
     }
+}
+
+/// The members of the pool of which a block device is one, as far as this host sees them: mount(8) finds one for
+/// `UUID=` and `LABEL=`. A file stands for itself.
+fn its_pool(device: &Path) -> Vec<PathBuf> {
+    let alone = || vec![device.to_owned()];
+    let is_block = device.metadata().is_ok_and(|m| m.file_type().is_block_device());
+    let opened = is_block.then(|| open_devices(&alone(), true).ok()).flatten();
+    let found = opened.and_then(|mut devices| devices.pop()).map(Found::read);
+    let Some(label) = found.as_ref().and_then(Found::newest) else { return alone() };
+    if label.members.len() < 2 {
+        return alone();
+    }
+    let pool = discover(None).into_iter().find(|pool| pool.uuid == label.pool);
+    pool.map_or_else(alone, |pool| pool.paths().map(Path::to_owned).collect())
 }
 
 /// Whether a word means a path and not a pool: `scratch` may well be both a pool and the directory
@@ -175,18 +229,22 @@ fn apart(path: String) -> Vec<String> {
     if !there(&path) && parts.iter().all(|p| there(p)) { parts } else { vec![path] }
 }
 
-/// The pool's name, or its UUID, among all devices that this host sees.
-fn by_name(name: &str) -> Result<Vec<PathBuf>> {
-    if name.contains('/') {
-        bail!("no such device: {name}");
+/// The pool's name, or its UUID, among all devices that this host sees; also as `LABEL=` and `UUID=`.
+fn by_name(word: &str) -> Result<Vec<PathBuf>> {
+    if word.contains('/') {
+        bail!("no such device: {word}");
     }
+    let tag = |key: &str| Some(word.strip_prefix(key)?.trim_matches('"'));
+    let (label, uuid) = (tag("LABEL="), tag("UUID="));
+    let name = label.or(uuid).unwrap_or(word);
+    let is = |p: &&FoundPool| {
+        uuid.is_none() && p.name == name || label.is_none() && p.uuid.to_string() == name
+    };
     let pools = discover(None);
-    let found: Vec<_> =
-        pools.iter().filter(|p| p.name == name || p.uuid.to_string() == name).collect();
+    let found: Vec<_> = pools.iter().filter(is).collect();
     match found.as_slice() {
         [] if Path::new(name).is_dir() => bail!(
-            "no pool is mounted on the directory {name}, and none on this host's devices is called \
-             that; `braid scan` lists what is there"
+            "no pool is mounted on the directory {name}, and no pool on this host's devices has that name; `braid scan` lists what is there"
         ),
         [] => bail!(
             "no pool called '{name}' on this host's devices; `braid scan` lists what is there \

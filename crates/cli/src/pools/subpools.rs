@@ -1,4 +1,4 @@
-//! Devices of their own for metadata and journals: as told, or by measurement.
+//! Devices of their own for metadata and journals: as the user says, or by measurement.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ pub enum Wish<'a> {
 }
 
 impl<'a> Wish<'a> {
-    /// What `--subpools` says. Where it was left out devices are measured if all are disks, and no
-    /// layout says what they are for.
+    /// What `--subpools` says. If the option was left out, devices are measured if all are disks,
+    /// and no layout says what they are for.
     pub fn of(said: Option<&'a str>, layout: bool, devices: &[Arc<dyn Device>]) -> Self {
         match said {
             Some("none") => Self::Whole,
@@ -47,7 +47,7 @@ impl<'a> Wish<'a> {
     /// chosen and why, if anything was to be chosen.
     ///
     /// # Errors
-    /// What was told cannot be; a device cannot be read.
+    /// What the user asked for is impossible; a device cannot be read.
     pub fn settle(
         self,
         devices: &[Arc<dyn Device>],

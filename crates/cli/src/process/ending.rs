@@ -51,8 +51,8 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// From now on the process ends as it should when it is told to. Of a mount on `dir`; in the
-    /// `background` it does not hear SIGHUP.
+    /// From now on a signal ends the process in order. For a mount on `dir`; in the `background` it
+    /// ignores SIGHUP.
     ///
     /// # Errors
     /// Signals cannot be caught.
@@ -108,7 +108,7 @@ impl Ending {
     fn is_over(&self) -> bool {
         matches!(*self.stage(), Stage::Over)
     }
-    /// Whether it is still this node's mount that stands on the directory.
+    /// Whether the mount on the directory is still this node's.
     fn in_place(&self) -> bool {
         let stage = self.stage().clone();
         match stage {
@@ -125,13 +125,16 @@ impl Ending {
         if self.in_place() {
             unmount(&self.dir, true).ok();
         }
-        tracing::warn!(signal, "told to end at once; other nodes recover this one");
+        tracing::warn!(
+            signal,
+            "ending at once because of a second signal; other nodes recover this one"
+        );
         std::process::exit(128 + signal)
     }
 
     /// The kernel lets go of the mount; the thread that serves it then leaves the pool.
     fn end(&self) {
-        tracing::warn!("told to end: unmounting");
+        tracing::info!("told to end: unmounting");
         if self.is_over() || (self.in_place() && unmount(&self.dir, false).is_ok()) {
             return;
         }
@@ -157,8 +160,8 @@ impl Ending {
     }
 }
 
-/// Has the kernel write what programs have changed in mapped files. Whoever waits for another node may
-/// keep that up.
+/// Has the kernel write what programs have changed in mapped files. A request that waits for
+/// another node may delay that.
 fn sync(root: OwnedFd) {
     let (done, wait) = channel();
     let work = move || {

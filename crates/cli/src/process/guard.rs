@@ -53,7 +53,7 @@ impl Guard {
         Self(match started {
             Ok(child) => Some(child),
             Err(error) => {
-                tracing::warn!("no guard watches over this node: {error:#}");
+                tracing::warn!("cannot start the guard of this node: {error:#}");
                 None
             }
         })

@@ -1,9 +1,10 @@
 //! Nodes of this host that were killed together with their guards, and do not end.
 //!
-//! A node's process that is killed may stay in the kernel: a thread of it waits for pages that the node
-//! was to write, or for an answer that it was to give. Its guard ends that ([`super::guard`]), unless it was
-//! killed, too, as at the end of a container or of a PID namespace. The dead process then keeps its
-//! liveness lock, and no other node can recover it. So whoever needs that lock looks for such processes:
+//! A node's process that is killed may stay in the kernel: a thread of it waits for pages that the
+//! node was to write, or for an answer that it was to give. Its guard ends that ([`super::guard`]),
+//! unless it was killed, too, as at the end of a container or of a PID namespace. The dead process
+//! then keeps its liveness lock, and no other node can recover it. So a command that needs that
+//! lock looks for such processes:
 //!
 //! ```text
 //!  every thread has ended, or must (it was killed, or is ending) and cannot
@@ -18,8 +19,9 @@
 //!   connection open from the moment it is mounted, and what is opened by way of that is the same file.
 //! * All is read beneath one directory of `/proc`, kept open, which is that process's or nobody's.
 //!
-//! What cannot be ended so: a process that this one does not see in its `/proc` (of another container), one
-//! of another user, or one that waits for something else (a disk that does not answer, another file system).
+//! These cannot be ended in this way: a process that is not visible in this one's `/proc` (in
+//! another container), one of another user, and one that waits for something else (a disk that does
+//! not answer, another file system).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -44,8 +46,6 @@ const STEP: Duration = Duration::from_millis(20);
 
 /// File system type of fusectl (linux/magic.h).
 const FUSECTL: u64 = 0x6573_5543;
-/// Liveness locks begin there in every file (see `braid_device`, host locks).
-const LIVENESS_AT: u64 = 1 << 62;
 /// A task that is ending (`PF_EXITING`, linux/sched.h).
 const EXITING: u64 = 4;
 /// The bit of SIGKILL among signals.
@@ -107,7 +107,9 @@ impl Watch {
             }
         };
         let thread = std::thread::Builder::new().name("left-behind".into()).spawn(work);
-        let warn = |e: &io::Error| tracing::warn!("nobody looks for nodes that do not end: {e}");
+        let warn = |e: &io::Error| {
+            tracing::warn!("cannot start the search for nodes that do not end: {e}");
+        };
         Self(thread.inspect_err(warn).ok().map(|thread| (stop, thread)))
     }
 }
@@ -202,7 +204,7 @@ impl Node {
         match connection::abort(&self.abort) {
             Ok(()) => tracing::warn!(
                 %process,
-                "a node's process was killed and could not end, nor was its guard left: its connection with the kernel is ended"
+                "a node's process was killed and could not end, and its guard is gone: ending its connection with the kernel"
             ),
             Err(error) => tracing::warn!(
                 %process,
@@ -213,7 +215,7 @@ impl Node {
     }
 }
 
-/// What stands in a `stat` of `/proc` behind the name.
+/// The fields of a `stat` of `/proc` after the name.
 fn words(stat: &str) -> Option<Vec<&str>> {
     Some(stat.rsplit_once(") ")?.1.split(' ').collect())
 }
@@ -278,13 +280,9 @@ fn open_abort(fd: &Path) -> Option<File> {
     File::options().write(true).open(path).ok()
 }
 
-/// In what `fdinfo` says of a file: `lock: 1: OFDLCK ADVISORY WRITE -1 fd:01:12 START END`.
+/// In what `fdinfo` says of a file.
 fn has_liveness_lock(info: &str) -> bool {
-    info.lines().filter_map(|l| l.strip_prefix("lock:")).any(|lock| {
-        let mut words = lock.split_whitespace().rev();
-        let start = words.nth(1).and_then(|start| start.parse::<u64>().ok());
-        lock.contains("OFDLCK") && start.is_some_and(|start| start >= LIVENESS_AT)
-    })
+    info.lines().any(|line| braid_device::liveness_byte(line).is_some())
 }
 
 #[cfg(test)]
@@ -353,7 +351,7 @@ mod tests {
         assert!(!is_of_user("Name:\tbraid\n", 0));
     }
 
-    /// Nobody reads from it: who opens it to write waits.
+    /// Nobody reads from it, so a program that opens it for writing waits.
     #[test]
     fn what_is_called_like_the_file_of_a_connection_is_not_opened() {
         use rustix::fs::{Mode, OFlags, open};

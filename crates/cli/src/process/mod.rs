@@ -1,10 +1,17 @@
-//! This process among others: signals, secrets on its command line, notes of the mounts of this host,
-//! and how a mounted node's process ends.
+//! This process among others: limits, signals, secrets on its command line, notes of the mounts of this host,
+//! work in the background, other programs that write members, and how a mounted node's process ends.
 
+pub mod asker;
+pub mod background;
 pub mod connection;
 pub mod ending;
 pub mod guard;
+pub mod holds;
 pub mod left_behind;
+pub mod limits;
+pub mod log;
 pub mod mounts;
+pub mod notes;
 pub mod secrets;
+pub mod service;
 pub mod signals;

@@ -1,20 +1,16 @@
-//! Which mounts this host has: one small file each in the user's runtime
-//! directory (`/run/braid` for root), removed when the mount ends.
-//!
-//! The process that serves a mount holds a lock on its file. A process's number would not tell whether it
-//! lives: in a PID namespace it is another one than outside, and in each of them the first has number 1.
+//! Which mounts this host has: one note each in the user's runtime directory (`/run/braid` for root), removed
+//! when the mount ends.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use braid_lock::runtime::private_dir;
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-/// Mounts of one process number: in so many PID namespaces.
-const ALIKE_MAX: u32 = 256;
+use crate::process::notes::{self, Found};
+
+/// The kind of these notes.
+const KIND: &str = "mount";
 
 /// A mount of this host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,8 +29,7 @@ pub struct Mount {
 /// A note that removes itself.
 #[derive(Debug)]
 pub struct Note {
-    /// And the file, locked.
-    written: Option<(PathBuf, File)>,
+    _written: Option<notes::Note>,
 }
 
 impl Note {
@@ -56,40 +51,11 @@ impl Note {
         };
         let written = private_dir().and_then(|dir| Self::write_in(&dir, &mount));
         let warn = |e: &io::Error| tracing::warn!("no note of this mount: {e}");
-        Self { written: written.inspect_err(warn).ok() }
+        Self { _written: written.inspect_err(warn).ok() }
     }
-    fn write_in(dir: &Path, mount: &Mount) -> io::Result<(PathBuf, File)> {
-        let pid = mount.pid;
-        for n in 0..ALIKE_MAX {
-            let more = if n == 0 { String::new() } else { format!("-{n}") };
-            let path = dir.join(format!("mount-{pid}{more}.json"));
-            let file = File::options().create(true).truncate(false).write(true).open(&path)?;
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                continue;
-            }
-            // Whoever has found it to be a dead one's may have removed it just now.
-            if !names(&path, &file) {
-                continue;
-            }
-            file.set_len(0)?;
-            serde_json::to_writer(&file, mount)?;
-            return Ok((path, file));
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
+    fn write_in(dir: &Path, mount: &Mount) -> io::Result<notes::Note> {
+        notes::Note::write(dir, KIND, mount.pid, mount)
     }
-}
-impl Drop for Note {
-    fn drop(&mut self) {
-        if let Some((path, _locked)) = &self.written {
-            std::fs::remove_file(path).ok();
-        }
-    }
-}
-
-/// Whether a file is still what its path names.
-fn names(path: &Path, file: &File) -> bool {
-    let id = |meta: io::Result<std::fs::Metadata>| meta.ok().map(|m| (m.dev(), m.ino()));
-    id(std::fs::metadata(path)) == id(file.metadata())
 }
 
 /// Mounts whose process lives. Notes, and sockets, of dead ones are removed.
@@ -99,27 +65,14 @@ pub fn mounts() -> Vec<Mount> {
 }
 
 fn mounts_in(dir: &Path) -> Vec<Mount> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut mounts: Vec<Mount> = Vec::new();
     let (mut dead, mut begins) = (Vec::new(), false);
-    for entry in entries.flatten() {
-        let path = entry.path();
-        if !entry.file_name().to_string_lossy().starts_with("mount-") {
-            continue;
-        }
-        let Ok(file) = File::open(&path) else { continue };
-        // Held until the note is gone, so that nobody begins to use it; shared, so that two who look at
-        // once do not take each other for a mount.
-        let lives = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
-        let mount = serde_json::from_reader::<_, Mount>(&file);
-        if !lives && names(&path, &file) {
-            std::fs::remove_file(&path).ok();
-        }
-        match mount {
-            Ok(mount) if lives => mounts.push(mount),
-            Ok(mount) => dead.push(mount.pid),
+    for Found { lives, value } in notes::found::<Mount>(dir, KIND) {
+        match value {
+            Some(mount) if lives => mounts.push(mount),
+            Some(mount) => dead.push(mount.pid),
             // It is about to say whose it is: that one's socket must stay.
-            Err(_) => begins |= lives,
+            None => begins |= lives,
         }
     }
     dead.retain(|pid| !begins && mounts.iter().all(|m| m.pid != *pid));
@@ -174,7 +127,7 @@ mod tests {
         std::fs::write(dir.join("mount-1.json"), dead).unwrap();
         std::fs::write(dir.join("control-1.sock"), "").unwrap();
         let [one, two] = ["/one", "/two"]
-            .map(|at| Note { written: Note::write_in(dir, &first_of_a_namespace(at)).ok() });
+            .map(|at| Note { _written: Note::write_in(dir, &first_of_a_namespace(at)).ok() });
         assert_eq!(found(dir), [PathBuf::from("/one"), "/two".into()]);
         drop(one);
         std::fs::write(

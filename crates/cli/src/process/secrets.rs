@@ -11,8 +11,8 @@ const CHAP: [(&str, &str); 2] =
     [("--chap", "BRAID_TARGET_CHAP"), ("--chap-mutual", "BRAID_TARGET_CHAP_MUTUAL")];
 
 /// Begins this program again in the same process, with the secrets of its command line in its
-/// environment, which only its user can read. Does nothing if there are none. They can be read until
-/// then: where that is too long, name a file (`--chap @FILE`), or set the variables.
+/// environment, which only its user can read. Does nothing if there are none. They can be read
+/// until then. If that is too long, name a file (`--chap @FILE`), or set the variables.
 pub fn hide() {
     let words: Result<Vec<String>, _> = std::env::args_os().map(OsString::into_string).collect();
     let Some((name, rest)) = words.as_deref().ok().and_then(<[String]>::split_first) else {
@@ -25,9 +25,9 @@ pub fn hide() {
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
-    // Only an error returns: then all goes on as it is.
+    // This returns only with an error; then the program goes on as it is.
     let error = Command::new(program).arg0(name).args(plain).envs(units).envs(chap).exec();
-    eprintln!("braid: secrets stay on the command line: {error}");
+    eprintln!("braid: cannot take secrets off the command line: {error}");
 }
 
 /// The words without the secrets of `braid target`, and the variables that hand them over.

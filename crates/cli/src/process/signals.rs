@@ -9,7 +9,7 @@ use signal_hook::iterator::Signals;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process was asked to end, since [`heed`].
+/// Whether the process was asked to end, since [`catch`].
 pub fn asked_to_end() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
@@ -18,7 +18,7 @@ pub fn asked_to_end() -> bool {
 ///
 /// # Errors
 /// They cannot be caught.
-pub fn heed() -> Result<()> {
+pub fn catch() -> Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot catch signals")?;
     let work = move || {
         for signal in signals.forever() {
@@ -26,7 +26,7 @@ pub fn heed() -> Result<()> {
                 std::process::exit(128 + signal);
             }
             eprintln!(
-                "leaving the pool; once more to end at once, and be recovered by the next node"
+                "leaving the pool; a second signal ends at once, and the next node recovers this one"
             );
         }
     };

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use signal_hook::consts::SIGPIPE;
 use signal_hook::low_level::emulate_default_handler;
 
-/// What the standard library says of it.
+/// The standard library's message for it.
 const PRINTING: &str = "failed printing to std";
 
 /// Runs a program to its end, or until it writes to a pipe that was closed.
@@ -33,7 +33,7 @@ pub fn ended_by(run: impl FnOnce() -> ExitCode) -> ExitCode {
     }
 }
 
-/// Does `work`, then `after`, also where the output of `work` was not read to its end.
+/// Does `work`, then `after`, even if the output of `work` was not read to its end.
 pub fn and_then<T, U>(work: impl FnOnce() -> T, after: impl FnOnce() -> U) -> (T, U) {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => (done, after()),

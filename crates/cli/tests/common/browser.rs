@@ -73,6 +73,11 @@ impl Browser {
         self.call("Page.navigate", json!({"url": format!("file://{}", file.display())}));
         while self.message()["method"] != "Page.loadEventFired" {}
     }
+    /// Gives the page this width.
+    pub fn resize(&mut self, width: u32) {
+        let size = json!({"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": false});
+        self.call("Emulation.setDeviceMetricsOverride", size);
+    }
     /// The value of an expression in the page.
     pub fn value(&mut self, expression: &str) -> Value {
         let wanted = json!({"expression": expression, "returnByValue": true});

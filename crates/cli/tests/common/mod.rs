@@ -5,6 +5,7 @@
 
 pub mod browser;
 pub mod device;
+pub mod mute;
 pub mod net;
 pub mod pool;
 pub mod san;

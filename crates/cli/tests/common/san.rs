@@ -45,7 +45,8 @@ impl San {
         let options = braid_pool::device::OpenOptions::default();
         let name = std::path::Path::new(&self.units[unit]);
         let device = braid_pool::device::open(name, options).expect("the unit opens");
-        let mut keys = device.reservations().expect("reservations").keys().expect("its keys");
+        let mut keys =
+            device.abilities().reservations.expect("reservations").keys().expect("its keys");
         keys.sort_unstable();
         keys
     }

@@ -316,7 +316,7 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HugeBuf;
+    use crate::{DeviceError, HugeBuf, Intact};
 
     const TARGET: RingTarget<'static> = RingTarget {
         fd: 9,
@@ -326,8 +326,17 @@ mod tests {
         most_scattered: 2 << 20,
         by_call: false,
         poisoned: None,
+        intact: &Whole,
         counters: None,
     };
+
+    #[derive(Debug)]
+    struct Whole;
+    impl Intact for Whole {
+        fn intact(&self) -> Result<(), DeviceError> {
+            Ok(())
+        }
+    }
 
     fn plain(call: &Call) -> *mut u8 {
         let Memory::Plain(base, _) = call.memory else { panic!("in several places") };

@@ -8,7 +8,7 @@ mod scsi;
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,11 +19,12 @@ use braid_format::{ByteOffset, Bytes};
 use rustix::fs::{FallocateFlags, FlockOperation};
 
 use crate::block;
+use crate::hold::{Hold, Holding};
 use crate::host_locks::{Locks, lock_place};
-use crate::request::{check_write, io_error};
 use crate::{
-    AlignedBuf, ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo, InUse,
-    Reservations, RingTarget,
+    Abilities, AlignedBuf, ByteLockGuard, CAW_MAX, Capabilities, CawOutcome, Command, Completion,
+    Device, DeviceError, DeviceInfo, Direct, InUse, Intact, LivenessLocks, OpenOptions, RingTarget,
+    Route,
 };
 use scsi::ScsiDisk;
 
@@ -32,32 +33,6 @@ const PIECE: usize = 1 << 20;
 
 /// What is said of a disk that is reached by several paths.
 const MULTIPATH: &str = "a multipath device takes no SCSI commands from here: no COMPARE AND WRITE and no reservations, so only nodes of one host may share it";
-
-/// Past the page cache?
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Direct {
-    /// Where the file system has it.
-    #[default]
-    Auto,
-    /// Or fail.
-    Yes,
-    /// Never.
-    No,
-}
-
-/// How to open.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OpenOptions {
-    /// No writes.
-    pub read_only: bool,
-    /// Past the page cache?
-    pub direct: Direct,
-    /// Refuse a device that is in use, and keep others from opening it so.
-    pub exclusive: bool,
-    /// A file's size is no limit: it may be empty, writes make it longer, and a read beyond its end
-    /// fails. Without direct I/O any byte will do, not only whole sectors.
-    pub growing: bool,
-}
 
 /// A file or block device. One request is one system call; a batch goes to the thread's ring.
 #[derive(Debug)]
@@ -98,12 +73,6 @@ impl FileDevice {
     pub fn open(path: &Path, options: OpenOptions) -> Result<Arc<Self>, DeviceError> {
         let opening = Opening { path, name: path.display().to_string().into(), options };
         opening.open().map(Arc::new)
-    }
-    fn wrap(&self, operation: &'static str, at: ByteOffset, e: io::Error) -> DeviceError {
-        io_error(self, operation, at, e)
-    }
-    fn check_write(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        check_write(self, Some(&self.poisoned), at, len)
     }
     /// Locks on a node that is not the kernel's own say nothing about who uses another one.
     fn refuse_private_node(&self) -> Result<(), DeviceError> {
@@ -207,19 +176,8 @@ fn unsupported(e: &io::Error) -> bool {
     )
 }
 
-impl Device for FileDevice {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.info.check(at, Bytes::from(buf.len()))?;
-        self.fill(at, buf).map_err(|e| self.wrap("read", at, e))
-    }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.check_write(at, Bytes::from(buf.len()))?;
-        self.store(at, buf).map_err(|e| self.wrap("write", at, e))
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
+impl FileDevice {
+    fn sync(&self) -> Result<(), DeviceError> {
         if self.disk.as_ref().is_some_and(ScsiDisk::has_lost_cache)
             && !self.poisoned.swap(true, Ordering::AcqRel)
         {
@@ -228,26 +186,23 @@ impl Device for FileDevice {
                 "has lost power, and with it what was not flushed: nothing more is written to it"
             );
         }
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(DeviceError::Poisoned { device: self.info.name.as_str().into() });
-        }
+        self.info.check_poison(Some(&self.poisoned))?;
         self.intact()?;
         self.file.sync_data().map_err(|e| {
             // What failed to reach the disk is dropped from the page cache and marked clean: a
             // second flush would succeed and mean nothing.
             self.poisoned.store(true, Ordering::Release);
-            self.wrap("flush", ByteOffset(0), e)
+            self.info.io_error("flush", ByteOffset(0), e)
         })
     }
-    fn compare_and_write(
+    fn compare(
         &self,
         at: ByteOffset,
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, DeviceError> {
-        self.check_write(at, Bytes::from(new.len()))?;
         self.info.check_caw(at, expected, new)?;
-        let wrap = |e| self.wrap("compare-and-write", at, e);
+        let wrap = |e| self.info.io_error("compare-and-write", at, e);
         if let Some(disk) = &self.disk {
             return disk.compare_and_write(self, at, expected, new);
         }
@@ -262,57 +217,96 @@ impl Device for FileDevice {
         self.file.write_all_at(&sector, at.get()).map_err(wrap)?;
         Ok(CawOutcome::Written)
     }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.check_write(at, len)?;
-        if len.get() == 0 {
-            return Ok(());
-        }
-        let result = if self.info.is_block {
+    fn discard_range(&self, at: ByteOffset, len: Bytes) -> io::Result<()> {
+        let discarded = if self.info.is_block {
             block::discard(&self.file, at, len)
         } else {
             self.allocate(FallocateFlags::PUNCH_HOLE, at, len)
         };
-        match result {
+        match discarded {
             Err(e) if unsupported(&e) => Ok(()),
-            other => other.map_err(|e| self.wrap("discard", at, e)),
+            other => other,
         }
     }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.check_write(at, len)?;
-        if len.get() == 0 {
-            return Ok(());
-        }
-        let result = match self.zero_range(at, len) {
+    /// Zeros, sent if there is no other way.
+    fn zero(&self, at: ByteOffset, len: Bytes) -> io::Result<()> {
+        match self.zero_range(at, len) {
             Err(e) if unsupported(&e) => self.write_zeroes_by_hand(at, len),
             other => other,
-        };
-        result.map_err(|e| self.wrap("write zeros", at, e))
+        }
     }
     /// A hole. On a block device the kernel asks the disk for zeros that it may let go, and sends
-    /// none itself (`BLKDEV_ZERO_NOFALLBACK`).
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        self.check_write(at, len)?;
-        // A disk that only writes zeros gives nothing back.
+    /// none itself (`BLKDEV_ZERO_NOFALLBACK`). A disk that only writes zeros gives nothing back.
+    fn punch(&self, at: ByteOffset, len: Bytes) -> io::Result<Completion> {
         if !self.info.caps.deallocate {
-            return Ok(false);
+            return Ok(Completion::Unsupported);
         }
         if len.get() == 0 {
-            return Ok(true);
+            return Ok(Completion::Done);
         }
         match self.allocate(FallocateFlags::PUNCH_HOLE, at, len) {
-            Ok(()) => Ok(true),
-            Err(e) if unsupported(&e) => Ok(false),
-            Err(e) => Err(self.wrap("deallocate", at, e)),
+            Ok(()) => Ok(Completion::Done),
+            Err(e) if unsupported(&e) => Ok(Completion::Unsupported),
+            Err(e) => Err(e),
         }
     }
-    fn as_raw_fd(&self) -> Option<RawFd> {
-        Some(self.file.as_raw_fd())
+}
+
+impl Device for FileDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
     }
+    #[inline]
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        let (name, len) = (command.name(), command.len());
+        if command.changes() {
+            self.info.check_write(Some(&self.poisoned), at, len)?;
+        }
+        let done = match command {
+            Command::Read(buf) => {
+                self.info.check(at, len)?;
+                self.fill(at, buf)
+            }
+            Command::Write(buf) => self.store(at, buf),
+            Command::Flush => return self.sync().map(|()| Completion::Done),
+            Command::CompareAndWrite { expected, new } => {
+                return self.compare(at, expected, new).map(Completion::from);
+            }
+            Command::Discard(Bytes(0)) | Command::WriteZeroes(Bytes(0)) => Ok(()),
+            Command::Discard(len) => self.discard_range(at, len),
+            Command::WriteZeroes(len) => self.zero(at, len),
+            Command::Deallocate(len) => {
+                return self.punch(at, len).map_err(|e| self.info.io_error(name, at, e));
+            }
+        };
+        done.map(|()| Completion::Done).map_err(|e| self.info.io_error(name, at, e))
+    }
+    fn abilities(&self) -> Abilities<'_> {
+        let reservations = self.disk.as_ref().and_then(ScsiDisk::reservations);
+        Abilities { reservations, ..Abilities::only(self) }
+    }
+    fn route(&self) -> Route<'_> {
+        Route::Ring(RingTarget {
+            fd: self.file.as_raw_fd(),
+            sector: self.info.sector.to_usize(),
+            memory_align: self.memory_align,
+            most: self.queue.most.to_usize(),
+            most_scattered: self.queue.most_scattered.to_usize(),
+            by_call: self.in_memory,
+            poisoned: Some(&self.poisoned),
+            intact: self,
+            counters: None,
+        })
+    }
+}
+
+impl Intact for FileDevice {
     fn intact(&self) -> Result<(), DeviceError> {
         if self.info.is_block || self.growing {
             return Ok(());
         }
-        let found = self.file.metadata().map_err(|e| self.wrap("stat", ByteOffset(0), e))?;
+        let failed = |e| self.info.io_error("stat", ByteOffset(0), e);
+        let found = self.file.metadata().map_err(failed)?;
         if !found.is_file() || found.len() >= self.info.size.get() {
             return Ok(());
         }
@@ -321,33 +315,20 @@ impl Device for FileDevice {
         let (size, expected) = (Bytes(found.len()), self.info.size);
         Err(DeviceError::Truncated { device, size, expected })
     }
-    fn ring_target(&self) -> Option<RingTarget<'_>> {
-        Some(RingTarget {
-            fd: self.file.as_raw_fd(),
-            sector: self.info.sector.to_usize(),
-            memory_align: self.memory_align,
-            most: self.queue.most.to_usize(),
-            most_scattered: self.queue.most_scattered.to_usize(),
-            by_call: self.in_memory,
-            poisoned: Some(&self.poisoned),
-            counters: None,
-        })
-    }
-    fn reservations(&self) -> Option<&dyn Reservations> {
-        self.disk.as_ref()?.reservations()
-    }
+}
+
+impl LivenessLocks for FileDevice {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.refuse_private_node()?;
         self.close_to_others();
-        let guard = self.locks.byte(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))?;
+        let failed = |e| self.info.io_error("lock", ByteOffset(byte), e);
+        let guard = self.locks.byte(byte).map_err(failed)?;
         Ok(guard.map(ByteLockGuard::new))
-    }
-    fn compare_max(&self) -> Bytes {
-        self.disk.as_ref().map_or(crate::CAW_MAX, ScsiDisk::compare_max)
     }
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         self.refuse_private_node()?;
-        self.locks.is_byte_locked(byte).map_err(|e| self.wrap("lock", ByteOffset(byte), e))
+        let failed = |e| self.info.io_error("lock", ByteOffset(byte), e);
+        self.locks.is_byte_locked(byte).map_err(failed)
     }
 }
 
@@ -362,12 +343,15 @@ impl Opening<'_> {
     fn capabilities(
         &self,
         (is_block, queue): (bool, &block::Queue),
-        persistent_reservations: bool,
+        disk: Option<&ScsiDisk>,
         sector: Bytes,
     ) -> Capabilities {
         Capabilities {
-            compare_and_write: !self.options.read_only,
-            persistent_reservations,
+            compare_and_write: if self.options.read_only {
+                Bytes(0)
+            } else {
+                disk.map_or(CAW_MAX, ScsiDisk::compare_max)
+            },
             write_zeroes: !is_block || queue.write_zeroes,
             discard: !is_block || queue.discard,
             deallocate: !self.options.read_only
@@ -410,8 +394,7 @@ impl Opening<'_> {
         } else {
             None
         };
-        let reserves = disk.as_ref().is_some_and(|d| d.reservations().is_some());
-        let caps = self.capabilities((is_block, &queue), reserves, sector);
+        let caps = self.capabilities((is_block, &queue), disk.as_ref(), sector);
         // The node of a block device stands on a tmpfs too.
         let in_memory = !is_block && block::on_tmpfs(&file);
         let physical = if is_block { block::physical_sector(&file).ok() } else { None };
@@ -421,6 +404,7 @@ impl Opening<'_> {
             sector,
             physical_sector: physical.unwrap_or(sector).max(sector),
             is_block,
+            is_path: true,
             read_only: self.options.read_only
                 || is_block && block::is_read_only(&block::sysfs(meta.rdev())),
             rotational: queue.rotational,
@@ -499,7 +483,9 @@ impl Opening<'_> {
         };
         opened.map_err(|e| match e.raw_os_error() {
             Some(libc::EBUSY) if excl != 0 => {
-                DeviceError::InUse { device: self.name.clone(), by: InUse::Claimed }
+                let by_node = matches!(Hold::take(node), Ok(Holding::ByNode));
+                let by = if by_node { InUse::Node } else { InUse::Claimed };
+                DeviceError::InUse { device: self.name.clone(), by }
             }
             _ => self.wrap("open", e),
         })

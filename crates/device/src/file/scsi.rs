@@ -76,7 +76,8 @@ impl ScsiDisk {
             let written = self.unit.compare_and_write(block, self.sector, expected, new);
             written.map_err(error)
         };
-        let settled = settle(device, at, expected, attempt)?;
+        let read = |buf: &mut [u8]| device.read(at, buf);
+        let settled = settle(read, expected, attempt)?;
         if self.unit.has_lost_cache() {
             return Err(DeviceError::Poisoned { device: device.info().name.as_str().into() });
         }

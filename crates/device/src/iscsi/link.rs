@@ -299,7 +299,7 @@ impl Link {
             match self.log_in(until) {
                 Ok(session) => match self.put_in_use(session) {
                     Ok(old) => {
-                        tracing::warn!(%unit, after = ?began.elapsed(), "logged in again");
+                        tracing::info!(%unit, after = ?began.elapsed(), "logged in again");
                         drop(gone);
                         drop(old);
                         return Ok(());

@@ -32,16 +32,17 @@ use braid_format::{ByteOffset, Bytes};
 
 use crate::scsi::cdb::{self, sixteen as cdb16};
 use crate::scsi::{self, Data};
-use crate::traffic::IoCounters;
 use crate::{
-    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, OpenOptions, Reservations,
+    Abilities, AnswerBound, ByteLockGuard, CawOutcome, DeviceError, DeviceInfo, LivenessLocks,
+    OpenOptions, Session,
 };
 use alive::Alive;
 use link::{Gone, Link};
 use session::{Direction, Ending, Memory, Ticket};
 
 pub use name::{UnitName, redacted, without_secrets};
-pub(crate) use transfer::{Command, Gathered, ToUnit, finish_all, start_all};
+pub use transfer::ToUnit;
+pub(crate) use transfer::{Gathered, UnitTransfer};
 
 /// Longest transfer of one command, of one request or of several side by side; what is longer is
 /// several, all under way at once.
@@ -58,7 +59,7 @@ const SAME_MAX: u64 = 32768;
 /// A unit of an iSCSI target.
 #[derive(Debug)]
 pub struct IscsiDevice {
-    info: DeviceInfo,
+    pub(crate) info: DeviceInfo,
     link: Link,
     limits: Limits,
     alive: Alive,
@@ -83,6 +84,8 @@ pub(super) struct Limits {
     reads_zeros: bool,
     /// Blocks of one UNMAP.
     unmap: u64,
+    /// Persistent reservations.
+    reserves: bool,
     /// Registrations outlive its target.
     keeps_keys: bool,
     /// Its world-wide name.
@@ -106,19 +109,6 @@ impl IscsiDevice {
         let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
         info.lock_place = Some(alive.lock_place());
         Ok(Arc::new(Self { info, link, limits, alive, poisoned: AtomicBool::new(false) }))
-    }
-    /// Compares the first sector with itself and writes it: some units say that they can, and cannot.
-    ///
-    /// # Errors
-    /// What the unit said.
-    pub fn try_compare_and_write(&self) -> Result<(), DeviceError> {
-        let mut sector = vec![0; self.info.sector.to_usize()];
-        self.read(ByteOffset(0), &mut sector)?;
-        self.compare_and_write(ByteOffset(0), &sector, &sector).map(|_| ())
-    }
-    /// Whether both are one unit, by whatever portals.
-    pub fn is_same_unit(&self, other: &Self) -> bool {
-        self.limits.id == other.limits.id
     }
     fn error(&self, operation: &'static str, at: ByteOffset, source: io::Error) -> DeviceError {
         let device = self.info.name.as_str().into();
@@ -196,35 +186,17 @@ impl IscsiDevice {
         let gone = |e| io::Error::other(self.gone("command", ByteOffset(0), &e));
         Ok(ticket.map_err(gone)?.wait())
     }
-    /// A read or a write, counted by its commands.
-    pub(crate) fn read_counted(
-        &self,
-        at: ByteOffset,
-        buf: &mut [u8],
-        counters: Option<&IoCounters>,
-    ) -> Result<(), DeviceError> {
-        let memory = (buf.as_mut_ptr(), buf.len());
-        // SAFETY: borrowed until the transfer is over, here.
-        unsafe { ToUnit::new(self, counters).transfer(false, at, memory) }
-    }
-    /// As [`IscsiDevice::read_counted`].
-    pub(crate) fn write_counted(
-        &self,
-        at: ByteOffset,
-        buf: &[u8],
-        counters: Option<&IoCounters>,
-    ) -> Result<(), DeviceError> {
-        let memory = (buf.as_ptr().cast_mut(), buf.len());
-        // SAFETY: borrowed until the transfer is over, here; only read.
-        unsafe { ToUnit::new(self, counters).transfer(true, at, memory) }
-    }
     /// One COMPARE AND WRITE; whether what stood there was as expected.
     fn compare(&self, at: ByteOffset, expected: &[u8], new: &[u8]) -> Result<bool, DeviceError> {
         const OPERATION: &str = COMPARE_AND_WRITE;
         let blocks = new.len() as u64 / self.info.sector.get();
         if blocks > self.limits.compare {
             let (device, len) = (self.info.name.as_str().into(), Bytes::from(new.len()));
-            return Err(DeviceError::NoCompareAndWrite { device, most: self.compare_max(), len });
+            return Err(DeviceError::NoCompareAndWrite {
+                device,
+                most: self.info.caps.compare_and_write,
+                len,
+            });
         }
         let first = at.get() / self.info.sector.get();
         let cdb = cdb::compare_and_write(first, u8::try_from(blocks).unwrap_or(0), false);
@@ -286,16 +258,8 @@ impl From<Ending> for io::Error {
     }
 }
 
-impl Device for IscsiDevice {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.read_counted(at, buf, None)
-    }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.write_counted(at, buf, None)
-    }
+/// What commands other than transfers come to.
+impl IscsiDevice {
     fn flush(&self) -> Result<(), DeviceError> {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(DeviceError::Poisoned { device: self.info.name.as_str().into() });
@@ -318,14 +282,13 @@ impl Device for IscsiDevice {
         expected: &[u8],
         new: &[u8],
     ) -> Result<CawOutcome, DeviceError> {
-        crate::request::check_write(self, Some(&self.poisoned), at, Bytes::from(new.len()))?;
         self.info.check_caw(at, expected, new)?;
-        let settled = scsi::settle(self, at, expected, || self.compare(at, expected, new))?;
+        let read = |buf: &mut [u8]| ToUnit::new(self).read(at, buf);
+        let settled = scsi::settle(read, expected, || self.compare(at, expected, new))?;
         let busy = || self.error(COMPARE_AND_WRITE, at, io::ErrorKind::ResourceBusy.into());
         settled.ok_or_else(busy)
     }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        crate::request::check_write(self, Some(&self.poisoned), at, len)?;
+    fn unmap(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         if self.limits.unmap == 0 {
             return Ok(());
         }
@@ -343,8 +306,7 @@ impl Device for IscsiDevice {
         }
         Ok(())
     }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        crate::request::check_write(self, Some(&self.poisoned), at, len)?;
+    fn zero(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         if self.limits.same != 0 {
             return self.same(at, len, self.limits.same_unmaps);
         }
@@ -352,24 +314,25 @@ impl Device for IscsiDevice {
         let mut done = 0;
         while done < len.get() {
             let now = Bytes((len.get() - done).min(zeros.len() as u64));
-            self.write(at + Bytes(done), zeros.split_at(now.to_usize()).0)?;
+            ToUnit::new(self).write(at + Bytes(done), zeros.split_at(now.to_usize()).0)?;
             done += now.get();
         }
         Ok(())
     }
-    /// WRITE SAME (16) of zeros with UNMAP, which lets go where unmapped blocks read as zeros.
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        crate::request::check_write(self, Some(&self.poisoned), at, len)?;
-        if !self.info.caps.deallocate {
-            return Ok(false);
+    /// What it can do besides reading and writing.
+    pub(crate) fn abilities(&self) -> Abilities<'_> {
+        Abilities {
+            reservations: self.limits.reserves.then_some(self),
+            session: Some(self),
+            bound: Some(self),
+            ..Abilities::only(self)
         }
-        self.same(at, len, true).map(|()| true)
     }
-    fn compare_max(&self) -> Bytes {
-        Bytes(self.limits.compare * self.info.sector.get()).min(crate::CAW_MAX)
-    }
-    fn initiator(&self) -> Option<&IscsiDevice> {
-        Some(self)
+}
+
+impl Session for IscsiDevice {
+    fn unit(&self) -> [u8; 16] {
+        self.limits.id
     }
     fn sever(&self) {
         self.link.sever();
@@ -377,12 +340,15 @@ impl Device for IscsiDevice {
     fn lease(&self, until: Instant) {
         self.link.lease(until);
     }
+}
+
+impl AnswerBound for IscsiDevice {
     fn answers_within(&self, time: Duration) {
         self.link.answers_within(time);
     }
-    fn reservations(&self) -> Option<&dyn Reservations> {
-        self.info.caps.persistent_reservations.then_some(self)
-    }
+}
+
+impl LivenessLocks for IscsiDevice {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         let taken = self.alive.take(byte);
         taken.map_err(|e| self.error("lock", ByteOffset(byte), e))

@@ -9,7 +9,7 @@ use super::name::UnitName;
 use super::session::{Direction, Ending, Session};
 use super::{Limits, PIECE_MAX, TRIES_MAX, ffi};
 use crate::scsi::cdb;
-use crate::{Capabilities, DeviceError, DeviceInfo};
+use crate::{CAW_MAX, Capabilities, DeviceError, DeviceInfo};
 
 /// Of our own target (docs/TARGET.md, section 4): asked of those alone that name it.
 const CACHE_PAGE: u8 = 0xc0;
@@ -109,16 +109,19 @@ pub(super) fn probe(
         same_unmaps: unmaps(0x40),
         reads_zeros,
         unmap: if unmaps(0x80) { limits.unmap } else { 0 },
+        reserves: reserves.is_some(),
         keeps_keys: reserves.as_ref().is_some_and(|r| byte(r, 2) & 1 != 0),
         id,
         ..limits
     };
+    let compares = Bytes(if read_only { 0 } else { limits.compare * sector.get() });
     let info = DeviceInfo {
         name: name.to_string(),
         size,
         sector,
         physical_sector: if physical.get() <= 1 << 20 { physical } else { sector },
         is_block: true,
+        is_path: false,
         read_only: read_only || byte(&mode, 2) & 0x80 != 0,
         rotational: match (byte(&rotation, 4), byte(&rotation, 5)) {
             (0, 0) => None,
@@ -126,8 +129,7 @@ pub(super) fn probe(
             _ => Some(true),
         },
         caps: Capabilities {
-            compare_and_write: limits.compare != 0 && !read_only,
-            persistent_reservations: reserves.is_some(),
+            compare_and_write: compares.min(CAW_MAX),
             write_zeroes: limits.same != 0,
             discard: limits.unmap != 0,
             deallocate: limits.same != 0 && limits.same_unmaps && limits.reads_zeros && !read_only,
@@ -293,6 +295,7 @@ mod tests {
                 sector: Bytes(512),
                 physical_sector: Bytes(512),
                 is_block: true,
+                is_path: false,
                 read_only: false,
                 rotational: None,
                 caps: Capabilities::default(),

@@ -26,7 +26,7 @@ use super::session::{Direction, Memory, Ticket};
 use super::{IscsiDevice, TRIES_MAX};
 use crate::scsi::cdb;
 use crate::traffic::IoCounters;
-use crate::{Device, DeviceError, Op};
+use crate::{Command, Completion, DeviceError};
 
 /// Requests of one command, at most: libiscsi gives them to the kernel together, which takes 1024.
 const SEGMENTS_MAX: usize = 256;
@@ -43,7 +43,7 @@ struct Segment {
 /// A read or a write of one request, or of several that stand side by side on a unit. Dropping it waits
 /// for its end.
 #[derive(Debug)]
-pub(crate) struct Command {
+pub(crate) struct UnitTransfer {
     write: bool,
     at: ByteOffset,
     /// Bytes of all segments.
@@ -54,9 +54,9 @@ pub(crate) struct Command {
     ticket: Option<Ticket>,
 }
 // SAFETY: the memory is the requesters', who keep it as long as the command lives.
-unsafe impl Send for Command {}
+unsafe impl Send for UnitTransfer {}
 
-impl Command {
+impl UnitTransfer {
     fn new(write: bool, at: ByteOffset, segment: Segment) -> Self {
         let len = segment.memory.1;
         Self { write, at, len, segments: vec![segment], ticket: None }
@@ -94,17 +94,17 @@ impl Command {
 
 /// A unit, and where what is issued to it is counted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ToUnit<'u> {
+pub struct ToUnit<'u> {
     unit: &'u IscsiDevice,
     counters: Option<&'u IoCounters>,
 }
 
 /// Requests that were not issued yet, as commands.
 #[derive(Debug, Default)]
-pub(crate) struct Gathered<'u>(Vec<(ToUnit<'u>, Command)>);
+pub(crate) struct Gathered<'u>(Vec<(ToUnit<'u>, UnitTransfer)>);
 
 /// What became of requests that were issued: those under way, and those that were not taken.
-pub(crate) type Issued = (Vec<Command>, Vec<(u32, DeviceError)>);
+pub(crate) type Issued = (Vec<UnitTransfer>, Vec<(u32, DeviceError)>);
 
 impl<'u> Gathered<'u> {
     /// Takes a request to the unit under a device, if there is one; how often [`ToUnit::finish`] or
@@ -123,7 +123,7 @@ impl<'u> Gathered<'u> {
     ) -> Result<usize, DeviceError> {
         let unit = to.unit;
         if write {
-            crate::request::check_write(unit, Some(&unit.poisoned), at, Bytes::from(len))?;
+            unit.info.check_write(Some(&unit.poisoned), at, Bytes::from(len))?;
         } else {
             unit.info.check(at, Bytes::from(len))?;
         }
@@ -145,7 +145,7 @@ impl<'u> Gathered<'u> {
                 return;
             }
         }
-        self.0.push((to, Command::new(write, at, segment)));
+        self.0.push((to, UnitTransfer::new(write, at, segment)));
     }
     /// Issues them all; `now` says that the caller waits for one at once.
     pub fn issue(self, now: bool) -> Issued {
@@ -164,16 +164,16 @@ impl<'u> Gathered<'u> {
 }
 
 impl<'u> ToUnit<'u> {
-    /// The unit under a device, if there is one.
-    pub fn of(device: &'u dyn Device) -> Option<Self> {
-        Some(Self { unit: device.initiator()?, counters: device.counters() })
+    /// This unit, not counted.
+    pub(crate) fn new(unit: &'u IscsiDevice) -> Self {
+        Self { unit, counters: None }
     }
-    /// This unit, counted there.
-    pub fn new(unit: &'u IscsiDevice, counters: Option<&'u IoCounters>) -> Self {
-        Self { unit, counters }
+    /// The same unit, counted there.
+    pub(crate) fn counted(self, counters: &'u IoCounters) -> Self {
+        Self { counters: Some(counters), ..self }
     }
     /// Starts a command, of which the caller of [`Gathered::add`] has promised that its memory stays.
-    fn start(self, command: &mut Command, now: bool) -> Result<(), DeviceError> {
+    fn start(self, command: &mut UnitTransfer, now: bool) -> Result<(), DeviceError> {
         let unit = self.unit;
         let sector = unit.info.sector.get();
         let count = u32::try_from(command.len as u64 / sector).unwrap_or(u32::MAX);
@@ -193,7 +193,7 @@ impl<'u> ToUnit<'u> {
         Ok(())
     }
     /// Starts a command for the first time.
-    fn issue(self, command: &mut Command, now: bool) -> Result<(), DeviceError> {
+    fn issue(self, command: &mut UnitTransfer, now: bool) -> Result<(), DeviceError> {
         if let Some(counters) = self.counters {
             counters.transfer(command.write, command.len);
         }
@@ -201,9 +201,9 @@ impl<'u> ToUnit<'u> {
     }
     /// Waits for a command that was issued when it `begun`, and says to each request that it is of how
     /// it ended.
-    pub fn finish(
+    pub(crate) fn finish(
         self,
-        mut command: Command,
+        mut command: UnitTransfer,
         begun: Instant,
         mut done: impl FnMut(u32, Result<(), DeviceError>),
     ) {
@@ -228,7 +228,7 @@ impl<'u> ToUnit<'u> {
     }
     /// Waits for the end of a command, which is issued again as long as it did not run or its session
     /// broke.
-    fn wait(self, command: &mut Command, begun: Instant) -> Result<(), DeviceError> {
+    fn wait(self, command: &mut UnitTransfer, begun: Instant) -> Result<(), DeviceError> {
         let (unit, at, operation) = (self.unit, command.at, command.operation());
         for _ in 0..TRIES_MAX {
             let Some(ticket) = &command.ticket else { break };
@@ -247,11 +247,48 @@ impl<'u> ToUnit<'u> {
         }
         Err(unit.error(operation, at, io::ErrorKind::ResourceBusy.into()))
     }
+    /// Does one command.
+    pub(crate) fn submit(
+        self,
+        at: ByteOffset,
+        command: Command<'_>,
+    ) -> Result<Completion, DeviceError> {
+        let unit = self.unit;
+        if command.changes() {
+            unit.info.check_write(Some(&unit.poisoned), at, command.len())?;
+        }
+        match command {
+            Command::Read(buf) => self.read(at, buf)?,
+            Command::Write(buf) => self.write(at, buf)?,
+            Command::Flush => unit.flush()?,
+            Command::CompareAndWrite { expected, new } => {
+                return unit.compare_and_write(at, expected, new).map(Completion::from);
+            }
+            Command::Discard(len) => unit.unmap(at, len)?,
+            Command::WriteZeroes(len) => unit.zero(at, len)?,
+            Command::Deallocate(_) if !unit.info.caps.deallocate => {
+                return Ok(Completion::Unsupported);
+            }
+            // WRITE SAME (16) of zeros with UNMAP, which lets go where unmapped blocks read as zeros.
+            Command::Deallocate(len) => unit.same(at, len, true)?,
+        }
+        Ok(Completion::Done)
+    }
+    pub(super) fn read(self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let memory = (buf.as_mut_ptr(), buf.len());
+        // SAFETY: borrowed until the transfer is over, here.
+        unsafe { self.transfer(false, at, memory) }
+    }
+    pub(super) fn write(self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+        let memory = (buf.as_ptr().cast_mut(), buf.len());
+        // SAFETY: borrowed until the transfer is over, here; only read.
+        unsafe { self.transfer(true, at, memory) }
+    }
     /// Moves the bytes of one request, in as many commands as it takes.
     ///
     /// # Safety
     /// The memory is valid, and used by nobody else meanwhile.
-    pub unsafe fn transfer(
+    unsafe fn transfer(
         self,
         write: bool,
         at: ByteOffset,
@@ -279,47 +316,6 @@ fn is_answered(error: &DeviceError) -> bool {
     matches!(source.kind(), io::ErrorKind::Other | io::ErrorKind::UnexpectedEof)
 }
 
-/// Starts requests of [`crate::run`] on units, all at once; a flush is done when this returns. What is
-/// returned must be dropped, or given to [`finish_all`], before the requests' memory is used again.
-pub(crate) fn start_all(requests: &mut [&mut crate::Request<'_>]) -> Vec<Command> {
-    let mut gathered = Gathered::default();
-    for (owner, r) in (0_u32..).zip(requests.iter_mut()) {
-        r.result = Ok(());
-        let (write, memory) = match &mut r.op {
-            Op::Read(buf) => (false, (buf.as_mut_ptr(), buf.len())),
-            Op::Write(buf) => (true, (buf.as_ptr().cast_mut(), buf.len())),
-            Op::Flush => continue,
-        };
-        let Some(to) = ToUnit::of(r.device) else { continue };
-        // SAFETY: borrowed by the request; `run` drops the commands before it returns or unwinds.
-        r.result = unsafe { gathered.add(owner, to, write, r.at, memory) }.map(|_| ());
-    }
-    let (commands, refused) = gathered.issue(false);
-    for (owner, e) in refused {
-        requests[owner as usize].result = Err(e);
-    }
-    for r in requests.iter_mut().filter(|r| matches!(r.op, Op::Flush)) {
-        r.result = r.device.flush();
-    }
-    commands
-}
-
-/// Waits for requests on units, which were issued when they `begun`.
-pub(crate) fn finish_all(
-    requests: &mut [&mut crate::Request<'_>],
-    commands: Vec<Command>,
-    begun: Instant,
-) {
-    for command in commands {
-        let device = requests[command.owner() as usize].device;
-        let Some(to) = ToUnit::of(device) else { continue };
-        to.finish(command, begun, |owner, ended| {
-            let r = &mut *requests[owner as usize];
-            r.result = std::mem::replace(&mut r.result, Ok(())).and(ended);
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,7 +328,7 @@ mod tests {
             let from = [8192, 0, 12288, 4096][owner as usize];
             Segment { owner, memory: (memory[from..].as_mut_ptr(), 4096) }
         };
-        let mut command = Command::new(true, ByteOffset(4096), segment(0));
+        let mut command = UnitTransfer::new(true, ByteOffset(4096), segment(0));
         assert!(!command.join(true, ByteOffset(12288), segment(1), 1 << 20), "a gap");
         assert!(!command.join(true, ByteOffset(0), segment(1), 1 << 20), "before it");
         assert!(!command.join(false, ByteOffset(8192), segment(1), 1 << 20), "another kind");

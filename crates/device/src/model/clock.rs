@@ -151,7 +151,7 @@ impl ModelClock {
         Arc::ptr_eq(&self.0, &other.0)
     }
     /// Adds a disk that has passed its check; `None`: the bus is of another clock.
-    pub(super) fn disk(
+    pub(crate) fn disk(
         &self,
         model: DiskModel,
         size: u64,
@@ -162,11 +162,11 @@ impl ModelClock {
         }
         Some(self.0.state.lock().machine.add_disk(model, size, bus.map(|b| b.place)))
     }
-    pub(super) fn disk_stats(&self, disk: usize) -> DiskStats {
+    pub(crate) fn disk_stats(&self, disk: usize) -> DiskStats {
         self.0.state.lock().machine.disk_stats(disk)
     }
     /// Submits a request that comes to its disk at `at`, or now if that is past.
-    pub(super) fn submit(&self, at: Time, disk: usize, work: Work) -> Ticket {
+    pub(crate) fn submit(&self, at: Time, disk: usize, work: Work) -> Ticket {
         let mut state = self.0.state.lock();
         self.catch_up(&mut state);
         let request = state.machine.submit(at, disk, work);

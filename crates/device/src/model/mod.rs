@@ -1,7 +1,7 @@
 //! Disk models: what a request would take on disks and buses that are not there.
 //!
-//! A [`ModelDevice`] keeps its bytes on another device and takes the time of a [`DiskModel`] on a
-//! [`Bus`], both driven by a [`ModelClock`] in virtual or in real time. The same inputs give the same
+//! A [`ModelDevice`](crate::modelled::ModelDevice) keeps its bytes on another device and takes the time
+//! of a [`DiskModel`] on a [`Bus`], both driven by a [`ModelClock`] in virtual or in real time. The same inputs give the same
 //! nanoseconds, on every machine: there is no randomness and no floating-point number.
 //!
 //! | part | module | what it is |
@@ -9,7 +9,9 @@
 //! | parameters | `disk`, `bus`, [`presets`] | numbers of data sheets |
 //! | mechanism | `mechanism` | pure: access and time in, time out |
 //! | machine | `machine` | pure: requests in, completions out; queues, controllers, buses, caches |
-//! | drivers | `clock`, `device`, `clients` | virtual or real time; the `Device` trait; closed-loop clients |
+//! | driver | `clock` | virtual or real time |
+//!
+//! Above it [`crate::modelled`] has the device, and closed-loop clients.
 //!
 //! # Closed forms
 //!
@@ -36,9 +38,7 @@
 //! under the head at time 0), and limits of the disk's buffer.
 
 mod bus;
-mod clients;
 mod clock;
-mod device;
 mod disk;
 mod machine;
 mod mechanism;
@@ -46,13 +46,9 @@ pub mod presets;
 mod time;
 
 pub use bus::{Bus, BusStats};
-pub use clients::{Client, Outcome, Pause, Touch, drive};
 pub use clock::{ModelBus, ModelClock, Ticket};
-pub use device::ModelDevice;
 pub use disk::{DiskModel, ModelError, Order, Seek};
 pub use machine::DiskStats;
+pub(crate) use machine::Work;
 pub use mechanism::{Access, Mechanism, MechanismStats};
 pub use time::{Rate, Time};
-
-#[cfg(test)]
-mod tests;

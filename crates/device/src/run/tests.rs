@@ -8,8 +8,8 @@ use braid_format::ByteOffset;
 use super::*;
 use crate::engine::{DEPTH, EngineKind};
 use crate::{
-    AlignedBuf, ByteLockGuard, CawOutcome, CountedDevice, Device, DeviceInfo, Direct, FileDevice,
-    IoQueue, MemoryDevice, OpenOptions, OwnedOp, Part,
+    Abilities, AlignedBuf, Command, Completion, CountedDevice, Device, DeviceError, DeviceInfo,
+    Direct, FileDevice, IoQueue, MemoryDevice, OpenOptions, OwnedOp, Part,
 };
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Pread];
@@ -19,11 +19,11 @@ const SIZE: u64 = 8 << 20;
 fn places() -> Vec<&'static str> {
     ["/var/tmp", "/dev/shm"].into_iter().filter(|p| std::path::Path::new(p).is_dir()).collect()
 }
-struct Rig {
+struct Fixture {
     _dir: tempfile::TempDir,
     devices: Vec<Arc<FileDevice>>,
 }
-fn rig(place: &str, devices: usize, options: OpenOptions) -> Rig {
+fn fixture(place: &str, devices: usize, options: OpenOptions) -> Fixture {
     let dir = tempfile::tempdir_in(place).unwrap();
     let open = |n: usize| {
         let path = dir.path().join(format!("d{n}"));
@@ -31,7 +31,7 @@ fn rig(place: &str, devices: usize, options: OpenOptions) -> Rig {
         FileDevice::open(&path, options).unwrap()
     };
     let devices = (0..devices).map(open).collect();
-    Rig { _dir: dir, devices }
+    Fixture { _dir: dir, devices }
 }
 fn pattern(n: usize, len: usize) -> Vec<u8> {
     let mut random = crate::random::Random::new(n as u64);
@@ -54,12 +54,13 @@ fn both_engines_move_the_same_bytes() {
     }
 }
 fn same_bytes(place: &str, direct: Direct, kind: EngineKind) {
-    let rig = rig(place, 3, OpenOptions { direct, ..OpenOptions::default() });
+    let fixture = fixture(place, 3, OpenOptions { direct, ..OpenOptions::default() });
     let memory = MemoryDevice::new("m", Bytes(SIZE), Bytes(512));
-    let mut devices: Vec<&dyn Device> = rig.devices.iter().map(|d| &**d as &dyn Device).collect();
+    let mut devices: Vec<&dyn Device> =
+        fixture.devices.iter().map(|d| &**d as &dyn Device).collect();
     devices.push(&*memory);
     // More requests than the ring holds, sectors to a MiB, aligned memory and not.
-    let grain = rig.devices[0].info().sector.get();
+    let grain = fixture.devices[0].info().sector.get();
     let lens: Vec<usize> = (0..DEPTH + 90)
         .map(|i| if i % 50 == 0 { 1 << 20 } else { (grain * (1 + i as u64 % 9)) as usize })
         .collect();
@@ -112,10 +113,10 @@ fn same_bytes(place: &str, direct: Direct, kind: EngineKind) {
 
 #[test]
 fn the_public_batch_uses_the_default_engine_in_every_thread() {
-    let rig = rig("/var/tmp", 2, OpenOptions::default());
+    let fixture = fixture("/var/tmp", 2, OpenOptions::default());
     std::thread::scope(|s| {
         for t in 0..4_u64 {
-            let devices = &rig.devices;
+            let devices = &fixture.devices;
             s.spawn(move || {
                 let data = [t as u8 + 1; 4096];
                 for _ in 0..20 {
@@ -140,8 +141,8 @@ fn the_public_batch_uses_the_default_engine_in_every_thread() {
 #[test]
 fn what_is_wrong_with_one_request_does_not_touch_the_others() {
     for kind in ENGINES {
-        let rig = rig("/var/tmp", 1, OpenOptions::default());
-        let d: &dyn Device = &*rig.devices[0];
+        let fixture = fixture("/var/tmp", 1, OpenOptions::default());
+        let d: &dyn Device = &*fixture.devices[0];
         let good = [7; 4096];
         let mut requests = [
             request(d, 1, Op::Write(&good)),
@@ -182,8 +183,8 @@ fn a_device_that_shrank_fails_a_read_and_does_not_loop() {
 fn what_follows_on_a_device_goes_to_it_together_and_fails_apart() {
     const UNIT: u64 = 65536;
     for (place, kind) in places().into_iter().flat_map(|p| ENGINES.map(|kind| (p, kind))) {
-        let rig = rig(place, 2, OpenOptions::default());
-        let counted = rig.devices.iter().map(|d| CountedDevice::over(d.clone()));
+        let fixture = fixture(place, 2, OpenOptions::default());
+        let counted = fixture.devices.iter().map(|d| CountedDevice::over(d.clone()));
         let devices: Vec<_> = counted.collect();
         // Six units of a stripe of two, their memory one after the other.
         let mut data = AlignedBuf::zeroed(6 * UNIT as usize);
@@ -196,7 +197,7 @@ fn what_follows_on_a_device_goes_to_it_together_and_fails_apart() {
         run_on(&mut Flight::new(kind), &mut writes);
         assert!(writes.iter().all(|r| r.result.is_ok()));
         for d in &devices {
-            let issued = d.counters().unwrap().now().writes;
+            let issued = d.abilities().counters.unwrap().now().writes;
             assert_eq!((issued.requests(), issued.bytes.0), (1, 3 * UNIT), "{place} {kind:?}");
         }
         // The last unit of the first device is gone: the two before it are read all the same.
@@ -225,53 +226,27 @@ impl Device for Bomb {
     fn info(&self) -> &DeviceInfo {
         self.0.info()
     }
-    fn read(&self, _: ByteOffset, _: &mut [u8]) -> Result<(), DeviceError> {
-        panic!("bomb")
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        panic!("bomb: {command:?} at {at}")
     }
-    fn write(&self, _: ByteOffset, _: &[u8]) -> Result<(), DeviceError> {
-        panic!("bomb")
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        panic!("bomb")
-    }
-    fn compare_and_write(
-        &self,
-        _: ByteOffset,
-        _: &[u8],
-        _: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        panic!("bomb")
-    }
-    fn discard(&self, _: ByteOffset, _: Bytes) -> Result<(), DeviceError> {
-        panic!("bomb")
-    }
-    fn write_zeroes(&self, _: ByteOffset, _: Bytes) -> Result<(), DeviceError> {
-        panic!("bomb")
-    }
-    fn deallocate(&self, _: ByteOffset, _: Bytes) -> Result<bool, DeviceError> {
-        panic!("bomb")
-    }
-    fn lock_byte(&self, _: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        panic!("bomb")
-    }
-    fn byte_locked(&self, _: u64) -> Result<bool, DeviceError> {
-        panic!("bomb")
+    fn abilities(&self) -> Abilities<'_> {
+        self.0.abilities()
     }
 }
 
 #[test]
 fn a_panic_waits_for_the_kernel_before_it_unwinds() {
     for kind in ENGINES {
-        let rig = rig("/var/tmp", 2, OpenOptions::default());
+        let fixture = fixture("/var/tmp", 2, OpenOptions::default());
         let bomb = Bomb(MemoryDevice::new("bomb", Bytes(SIZE), Bytes(512)));
         let written = pattern(1, 4 << 20);
-        rig.devices[0].write(ByteOffset(0), &written).unwrap();
+        fixture.devices[0].write(ByteOffset(0), &written).unwrap();
         let mut flight = Flight::new(kind);
         let mut buf = AlignedBuf::zeroed(4 << 20);
         let fell = catch_unwind(AssertUnwindSafe(|| {
             let mut requests = [
-                request(&*rig.devices[0], 0, Op::Read(&mut buf)),
-                request(&*rig.devices[1], 0, Op::Write(&written)),
+                request(&*fixture.devices[0], 0, Op::Read(&mut buf)),
+                request(&*fixture.devices[1], 0, Op::Write(&written)),
                 request(&bomb, 0, Op::Flush),
             ];
             run_on(&mut flight, &mut requests);
@@ -282,8 +257,8 @@ fn a_panic_waits_for_the_kernel_before_it_unwinds() {
         assert!(buf[..] == written[..]);
         let mut again = AlignedBuf::zeroed(4 << 20);
         let mut requests = [
-            request(&*rig.devices[1], 0, Op::Read(&mut again)),
-            request(&*rig.devices[0], 0, Op::Flush),
+            request(&*fixture.devices[1], 0, Op::Read(&mut again)),
+            request(&*fixture.devices[0], 0, Op::Flush),
         ];
         run_on(&mut flight, &mut requests);
         assert!(again[..] == written[..]);
@@ -292,13 +267,13 @@ fn a_panic_waits_for_the_kernel_before_it_unwinds() {
 
 #[test]
 fn the_thread_survives_a_panic_in_the_public_batch() {
-    let rig = rig("/var/tmp", 1, OpenOptions::default());
+    let fixture = fixture("/var/tmp", 1, OpenOptions::default());
     let bomb = Bomb(MemoryDevice::new("bomb", Bytes(SIZE), Bytes(512)));
     let data = [3; 4096];
     for _ in 0..3 {
         let fell = catch_unwind(AssertUnwindSafe(|| {
             run(&mut [
-                request(&*rig.devices[0], 0, Op::Write(&data)),
+                request(&*fixture.devices[0], 0, Op::Write(&data)),
                 request(&bomb, 0, Op::Flush),
             ]);
         }));
@@ -306,8 +281,8 @@ fn the_thread_survives_a_panic_in_the_public_batch() {
     }
     let mut buf = [0; 4096];
     run(&mut [
-        request(&*rig.devices[0], 0, Op::Read(&mut buf)),
-        request(&*rig.devices[0], 0, Op::Flush),
+        request(&*fixture.devices[0], 0, Op::Read(&mut buf)),
+        request(&*fixture.devices[0], 0, Op::Flush),
     ]);
     assert_eq!(buf, data);
 }
@@ -315,9 +290,9 @@ fn the_thread_survives_a_panic_in_the_public_batch() {
 #[test]
 fn a_window_slides_on_both_engines() {
     for kind in ENGINES {
-        let rig = rig("/var/tmp", 2, OpenOptions::default());
+        let fixture = fixture("/var/tmp", 2, OpenOptions::default());
         let mut queue = IoQueue::with_engine(4, kind);
-        let device = |n: u64| rig.devices[(n % 2) as usize].clone() as Arc<dyn Device>;
+        let device = |n: u64| fixture.devices[(n % 2) as usize].clone() as Arc<dyn Device>;
         let total = 64;
         for write in [true, false] {
             let mut seen = vec![false; total as usize];
@@ -348,10 +323,10 @@ fn a_window_slides_on_both_engines() {
 #[test]
 fn a_queued_request_may_have_parts_and_one_may_fail() {
     for kind in ENGINES {
-        let rig = rig("/var/tmp", 2, OpenOptions::default());
+        let fixture = fixture("/var/tmp", 2, OpenOptions::default());
         let memory = MemoryDevice::new("m", Bytes(SIZE), Bytes(512));
         let devices: [Arc<dyn Device>; 3] =
-            [rig.devices[0].clone(), memory, rig.devices[1].clone()];
+            [fixture.devices[0].clone(), memory, fixture.devices[1].clone()];
         let parts: Vec<Part> = (0..300_usize)
             .map(|i| Part {
                 device: devices[i % 3].clone(),
@@ -380,7 +355,7 @@ fn a_queued_request_may_have_parts_and_one_may_fail() {
 #[test]
 fn a_reservation_conflict_of_the_kernels_is_a_fence() {
     let device = MemoryDevice::new("d", Bytes(4096), Bytes(512));
-    let errno = |e| io_error(&*device, "write", ByteOffset(0), io::Error::from_raw_os_error(e));
+    let errno = |e| device.info().io_error("write", ByteOffset(0), io::Error::from_raw_os_error(e));
     assert!(matches!(errno(libc::EBADE), DeviceError::Fenced { .. }));
     assert!(matches!(errno(libc::EIO), DeviceError::Io { .. }));
 }

@@ -13,7 +13,6 @@ mod sg;
 mod unit;
 
 pub use path::PathReservations;
-pub use reserve::{Reservation, ReservationKind};
 pub use sense::Sense;
 pub use unit::{Answer, Data, ScsiError, Transport, Unit};
 

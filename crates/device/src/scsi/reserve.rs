@@ -5,48 +5,7 @@ use std::io;
 
 use super::unit::Data;
 use super::{cdb, unit};
-use crate::DeviceError;
-
-/// What a reservation keeps from whom: its type, by the number that SPC-4 gives it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReservationKind {
-    /// The holder writes, all read.
-    WriteExclusive = 1,
-    /// The holder alone.
-    ExclusiveAccess = 3,
-    /// Who is registered writes, all read.
-    WriteExclusiveRegistrants = 5,
-    /// Who is registered, alone.
-    ExclusiveAccessRegistrants = 6,
-    /// As [`ReservationKind::WriteExclusiveRegistrants`]; all who are registered hold it.
-    WriteExclusiveAll = 7,
-    /// As [`ReservationKind::ExclusiveAccessRegistrants`]; all who are registered hold it.
-    ExclusiveAccessAll = 8,
-}
-
-impl ReservationKind {
-    /// By its number.
-    pub fn of(code: u8) -> Option<Self> {
-        let all = [
-            Self::WriteExclusive,
-            Self::ExclusiveAccess,
-            Self::WriteExclusiveRegistrants,
-            Self::ExclusiveAccessRegistrants,
-            Self::WriteExclusiveAll,
-            Self::ExclusiveAccessAll,
-        ];
-        all.into_iter().find(|k| *k as u8 == code)
-    }
-}
-
-/// A reservation that stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reservation {
-    /// Its holder's key; 0 where all who are registered hold it.
-    pub key: u64,
-    /// What it keeps from whom.
-    pub kind: ReservationKind,
-}
+use crate::{DeviceError, Reservation, ReservationKind};
 
 /// Room for the answer to PERSISTENT RESERVE IN: 1,024 keys.
 pub(crate) const RESERVE_IN_LEN: u16 = 8 + 8 * 1024;

@@ -9,9 +9,8 @@ use std::time::Duration;
 use braid_format::{ByteOffset, Bytes};
 use thiserror::Error;
 
-use super::{Reservation, ReservationKind};
 use super::{Sense, cdb};
-use crate::{AlignedBuf, CawOutcome, Device, DeviceError};
+use crate::{AlignedBuf, CawOutcome, DeviceError, Reservation, ReservationKind};
 
 /// Most times that a command is issued anew because it did not run.
 const TRIES_MAX: u32 = 64;
@@ -268,11 +267,10 @@ impl<T: Transport> Unit<T> {
     }
 }
 
-/// Compares and writes by `attempt`, which says whether what stood at `at` was `expected`, and says
-/// what stands there if it was not. `None`: whenever that was looked at it was as expected again.
+/// Compares and writes by `attempt`, which says whether what stood there was `expected`, and says what
+/// stands there, by `read`, if it was not. `None`: whenever that was looked at it was as expected again.
 pub fn settle(
-    device: &dyn Device,
-    at: ByteOffset,
+    read: impl Fn(&mut [u8]) -> Result<(), DeviceError>,
     expected: &[u8],
     attempt: impl Fn() -> Result<bool, DeviceError>,
 ) -> Result<Option<CawOutcome>, DeviceError> {
@@ -281,7 +279,7 @@ pub fn settle(
         if attempt()? {
             return Ok(Some(CawOutcome::Written));
         }
-        device.read(at, &mut found)?;
+        read(&mut found)?;
         if found != expected {
             return Ok(Some(CawOutcome::Mismatch(found)));
         }

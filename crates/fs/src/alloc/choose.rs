@@ -73,8 +73,8 @@ pub(super) fn choose(bits: &[u8], wish: &Wish<'_>) -> Option<(u64, u64)> {
     Some(cut(wish, start, to, start + wish.len))
 }
 
-/// Range from `start` to `end`, at most to `to`, on the grain (which `to` is on, but for a group's
-/// very end).
+/// Range from `start` to `end`, at most to `to`, on the grain (`to` is on the grain, except at a
+/// group's end).
 fn cut(wish: &Wish<'_>, start: u64, to: u64, end: u64) -> (u64, u64) {
     let start = start / wish.grain * wish.grain;
     let end = (end / wish.grain * wish.grain).max(start + wish.grain).min(to);

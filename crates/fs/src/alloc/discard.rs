@@ -1,8 +1,8 @@
 //! What was freed here goes back to the devices by itself, a while later (`-o discard`).
 //!
-//! What is remembered are places that were freed, and no more than hints: what of them goes back is what
-//! the groups themselves call `Free`, by the rules of [`super::trim`]. So it does not matter what has
-//! become of a place since: what a node has taken again is `Data`, and stays.
+//! The places that are remembered are only hints: what goes back is what the groups themselves call
+//! `Free`, by the rules of [`super::trim`]. So it does not matter what has become of a place since:
+//! what a node has taken again is `Data`, and stays.
 //!
 //! ```text
 //! freed --> remembered --interval--> free log drained --> in a window of this node?
@@ -24,7 +24,7 @@ use super::trim::HOLD;
 use super::{Alloc, Inner};
 use crate::error::Result;
 
-/// Most places that are remembered: of what is beyond that a trim takes care.
+/// Most places that are remembered. A trim finds the others.
 const PLACES_MAX: usize = 65_536;
 
 /// Places that were freed: their ends by their first blocks. None touches another.
@@ -74,7 +74,7 @@ impl Alloc {
                 let (bytes, left) = match self.inner.discard_in(index, places, stop) {
                     // Until a repair: the other groups are sound.
                     Err(e) if e.is_of_one_group() => {
-                        tracing::warn!("group {index} gives nothing back: {e}");
+                        tracing::warn!("cannot give back free space of group {index}: {e}");
                         break;
                     }
                     turn => turn?,
@@ -115,7 +115,7 @@ impl Inner {
         }
         // As long as it stands in the free log only, its group does not call it free.
         match self.drain(&mut self.refill.lock()) {
-            Err(e) if e.is_of_one_group() => tracing::warn!("not all is given back: {e}"),
+            Err(e) if e.is_of_one_group() => tracing::warn!("cannot give all free space back: {e}"),
             Err(e) => {
                 self.remember(all.iter());
                 return Err(e);
@@ -160,7 +160,8 @@ impl Inner {
     ) -> Result<(u64, Vec<(u64, u64)>)> {
         let lock = LockNo::from(self.volume.rgrp(index));
         let _guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
-        // As for a trim: who empties a part looks at each group after all know that it is closed.
+        // As for a trim: a node that empties a part looks at each group after all nodes know that
+        // it is closed.
         if self.volume.group_shape(index).is_none() || !self.volume.groups.is_open(index) {
             return Ok((0, Vec::new()));
         }
@@ -183,8 +184,8 @@ impl Inner {
         }
         Ok((given, left))
     }
-    /// Places of a group, and what stands beside them in their rows where a pool has parity: these go
-    /// back whole or not at all. None touches another.
+    /// Places of a group. If the pool has parity, also the rest of their rows, which go back whole
+    /// or not at all. None touches another.
     fn whole_rows(&self, index: u64, places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
         let map = self.volume.pool.map();
         let parity = map.groups().iter().any(|g| g.row_len().is_some());

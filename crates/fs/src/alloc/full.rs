@@ -21,7 +21,7 @@ const AGE_MAX: Duration = Duration::from_millis(250);
 /// What the last search did not find, and when that may have changed.
 #[derive(Debug, Default)]
 pub(super) struct Full {
-    last: Mutex<Option<Fruitless>>,
+    last: Mutex<Option<FailedSearch>>,
     /// Counts what gives this node more space to promise.
     events: AtomicU64,
     /// Searches, for tests.
@@ -30,11 +30,11 @@ pub(super) struct Full {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Fruitless {
+struct FailedSearch {
     data: u64,
     slots: u64,
     at: Instant,
-    /// Of the space lock's exclusive hold; `None`: no other node can come.
+    /// The number of the space lock's exclusive hold; `None`: no other node can come.
     tenure: Option<u64>,
     before: Before,
 }
@@ -63,7 +63,7 @@ impl Inner {
     }
     /// A search for so much found nothing, with the space lock held exclusively.
     pub(super) fn note_full(&self, data: u64, slots: u64, tenure: Option<u64>, before: Before) {
-        let found = Fruitless { data, slots, at: Instant::now(), tenure, before };
+        let found = FailedSearch { data, slots, at: Instant::now(), tenure, before };
         *self.full.last.lock() = Some(found);
     }
     /// Whether a search for so much would find nothing either.

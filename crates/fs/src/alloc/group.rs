@@ -114,6 +114,24 @@ pub(super) fn headers(
     Ok(())
 }
 
+/// What the bitmap of group `index` says of `block`, which begins a slot of the group, or else `None`. One
+/// bitmap slot is read, if it is not in memory. The group's lock is held, shared at least.
+pub(super) fn state_of(
+    volume: &Volume,
+    meta: &Meta,
+    index: u64,
+    block: BlockNo,
+) -> Result<Option<BlockState>> {
+    let slot = volume.geo.slot_blocks();
+    let shape = volume.group_shape(index).filter(|_| block.get().is_multiple_of(slot));
+    let place = shape.and_then(|shape| Some((shape, shape.local(block.get(), slot)?)));
+    let Some((shape, at)) = place else { return Ok(None) };
+    let per_bitmap = blocks_per_bitmap(volume.geo);
+    let bitmap = BlockNo(shape.start.get() + (1 + at / per_bitmap) * slot);
+    let body = meta.read(bitmap, LockNo::from(shape.start), MetaKind::Bitmap)?;
+    Ok(Some(bits::get(body.get(MetaHeader::LEN..).unwrap_or(&[]), at % per_bitmap)))
+}
+
 impl Group {
     /// Reads header and bitmaps.
     pub fn load(volume: &Volume, meta: &Meta, index: u64) -> Result<Self> {

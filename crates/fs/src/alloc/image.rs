@@ -16,7 +16,7 @@ pub(crate) struct Fresh {
     pub kind: MetaKind,
     /// Generation of its body.
     pub generation: Generation,
-    /// Who holds its lock from birth.
+    /// The life that holds its lock from birth.
     pub holder: Option<Life>,
     /// Nonce of its lock record.
     pub nonce: u64,

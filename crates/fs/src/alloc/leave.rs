@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use braid_format::meta::MetaKind;
 use braid_format::rgrp::BlockState;
 use braid_format::{BlockNo, InodeNo, LockNo};
 use braid_lock::{Local, Mode};
@@ -19,12 +20,12 @@ const ROUNDS: u32 = 32;
 /// What closed parts have is counted again after this.
 const AGE_MAX: Duration = Duration::from_secs(2);
 
-/// What the bitmap of a group says, or of several. What is in a node's window counts as data.
+/// What the bitmap of a group says, or of several. What is in a node's window counts as in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Use {
     /// Blocks of file data, or in windows.
     pub data: u64,
-    /// Blocks of metadata in use.
+    /// Blocks of metadata in use, or in windows.
     pub meta: u64,
     /// As the cluster's counters count them: free blocks that may become file data.
     pub free: u64,
@@ -43,7 +44,7 @@ impl std::ops::AddAssign for Use {
 
 /// What closed parts have, and when that was found.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shut {
+pub(super) struct ClosedSpace {
     since: Instant,
     version: (u64, u64),
     /// Blocks that may hold file data.
@@ -86,10 +87,10 @@ impl Inner {
     }
 
     /// What closed parts have: by their headers, without their locks, now and then.
-    pub(super) fn shut(&self) -> Shut {
+    pub(super) fn shut(&self) -> ClosedSpace {
         let volume = &self.volume;
         let version = volume.groups.version();
-        let none = Shut { since: Instant::now(), version, blocks: 0, free: 0, meta: 0 };
+        let none = ClosedSpace { since: Instant::now(), version, blocks: 0, free: 0, meta: 0 };
         if !volume.groups.any_closed() {
             return none;
         }
@@ -104,7 +105,7 @@ impl Inner {
             (0..volume.groups.count()).filter(|i| volume.groups.is_closed(*i)).collect();
         let mut found = none;
         let counted = headers(volume, &closed, &mut |index, header| {
-            // One that is being written, or cannot be read, is counted the next time.
+            // A group that is being written, or cannot be read, is counted the next time.
             let raw = header.ok().flatten();
             let free = raw.as_ref().map_or(0, |raw| raw.free_blocks.get());
             found.meta += raw.map_or(0, |raw| raw.free_meta.get());
@@ -159,8 +160,8 @@ impl Alloc {
         Ok(use_of(&Group::load(&inner.volume, &inner.meta, index)?))
     }
 
-    /// Looks, with its lock alone, at a group whose part is closed: nobody takes anything of it any
-    /// more. What is known of it is in place, durably, on return.
+    /// Looks at a group whose part is closed, with only its lock held: nobody takes anything from
+    /// it any more. What is known of it is in place, durably, on return.
     pub fn look_at_last(&self, index: u64) -> Result<Use> {
         let inner = &self.inner;
         let lock = LockNo::from(inner.volume.rgrp(index));
@@ -189,7 +190,12 @@ impl Alloc {
                 break;
             }
             // Only to name it: what is being written just now is passed by.
-            let Ok((_, header, _)) = volume.read_body(BlockNo(group.block(at))) else { continue };
+            let body = volume.read_body(BlockNo(group.block(at)));
+            let Ok((_, header, kind)) = body else { continue };
+            if kind == MetaKind::Free {
+                // In a window, and used by nobody.
+                continue;
+            }
             let owner = InodeNo(header.owner.get());
             if !owners.contains(&owner) {
                 owners.push(owner);

@@ -1,19 +1,21 @@
 //! Space: resource groups, this node's windows, reservations, deferred frees.
 //!
 //! A window is a run of one group's blocks from which only this node allocates; taking and
-//! returning one needs the group's lock, allocating from it needs none. The group's bitmap shows a
-//! window's takeable blocks as `Data`; the window block (private, journaled) says what they are.
-//! When a window goes back, for each of its blocks: window `Free` or `MetaFree` -> the same in the
-//! group; window `MetaUsed` -> the same in the group, if the group still says `Data`; window
-//! `Data` -> the group is left alone (the block was never the window's, or is file data).
+//! returning one needs the group's lock, and so does making slots of its blocks; allocating from it
+//! needs none. The group's bitmap shows a window's takeable blocks as `Data`, its takeable slots as
+//! `MetaUsed`; the window block (private, journaled) says what they are. So every holder of the
+//! group's lock can tell metadata slots from file data, for all nodes ([`Alloc::is_slot`]). When a
+//! window goes back, for each of its blocks: window `Free` or `MetaFree` -> the same in the group;
+//! window `MetaUsed` or `Data` -> the group is left alone (it says so, or the block was never the
+//! window's).
 //!
 //! Freeing a block inside a window of this node changes the window (reusable once the transaction
 //! is durable). Freeing any other block appends it to this node's free log (private, journaled) in
 //! the same transaction; the log is drained later under the groups' locks: first the `Free` bodies
 //! of metadata slots are put in place, then the bits change and the entries go, in one transaction.
 //!
-//! Where metadata and file data have subpools of their own, a group is for one of the two, and so is
-//! a window of it: what is free in one of a metadata group is for chunks only.
+//! If metadata and file data have subpools of their own, a group is for one of the two, and so is a
+//! window of it. What is free in a window of a metadata group is for chunks only.
 //!
 //! Invariants:
 //! * exactly one of (a group, a window, a free log) knows that a block is free; so windows of two
@@ -28,6 +30,7 @@
 
 pub(crate) mod bits;
 mod choose;
+mod chunks;
 mod discard;
 mod full;
 mod group;
@@ -38,6 +41,7 @@ mod private;
 mod refill;
 mod set;
 mod share;
+mod slots;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -70,7 +74,7 @@ pub(crate) use self::private::window_head;
 use self::refill::Refill;
 use self::share::Share;
 use self::state::State;
-pub(crate) use self::unused::Spoken;
+pub(crate) use self::unused::PrivateRange;
 use self::window::Extent;
 use crate::error::{Error, Result};
 use crate::groups::{takes_data, takes_slots};
@@ -85,7 +89,7 @@ const COUNTERS_AGE_MAX: Duration = Duration::from_millis(500);
 /// Space is short when less than this part (divisor) of the pool is free.
 const SHORT: u64 = 8;
 
-/// What the other nodes have not yet told the cluster's counters; `None`: there is none.
+/// What the other nodes have not yet added to the cluster's counters; `None`: there is none.
 pub(crate) type OthersDeltas = Box<dyn Fn() -> Option<Deltas> + Send + Sync>;
 
 /// The cluster's counters.
@@ -139,7 +143,7 @@ struct Inner {
     /// Blocks of runs that are kept back ([`Run::keep_back`]).
     kept_back: AtomicU64,
     /// What closed parts have.
-    shut: Mutex<Option<leave::Shut>>,
+    shut: Mutex<Option<leave::ClosedSpace>>,
     /// Groups all of whose free blocks have been discarded.
     trimmed: Mutex<HashMap<u64, trim::Trimmed>>,
     /// What was freed and is to be discarded; `None`: nothing is remembered. Before `state`.
@@ -292,7 +296,7 @@ impl Alloc {
         };
         Ok(Self { inner: Arc::new(inner) })
     }
-    /// Says how to learn what the other nodes have not yet told the cluster's counters.
+    /// Sets how to learn what the other nodes have not yet added to the cluster's counters.
     pub fn set_others(&self, others: OthersDeltas) {
         *self.inner.others.lock() = Some(others);
     }
@@ -320,7 +324,7 @@ impl Alloc {
         let promised = home.state.lock().promise(data, slots, frees);
         if !promised {
             match home.refill_for(data, slots, frees) {
-                // Who removes a file and then writes another may count on its space.
+                // A program that removes a file and then writes another may rely on its space.
                 Err(Error::NoSpace)
                     if data + slots > 0 && home.leaving.get().is_some_and(|wait| wait()) =>
                 {
@@ -454,8 +458,8 @@ impl Alloc {
             }
             passed.push(slot);
         }
-        // None of them is held: ask for one. Whoever holds the lock of a free slot lets it go
-        // without waiting for another.
+        // None of them is held: ask for one. A holder of the lock of a free slot gives it up
+        // without waiting for another lock.
         let found = match found {
             Some(found) => Ok(found),
             None if passed.is_empty() => Err(Error::Invalid("slot promised and not there")),
@@ -613,12 +617,13 @@ impl Alloc {
 }
 
 impl Inner {
-    /// The cluster's counters, with what no node has told them yet.
+    /// The cluster's counters, with what the nodes have not added to them yet.
     fn counted(&self) -> Counters {
         let read = {
             let mut counters = self.counters.lock();
             if counters.0.elapsed() >= COUNTERS_AGE_MAX {
-                // Who only looks on while a member is filled (`df`, `braid status`) is nobody to give way to.
+                // The filling of a member need not give way to commands that only look (`df`,
+                // `braid status`).
                 let _own = BackgroundIo::begin();
                 // A read beside a write may be torn: then the old values stay.
                 if let Ok(now) = read_counters(&self.volume) {
@@ -725,7 +730,7 @@ pub(crate) fn fits(kind: SubpoolKind, state: BlockState) -> bool {
     }
 }
 
-/// The cluster's counters as they stand on the devices.
+/// The cluster's counters as they are on the devices.
 fn read_counters(volume: &Volume) -> Result<Counters> {
     let block = BlockNo::from(volume.named(RawSuperblock::NAMED_COUNTERS));
     let (body, _, kind) = volume.read_body(block)?;
@@ -734,7 +739,7 @@ fn read_counters(volume: &Volume) -> Result<Counters> {
         Ok((raw, _)) if kind == MetaKind::Counters => Ok(Counters {
             free: raw.free_blocks.get(),
             inodes: raw.inodes.get(),
-            // Less than none where a pool of before did not count the slots.
+            // Negative if an older pool did not count the slots.
             meta: raw.free_meta.get().cast_signed().max(0).cast_unsigned(),
         }),
         _ => Err(bad),

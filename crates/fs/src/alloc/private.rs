@@ -23,7 +23,7 @@ use crate::groups::PER_BYTE;
 use crate::meta::{Body, Meta, Tx};
 use crate::volume::Volume;
 
-/// An entry of the free log, and where it stands.
+/// An entry of the free log, and where it is.
 pub(super) type Entry = (Place, Freed);
 /// A part of a run that lies in a window: (window, offset there, offset in the run, length).
 pub(super) type Part = (u64, u64, u64, u64);
@@ -173,8 +173,8 @@ impl Private<'_> {
 
     /// Gives windows of group `index` back to it. Nobody takes from them or frees into them now.
     ///
-    /// The one rule: what a window calls free is free, whatever the group says; a used metadata
-    /// slot is told to the group only while the group knows nothing better.
+    /// There is one rule: what a window calls free is free, whatever the group says. A used
+    /// metadata slot is entered in the group only while the group has nothing newer.
     pub fn return_windows(&self, index: u64, windows: &[WindowBlock]) -> Result<()> {
         let slots: Vec<BlockNo> = windows.iter().flat_map(|w| self.free_slots(w)).collect();
         // Their bodies become visible to other nodes: they must be in place first.
@@ -239,8 +239,8 @@ impl Private<'_> {
         RawFreeLog::capacity(self.volume.geo.body_len())
     }
     /// Applies durable entries of the free log. `own` says which parts of a run lie in windows of
-    /// this node: those go there. `done` is told of each group's entries after their transaction.
-    /// Entries of a group whose lock is lost stay.
+    /// this node: those go there. `done` gets each group's entries after their transaction. Entries
+    /// of a group whose lock is lost stay.
     pub fn drain(
         &self,
         entries: &[Entry],
@@ -385,7 +385,7 @@ fn add(raw: &mut RawCounters, change: Deltas) {
     raw.inodes.set(raw.inodes.get().wrapping_add_signed(change.inodes));
     raw.free_meta.set(raw.free_meta.get().wrapping_add_signed(change.meta));
 }
-/// A node's change, as it stands in its block.
+/// A node's change, as it is in its block.
 fn change_in(raw: &RawCounters) -> Deltas {
     Deltas {
         free: raw.free_blocks.get().cast_signed(),

@@ -1,21 +1,19 @@
-//! More space for this node: windows from groups, chunks of metadata from windows, and back.
+//! More space for this node: windows from groups, slots from windows, and back.
 
-use braid_format::meta::{Geometry, MetaKind};
 use braid_format::rgrp::BlockState;
-use braid_format::{BlockNo, BlockSize, Bytes, Generation, LockNo, NodeId};
+use braid_format::{BlockSize, Bytes, LockNo, NodeId};
 use braid_lock::interrupt::is_interrupted;
-use braid_lock::{Deltas, Local, Mode};
+use braid_lock::{Local, Mode};
 use braid_pool::device::AlignedBuf;
 use parking_lot::MutexGuard;
 use std::time::{Duration, Instant};
 
 use super::choose::{Wish, choose};
 use super::group::{Edits, Group, headers};
-use super::image::Fresh;
 use super::log::Freed;
 use super::private::{WindowBlock, window_capacity};
 use super::window::{Extent, Window};
-use super::{Inner, bits, life};
+use super::{Inner, bits};
 use crate::error::{Error, Result};
 use crate::groups::takes_slots;
 use crate::volume::Volume;
@@ -26,8 +24,6 @@ const WINDOW_FIRST: Bytes = Bytes(16 << 20);
 const WINDOW_MIN: Bytes = Bytes(1 << 20);
 /// A window takes at most this part (divisor) of a node's share of what is free.
 const SHARE: u64 = 4;
-/// Metadata chunks carved at once, when a node keeps creating.
-const CHUNKS_MAX: u64 = 4;
 /// Windows given up for better ones in one call.
 const TRADES_MAX: u32 = 64;
 /// How long a reservation waits for places in the free log that others were promised.
@@ -88,9 +84,9 @@ pub(super) struct Refill {
     /// Groups for file data alone.
     data: Option<Side>,
     /// Chunks carved next.
-    chunks: u64,
+    pub chunks: u64,
     /// What the last ones were written from: fresh memory costs more than writing it.
-    carved: AlignedBuf,
+    pub carved: AlignedBuf,
     /// Claims when the housekeeper last looked.
     claims: u64,
     /// Of the groups, when they were last looked at.
@@ -299,7 +295,7 @@ impl Inner {
         if self.drain(refill)? {
             return Ok(());
         }
-        // All places are promised: those who have them are about to end.
+        // All places are reserved, and the operations that reserved them are about to end.
         *waits += 1;
         if *waits > LOG_WAITS {
             return Err(Error::NoSpace);
@@ -363,99 +359,6 @@ impl Inner {
         Ok(found.is_some())
     }
 
-    /// Turns free blocks of a window into metadata slots whose locks this node holds from birth.
-    /// Keeps `data` blocks free. `whole`: in chunks, or not at all; `home`: in windows of groups that
-    /// were made with the file system.
-    fn carve(&self, refill: &mut Refill, data: u64, how: (bool, bool)) -> Result<bool> {
-        let per_slot = self.slot_blocks();
-        let Some((start, slots)) = self.claim_chunk(refill, data, how) else {
-            return Ok(false);
-        };
-        let blocks = slots * per_slot;
-        self.write_chunk(&mut refill.carved, start, slots)
-            .inspect_err(|_| self.state.lock().unclaim(start, blocks))?;
-        // The commit flushes the chunk before the record that makes it metadata.
-        self.meta.note_data_written();
-        let (place, at) = self.place_of(start)?;
-        let mut tx = self.meta.begin()?;
-        let runs = [(at, blocks, BlockState::MetaFree)];
-        self.private().set_window_bits(&mut tx, place, &runs)?;
-        if !self.volume.groups.split() {
-            let blocks = Self::signed(blocks);
-            let change = Deltas { free: -blocks, meta: blocks, ..Deltas::default() };
-            self.meta.sealed(self.count(&mut tx, change))?;
-        }
-        drop(tx);
-        let all = (0..slots).map(|i| start + i * per_slot);
-        self.locks.adopt(all.clone().map(LockNo));
-        for slot in all.clone() {
-            self.meta.adopt_free(BlockNo(slot), Generation(1));
-        }
-        let mut state = self.state.lock();
-        state.settle(start, blocks);
-        for slot in all {
-            state.add_slot(slot);
-        }
-        refill.chunks = (refill.chunks * 2).min(CHUNKS_MAX);
-        Ok(true)
-    }
-    /// Blocks for a chunk (or several, or a part), claimed: (first block, slots).
-    fn claim_chunk(
-        &self,
-        refill: &Refill,
-        data: u64,
-        (whole, home): (bool, bool),
-    ) -> Option<(u64, u64)> {
-        let per_slot = self.slot_blocks();
-        let chunk = Geometry::SLOTS_PER_CHUNK;
-        let mut state = self.state.lock();
-        let free = state.chunks_free().checked_sub(data)?;
-        if whole {
-            let mut n = refill.chunks;
-            while n > 0 {
-                let blocks = n * chunk * per_slot;
-                if free >= blocks
-                    && let Some(start) = state.claim_aligned(blocks, chunk * per_slot, home)
-                {
-                    return Some((start, n * chunk));
-                }
-                n /= 2;
-            }
-            return None;
-        }
-        let mut slots = chunk / 2;
-        while slots > 0 {
-            let blocks = slots * per_slot;
-            if free >= blocks
-                && let Some(start) = state.claim_aligned(blocks, per_slot, home)
-            {
-                return Some((start, slots));
-            }
-            slots /= 2;
-        }
-        None
-    }
-    /// One large write: lock records held by this node, `Free` bodies.
-    fn write_chunk(&self, buf: &mut AlignedBuf, start: u64, slots: u64) -> Result<()> {
-        let geo = self.volume.geo;
-        let bytes = Bytes(geo.slot_bytes());
-        let len = Bytes(slots * bytes.get()).to_usize();
-        if buf.len() < len {
-            *buf = AlignedBuf::zeroed(len);
-        }
-        let buf = buf.get_mut(..len).unwrap_or_default();
-        // Nobody who lives has compared with a record here: any nonce is fresh.
-        let nonce = u64::from(self.incarnation.get()) << 32 | u64::from(self.node.get());
-        for (i, slot) in (0..slots).zip(buf.chunks_exact_mut(bytes.to_usize())) {
-            let block = BlockNo(start + i * geo.slot_blocks());
-            let fresh =
-                Fresh { holder: Some(life(self)), ..Fresh::own(block, MetaKind::Free, nonce) };
-            fresh.write(geo, slot, |_| {});
-        }
-        debug_assert!(!self.volume.is_data_only(BlockNo(start)), "slots on a data subpool");
-        Ok(self.volume.pool.write(self.volume.slot_at(BlockNo(start)), buf)?)
-    }
-
     /// Takes a window, or adds to one. False when no group has anything for it.
     pub(super) fn extend(&self, refill: &mut Refill, need: Need, trades: &mut u32) -> Result<bool> {
         if !refill.hinted {
@@ -477,7 +380,7 @@ impl Inner {
                     self.read_hints(refill)?;
                     refill.order(need, &self.volume)
                 }
-                // What stands on disk may be older than what a node holds under its lock.
+                // What is on disk may be older than what a node holds under its lock.
                 _ => refill.side(need).groups.clone(),
             };
             let fresh = order.into_iter().filter(|index| {
@@ -545,7 +448,7 @@ impl Inner {
             refill.set_hint(index, |h| (h.free, h.free_meta) = (0, 0));
         }
         headers(volume, &open, &mut |index, header| {
-            // One that is being written may be torn: its lock will tell.
+            // A header that is being written may look torn. It is read again under its lock.
             let (free, free_meta) =
                 header?.map_or((1, 1), |raw| (raw.free_blocks.get(), raw.free_meta.get()));
             refill.set_hint(index, |h| (h.free, h.free_meta) = (free, free_meta));
@@ -560,7 +463,7 @@ impl Inner {
         let place = self.empty_place(need, trades)?;
         let lock = LockNo::from(self.volume.rgrp(index));
         let guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
-        // Whoever has closed it may have looked under the lock whether it is empty.
+        // The node that has closed it may have checked under the lock that it is empty.
         if !self.volume.groups.is_open(index) {
             return Ok(false);
         }
@@ -689,8 +592,8 @@ impl Inner {
         if fits { row } else { slot }
     }
 
-    /// A window that is not in use: one that never was, else one of those used up, else the one
-    /// with least in it that can be spared.
+    /// A window that is not in use: one that never was, else one that is used up, else the one with
+    /// the least free space that no operation needs.
     fn empty_place(&self, need: Need, trades: &mut u32) -> Result<Option<u64>> {
         let unused =
             || (0..).zip(&self.state.lock().windows).find(|(_, w)| w.len == 0).map(|(i, _)| i);
@@ -775,9 +678,11 @@ struct Moved {
 fn move_free(group: &Group, range: (u64, u64, u64), edits: &mut Edits) -> Moved {
     let (place, at, len) = range;
     let mut runs = Vec::new();
-    for state in [BlockState::Free, BlockState::MetaFree] {
+    let in_window =
+        [(BlockState::Free, BlockState::Data), (BlockState::MetaFree, BlockState::MetaUsed)];
+    for (state, shown) in in_window {
         for (start, n) in bits::runs(&group.bits, at, at + len, state) {
-            edits.push(start, n, state, BlockState::Data);
+            edits.push(start, n, state, shown);
             runs.push((start - at, n, state));
         }
     }

@@ -1,9 +1,9 @@
 //! The last free blocks: a node that finds none asks the others for what only they know of.
 //!
-//! Who holds the space lock may have free space in its windows or its free log. Windows are taken, and
-//! blocks that may go to the free log freed, under a shared hold. A node that finds nothing takes the
-//! lock exclusively: giving it up puts whatever a node was not promised into the groups, where the
-//! one that asked finds it.
+//! A node that holds the space lock may have free space in its windows or its free log. Windows are
+//! taken, and blocks that may go to the free log freed, under a shared hold. A node that finds
+//! nothing takes the lock exclusively. A node that gives it up puts everything that is not reserved
+//! into the groups, where the node that asked finds it.
 //!
 //! ```text
 //! nothing in the groups --> space lock, exclusive --> each holder: commit, drain the free log,
@@ -11,9 +11,9 @@
 //! take it, or NoSpace  <----------------------------- that have promised blocks
 //! ```
 //!
-//! Under the exclusive hold nobody takes a window, so what is asked for is there for who asks. The lock
-//! is granted in the order of asking: each of several nodes that compete for the last blocks gets
-//! its turn, and a turn ends with blocks taken or an answer.
+//! While the lock is held exclusively nobody else takes a window, so the node that asked gets the
+//! space. The lock is granted in the order of asking: each of several nodes that compete for the
+//! last blocks gets its turn, and a turn ends with blocks taken or an answer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,7 +103,7 @@ impl Alloc {
         // Frees become takeable.
         inner.meta.commit()?;
         match inner.drain(&mut refill) {
-            Err(e) if e.is_of_one_group() => tracing::warn!("not all freed space is given: {e}"),
+            Err(e) if e.is_of_one_group() => tracing::warn!("cannot give all freed space: {e}"),
             done => drop(done?),
         }
         inner.give_back_idle(&mut refill, false)?;
@@ -118,8 +118,8 @@ impl Alloc {
             return Ok(());
         }
         let until = Instant::now() + PATIENCE;
-        let vain = || Instant::now() >= until;
-        let guard = inner.locks.acquire_unless(lock, Mode::Shared, Local::Shared, &vain);
+        let cancelled = || Instant::now() >= until;
+        let guard = inner.locks.acquire_unless(lock, Mode::Shared, Local::Shared, &cancelled);
         match guard.map_err(Error::from) {
             Ok(guard) => {
                 // As long as the guard is there nobody gives the lock up.
@@ -176,7 +176,7 @@ impl Inner {
             self.state.lock().end_spare(&parts, matches!(given, Some(Ok(()))));
             match given {
                 Some(Err(e)) if e.is_of_one_group() => {
-                    tracing::warn!("group {index} gets nothing: {e}");
+                    tracing::warn!("cannot give space to group {index}: {e}");
                 }
                 Some(Err(e)) => failed = Err(e),
                 _ => {}

@@ -62,7 +62,7 @@ impl State {
         let data = self.windows.iter().filter(|w| w.gives_data()).map(|w| w.data.count());
         data.sum::<u64>().saturating_sub(self.data_promised)
     }
-    /// Blocks that may become slots: of those that may become data too, what nobody was promised.
+    /// Blocks that may become slots. If they may also become data: what is not reserved.
     pub fn chunks_free(&self) -> u64 {
         let apart = self.windows.iter().filter(|w| w.gives_slots() && !w.gives_data());
         let shared = self.windows.iter().any(|w| w.gives_slots() && w.gives_data());
@@ -139,11 +139,16 @@ impl State {
             w.slots.add(slot - w.start, 1);
         }
     }
-    /// Claims `blocks` for metadata on a multiple of `align`, as far from streams as may be. `home`: in
-    /// groups that were made with the file system.
-    pub fn claim_aligned(&mut self, blocks: u64, align: u64, home: bool) -> Option<u64> {
+    /// Claims `blocks` for metadata on a multiple of `align`, as far from streams as may be, in a window
+    /// for which `fits` holds.
+    pub fn claim_aligned(
+        &mut self,
+        blocks: u64,
+        align: u64,
+        fits: impl Fn(&Window) -> bool,
+    ) -> Option<u64> {
         let n = self.windows.len().max(1);
-        let fit = |w: &&mut Window| w.gives_slots() && !(home && w.added);
+        let fit = |w: &&mut Window| w.gives_slots() && fits(w);
         for i in (0..n).map(|k| (self.current + k) % n) {
             let Some(w) = self.windows.get_mut(i).filter(fit) else { continue };
             if let Some(at) = w.last_aligned(blocks, align) {
@@ -181,8 +186,8 @@ impl State {
         }
         out
     }
-    /// Closes the idle window with least in it, if the promises can do without: of all, or of those
-    /// for which `f` holds.
+    /// Closes the idle window with the least free space, if the reservations can do without it: of
+    /// all windows, or of those for which `f` holds.
     pub fn close_poorest(&mut self, f: impl Fn(&Window) -> bool) -> Option<u64> {
         let (data, slots) = (self.data_free(), self.slots_free());
         let idle = self.windows.iter_mut().zip(0..);
@@ -208,7 +213,7 @@ impl State {
         std::iter::from_fn(|| self.close_poorest(|_| true)).collect()
     }
 
-    /// Whether something is takeable that nobody was promised, or stands in the free log.
+    /// Whether something can be taken that is not reserved, or is in the free log.
     pub fn has_spare(&self) -> bool {
         let apart = |w: &Window| w.is_open() && !w.gives_data() && w.data.count() > 0;
         self.data_free() > 0
@@ -320,7 +325,7 @@ impl State {
         let (i, at, n) = self.longest()?;
         let w = self.windows.get(i)?;
         let (base, (rows, row)) = (w.start, w.rows);
-        // Only what is as long as a row gains by it. Where there may be parity, what begins with half
+        // Only what is as long as a row gains by it. If there may be parity: what begins with half
         // a row may go on as a stream, and a row that is written in parts costs reads each time.
         let least = if w.kind == SubpoolKind::Data { row / 2 } else { row };
         let worth = row > 0 && want >= least;

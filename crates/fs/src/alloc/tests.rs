@@ -416,7 +416,7 @@ fn dead_node_gives_back_all_but_what_was_durable() {
     let _lost = a.write(300).unwrap();
     a.create().unwrap();
     c.bury(&a, &b);
-    // Twice: the recoverer may have died before it told.
+    // Twice: the recoverer may have died before it said so.
     reclaim(&c.volume, &b.meta, &b.locks, a.me.slot).unwrap();
     let a2 = c.node(0, 2);
     assert_eq!(a2.alloc.deltas(), Deltas::default());
@@ -674,4 +674,27 @@ fn threads_share_windows() {
     assert_eq!(node.alloc.totals().free, total - used);
     node.leave();
     assert_eq!(c.usage().0.len() as u64, used);
+}
+
+#[test]
+fn every_node_can_tell_slots_of_any_node_from_data() {
+    let c = Cluster::new(256);
+    let (a, b) = (c.node(0, 1), c.node(1, 1));
+    let told = |node: &Node, block: u64| node.alloc.is_slot(BlockNo(block)).unwrap();
+    let data = a.write(100).unwrap();
+    let slots: Vec<BlockNo> = (0..200).map(|_| a.create().unwrap()).collect();
+    for node in [&b, &a] {
+        assert!(slots.iter().all(|slot| told(node, slot.get())));
+        assert!(data.iter().all(|&(start, len)| (start..start + len).all(|n| !told(node, n))));
+    }
+    // Slots that the groups have already go into a window again, and stay what they are.
+    a.leave();
+    let a = c.node(0, 2);
+    let more: Vec<BlockNo> = (0..100).map(|_| a.create().unwrap()).collect();
+    assert!(slots.iter().chain(&more).all(|slot| told(&b, slot.get())));
+    assert!(told(&b, c.volume.root().get()));
+    let head = c.volume.rgrp(0);
+    assert!(!told(&b, head.get()) && !told(&b, 0) && !told(&b, u64::MAX), "of no group's blocks");
+    a.leave();
+    b.leave();
 }

@@ -2,8 +2,9 @@
 //!
 //! Only what a group itself calls `Free` is touched, under the group's exclusive lock and after a
 //! commit. So:
-//! * the free is final: whoever frees commits before the group's bitmap says so (the free log and the
-//!   windows are drained behind a commit), and gives the lock up only with the bitmap in place;
+//! * what is free stays free: a node that frees blocks commits before the group's bitmap says so
+//!   (the free log and the windows are drained after a commit), and gives the lock up only with the
+//!   bitmap in place;
 //! * nobody has it: what is in a window, claimed, promised, or freed and not durable, is `Data` here;
 //! * it was never metadata: slots stay slots, and lock records and journals lie in none of it. So no
 //!   journal has an image for it.
@@ -21,7 +22,7 @@ use super::group::Group;
 use super::{Alloc, Inner, bits};
 use crate::error::Result;
 
-/// A group's lock is let go after this, for whoever waits.
+/// After this time a group's lock is given up for nodes that wait.
 pub(super) const HOLD: Duration = Duration::from_millis(50);
 /// Bytes discarded at a time.
 const PIECE: Bytes = Bytes(256 << 20);
@@ -39,7 +40,7 @@ pub(crate) struct Span {
 /// A group as it was when all that is free in it had been discarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trimmed {
-    /// Of its header: any change of its bitmap counts it up, whoever makes it.
+    /// The generation of its header: every change of its bitmap increments it.
     generation: Generation,
     /// Another device may stand in a member's place since.
     epoch: Epoch,
@@ -107,7 +108,8 @@ impl Alloc {
         }
         let lock = LockNo::from(inner.volume.rgrp(index));
         let _guard = inner.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
-        // Who empties a part looks at each group, with its lock, after all know that it is closed.
+        // A node that empties a part looks at each group, with its lock, after all nodes know that
+        // it is closed.
         if !groups.is_open(index) {
             return Ok(Step::default());
         }

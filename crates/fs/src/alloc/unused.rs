@@ -18,7 +18,7 @@ const PIECE: Bytes = Bytes(1 << 20);
 const BATCH: usize = 16;
 
 /// Blocks of a group that a node's private blocks speak of: (first block, blocks).
-pub(crate) type Spoken = (u64, u64);
+pub(crate) type PrivateRange = (u64, u64);
 
 impl Alloc {
     /// Blocks that may hold file data, and blocks of free slots that no window has, in groups for both.
@@ -34,13 +34,14 @@ impl Alloc {
         Ok((inner.total().0, unused))
     }
 
-    /// Makes free blocks of the free slots of group `index`, where they are a chunk or more; not of those
-    /// that `spoken` names. `alone`, asked with the group's lock held, says whether that may be done:
-    /// else `None`. Durable on return; the slots' lock records are gone then.
+    /// Makes free blocks of the free slots of group `index` if they are a chunk or more, except
+    /// those that `private_ranges` names. `alone` is called with the group's lock held, and says whether
+    /// that may be done; if not, the result is `None`. Durable on return; the slots' lock records
+    /// are gone then.
     pub fn free_unused(
         &self,
         index: u64,
-        spoken: &[Spoken],
+        private_ranges: &[PrivateRange],
         alone: &dyn Fn() -> Result<bool>,
     ) -> Result<Option<u64>> {
         let inner = &self.inner;
@@ -53,7 +54,7 @@ impl Alloc {
             return Ok(None);
         }
         let mut group = Group::load(&inner.volume, &inner.meta, index)?;
-        let runs = unused(&group, spoken, inner.volume.geo.chunk_blocks());
+        let runs = unused(&group, private_ranges, inner.volume.geo.chunk_blocks());
         let mut freed = 0;
         for part in of_bitmaps(&runs, group.blocks_of_bitmap()) {
             freed += inner.turn_free(&mut group, &part)?;
@@ -96,8 +97,8 @@ impl Inner {
         Ok(freed)
     }
 
-    /// Zeros where slots were: who comes with the number of an inode that was there must not find a lock
-    /// record, for what is compared and written there would be file data.
+    /// Writes zeros where slots were. A node that comes with the number of an old inode must not
+    /// find a lock record there, because its compare-and-write would then change file data.
     fn wipe(&self, group: &Group, runs: &[(u64, u64)]) -> Result<()> {
         let size = self.volume.geo.block_size;
         let piece = size.blocks_for(PIECE).get().max(1);
@@ -118,11 +119,11 @@ impl Inner {
     }
 }
 
-/// Runs of free slots that are a chunk or more, without what is spoken of: (index in the group, blocks).
-fn unused(group: &Group, spoken: &[Spoken], chunk: u64) -> Vec<(u64, u64)> {
+/// Runs of free slots that are a chunk or more, without those in `private_ranges`: (index in the group, blocks).
+fn unused(group: &Group, private_ranges: &[PrivateRange], chunk: u64) -> Vec<(u64, u64)> {
     let mut map = group.bits.clone();
     let (first, end) = (group.block(0), group.block(group.shape.block_count));
-    for &(start, len) in spoken {
+    for &(start, len) in private_ranges {
         let (from, to) = (start.max(first), start.saturating_add(len).min(end));
         if from < to {
             bits::fill(&mut map, from - first, to - from, BlockState::Data);

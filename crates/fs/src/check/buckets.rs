@@ -1,5 +1,5 @@
-//! Buckets of program locks: chains of blocks. Nobody has the file system mounted, so no lock in them
-//! counts: a bucket that is damaged is emptied, and its further blocks are free.
+//! Buckets of program locks: chains of blocks. Nobody has the file system mounted, so their locks
+//! are all old. A damaged bucket is emptied, and its further blocks are free.
 
 use std::collections::BTreeSet;
 

@@ -1,15 +1,14 @@
-//! What cannot be mended is cut off: a tree node with all below it, items of a tail or a leaf, an
-//! extent, attributes. What hung on it shows in the next pass.
+//! What cannot be repaired is cut off: a tree node with all below it, items of a tail or a leaf, an
+//! extent, attributes. The next pass finds what has lost its name or its user by that.
 
-use braid_format::dinode::{Layout, RawDinode};
-use braid_format::tree::{RawExtent, RawIndexEntry, RawNode};
+use braid_format::dinode::RawDinode;
+use braid_format::tree::{RawExtent, RawIndexEntry};
 use braid_format::xattr::RawXattrBlock;
 use braid_format::{BlockNo, InodeNo};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Checker;
-use super::repair::change;
-use super::walk::table;
+use super::bodies::{change, items, put, table};
 use crate::dir::page;
 use crate::error::Result;
 use crate::xattr::pack;
@@ -205,42 +204,4 @@ fn attribute(body: &mut [u8], dinode: bool, block: BlockNo) -> Option<()> {
         head.used.set(u32::try_from(bytes.len()).ok()?);
     }
     Some(())
-}
-
-/// The items of a dinode's tail, or of a tree node: their area, and how many there are said to be.
-pub(super) fn items(body: &[u8], dinode: bool) -> Option<(&[u8], usize)> {
-    if dinode {
-        let (raw, _) = RawDinode::read_from_prefix(body).ok()?;
-        let tail = body.get(RawDinode::TAIL_AT..)?.get(..raw.tail_capacity(body.len()))?;
-        return Some((tail, raw.tail_count.get().into()));
-    }
-    let (head, _) = RawNode::read_from_prefix(body).ok()?;
-    Some((body.get(size_of::<RawNode>()..)?, head.count.get().into()))
-}
-
-/// Puts items in the place of those that stand there. A tree of which nothing is left becomes an empty
-/// tail.
-pub(super) fn put(body: &mut [u8], dinode: bool, (bytes, count): (&[u8], usize)) {
-    let from = if dinode { RawDinode::TAIL_AT } else { size_of::<RawNode>() };
-    let Some(len) = items(body, dinode).map(|(area, _)| area.len()) else { return };
-    let Some(area) = body.get_mut(from..from + len) else { return };
-    let Some((used, rest)) = area.split_at_mut_checked(bytes.len()) else { return };
-    used.copy_from_slice(bytes);
-    rest.fill(0);
-    let count = u16::try_from(count).unwrap_or(0);
-    if dinode {
-        let Ok((raw, _)) = RawDinode::mut_from_prefix(body) else { return };
-        raw.tail_count.set(count);
-        if count == 0 && raw.tree_height.get() > 0 {
-            raw.tree_height.set(0);
-            if raw.layout.get() == Layout::DirHashed as u16 {
-                raw.layout.set(Layout::DirStuffed as u16);
-            }
-        }
-    } else if let Ok((head, _)) = RawNode::mut_from_prefix(body) {
-        head.count.set(count);
-        if head.used.get() != 0 {
-            head.used.set(u32::try_from(bytes.len()).unwrap_or(0));
-        }
-    }
 }

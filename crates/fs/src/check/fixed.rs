@@ -26,7 +26,7 @@ impl Checker {
                 Some(Ok((body, _, MetaKind::Superblock))) => {
                     let mine = superblock(&self.volume);
                     let same = body.get(MetaHeader::LEN..mine.len()) == mine.get(MetaHeader::LEN..);
-                    // A growth ends with the copy; the next mount mends it.
+                    // A growth writes the copy last; the next mount writes it if that failed.
                     let behind = block != BlockNo(0)
                         && (is_behind(&self.volume, &body)
                             || differs_in_leaving(&self.volume, &body));
@@ -203,7 +203,7 @@ fn fields(sb: &RawSuperblock) -> Option<Vec<u8>> {
     sb.as_bytes().get(MetaHeader::LEN..).map(<[u8]>::to_vec)
 }
 
-/// Whether `body` is the superblock in use but for which parts leave.
+/// Whether `body` is the superblock in use, apart from which regions leave.
 fn differs_in_leaving(volume: &Volume, body: &[u8]) -> bool {
     let Ok((mut sb, rest)) = RawSuperblock::read_from_prefix(body) else { return false };
     let Ok((regions, _)) = RawRegions::read_from_prefix(rest) else { return false };

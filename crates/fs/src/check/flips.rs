@@ -1,5 +1,6 @@
-//! One flipped bit in each kind of metadata: what does not need the block goes on and can be changed,
-//! the node never withdraws, one repair mends or cuts off, and the check after it finds nothing.
+//! One flipped bit in each kind of metadata. What does not need the block goes on and can be
+//! changed, the node never withdraws, one repair repairs or cuts off, and the check after it finds
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -291,8 +292,8 @@ fn repaired(pool: &Pool, volume: &Volume, whole: &Walked, (owner, what): (InodeN
     fs.unmount().expect(what);
 }
 
-/// Half of a mirror returns garbage, but for its labels: it is failed by rule, and then everything
-/// reads as it was written.
+/// Half of a mirror returns garbage, except its labels. It is failed automatically, and then
+/// everything reads as it was written.
 #[test]
 fn a_mirrors_member_of_garbage_is_failed() {
     let device = |i| MemoryDevice::new(&format!("g{i}"), Bytes(96 << 20), Bytes(512));
@@ -309,7 +310,7 @@ fn a_mirrors_member_of_garbage_is_failed() {
     }
     let whole = walk(&fs);
     fs.unmount().unwrap();
-    // Not where the slots and heartbeats of nodes stand, which nobody could join without.
+    // Not in the slots and heartbeats of nodes, without which nobody could join.
     let volume = Volume::open(pool.clone()).unwrap();
     let from = volume.geo.block_size.offset_of(BlockNo(volume.sb.rgrp_start.get()));
     // The copy that serves the dinodes: reads turn to the other every 4 MiB.

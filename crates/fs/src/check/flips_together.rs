@@ -89,7 +89,7 @@ fn sectors(volume: &Volume) -> BTreeMap<Sector, Vec<ByteOffset>> {
     all
 }
 
-/// Flips a bit of the sector at `at`: of one copy or column, or of all that the pool reads.
+/// Flips a bit of the sector at `at`, on one copy or column, or on all that the pool reads.
 fn hurt(pool: &Pool, at: ByteOffset, copy: Option<u32>, bit: u64) {
     let place = at + Bytes(bit / 8);
     let mask = 1 << (bit % 8);
@@ -108,7 +108,7 @@ fn hurt(pool: &Pool, at: ByteOffset, copy: Option<u32>, bit: u64) {
     pool.devices()[member].write(on_device, &sector).unwrap();
 }
 
-/// `copies`: each byte of the pool stands at its own place on so many members (a mirror).
+/// `copies`: each byte of the pool is at the same offset on so many members (a mirror).
 fn one_repair(pool: &Pool, copies: u32, seed: u64) {
     damage_and_repair(pool, copies, seed);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use braid_format::dinode::RawDinode;
 use braid_format::{BlockNo, InodeNo};
 
-use super::walk::Name;
+use super::name::Name;
 use super::{Checker, Mendable};
 
 use crate::mode::{S_IFDIR, S_IFMT};
@@ -38,7 +38,7 @@ pub(super) struct Info {
     /// Found without a name.
     pub nameless: bool,
     /// The first entry that leads to it.
-    pub from: Option<super::walk::Name>,
+    pub from: Option<Name>,
 }
 
 impl Info {
@@ -140,7 +140,7 @@ impl Checker {
         let names = self.names_of(ino);
         let mut dropped: Vec<Name> = Vec::new();
         if seen.kinds & !(1 << kind) != 0 {
-            self.problem(block, "a directory entry tells another file type than the dinode");
+            self.problem(block, "a directory entry has another file type than the dinode");
             dropped.extend(names.iter().filter(|name| name.kind != kind));
         }
         if seen.is_dir() && seen.links > 1 {
@@ -152,7 +152,7 @@ impl Checker {
         if found.cuts.iter().any(|cut| cut.ino.get() == ino && cut.is_of_contents())
             && !seen.is_dir()
         {
-            // Whoever opens it by name would read zeros where something is lost.
+            // A program that opens it by name would read zeros where something is lost.
             dropped.extend(names);
         }
         for name in dropped {

@@ -1,5 +1,5 @@
-//! What a check leaves to the file system's own code, mounted for this alone, once all that can be mended
-//! has been: inodes without a name get one in `/lost+found`, metadata that nobody uses becomes space for
+//! The last part of a repair, by the file system's own code, which is mounted for this alone:
+//! inodes without a name get one in `/lost+found`, and metadata that nobody uses becomes space for
 //! data again.
 
 use std::sync::Arc;

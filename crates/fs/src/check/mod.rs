@@ -13,15 +13,17 @@
 //! Repair rewrites what can be derived from the rest: bitmaps, group counters, cluster counters,
 //! link counts, entry and block counts, the superblock's other copy; it empties windows and free
 //! logs, whose content the bitmaps then hold, and orphan lists that are damaged, drops what stands
-//! behind the damage in a journal, frees the slots of dead nodes that damage kept from recovery, drops
-//! directory entries that lead nowhere, unlocks what has a damaged lock record, empties free blocks that
-//! are damaged, and puts inodes without a name into `/lost+found`. What it cannot derive is cut off and
-//! named in [`Report::cut`]: the entries of a damaged dinode; a damaged tree node with all below it; of
-//! blocks used twice, the second user's extent; attributes that are nonsense, with the permissions of
-//! group and others, which an access control list may have narrowed. A file that lost contents goes to
-//! `/lost+found`: at its old name a reader would take the hole for zeros. A repair repeats its passes
-//! until one finds nothing to mend, so that a check after it is clean.
+//! behind the damage in a journal, frees the slots of dead nodes that damage kept from recovery,
+//! drops directory entries that lead nowhere, unlocks what has a damaged lock record, empties free
+//! blocks that are damaged, and puts inodes without a name into `/lost+found`. What it cannot
+//! derive is cut off and named in [`Report::cut`]: the entries of a damaged dinode; a damaged tree
+//! node with all below it; the second user's extent of blocks that are used twice; attributes that
+//! make no sense, with the permissions of group and others, which an access control list may have
+//! narrowed. A file that lost contents goes to `/lost+found`: at its old name a reader would take
+//! the hole for zeros. A repair repeats its passes until one finds nothing to repair, so a check
+//! after it is clean.
 
+mod bodies;
 mod buckets;
 mod cut;
 mod fixed;
@@ -31,6 +33,7 @@ mod flips;
 mod flips_together;
 mod links;
 mod lost;
+mod name;
 mod repair;
 mod space;
 #[cfg(test)]
@@ -67,7 +70,7 @@ const PROBLEMS_MAX: usize = 10_000;
 /// What to do.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckOptions {
-    /// Mend what can be mended.
+    /// Repair what can be repaired.
     pub repair: bool,
 }
 
@@ -76,7 +79,7 @@ pub struct CheckOptions {
 pub struct Report {
     /// One line per problem, naming the block.
     pub problems: Vec<String>,
-    /// Problems mended.
+    /// Problems repaired.
     pub repaired: u64,
     /// Inodes seen.
     pub inodes: u64,
@@ -112,8 +115,8 @@ pub fn check(
         volume.may_change()?;
     }
     let (claimed, store_lost) = enter(&volume, options.repair)?;
-    // Nobody lives: what is registered are the keys of nodes that died together.
-    let seized = volume.pool.seize()?;
+    // No node is alive, so the registered keys are those of nodes that died together.
+    let taken_over = volume.pool.take_over()?;
     volume.pool.commit_degraded()?;
     volume.confirm()?;
     volume.pool.heal_labels()?;
@@ -129,7 +132,7 @@ pub fn check(
         total: 0,
     };
     if store_lost {
-        checker.problem(BlockNo(0), "the store of the locks had nothing of this file system");
+        checker.problem(BlockNo(0), "the store of the locks had no data of this file system");
         checker.report.repaired += 1;
     }
     checker.journals(options.repair)?;
@@ -152,7 +155,7 @@ pub fn check(
     let to_give_back = options.repair && !found.any() && checker.space.has_unused(&checker.volume);
     checker.volume.pool.detach()?;
     // What is left to do is a node's work.
-    drop((seized, claimed));
+    drop((taken_over, claimed));
     if !lost.is_empty() {
         checker.reconnect(&lost);
     }
@@ -162,7 +165,7 @@ pub fn check(
     Ok(checker.finish())
 }
 
-/// What of the problems can be mended.
+/// Those of the problems that can be repaired.
 #[derive(Debug, Default)]
 struct Mendable {
     /// Bitmaps, group counters, windows, logs, cluster counters.
@@ -170,7 +173,7 @@ struct Mendable {
     /// Dinodes whose counts are wrong: number and what they must be.
     counts: Vec<links::Counts>,
     /// Entries that lead nowhere: directory, block that holds the entry, cookie.
-    entries: Vec<walk::Name>,
+    entries: Vec<name::Name>,
     /// Parts of inodes to be cut off.
     cuts: Vec<cut::Cut>,
     /// The root's dinode is damaged.
@@ -183,7 +186,7 @@ struct Mendable {
     locks: Vec<BlockNo>,
     /// Free metadata blocks that are damaged.
     free: Vec<BlockNo>,
-    /// Nodes' slots of which a copy is damaged, and where they stand.
+    /// Nodes' slots of which a copy is damaged, and where they are.
     slots: Vec<(ByteOffset, NodeId)>,
     /// Blocks are in use that the bitmaps offer to the allocator, or call something else.
     exposed: bool,
@@ -210,7 +213,7 @@ struct Checker {
     space: Space,
     inodes: Inodes,
     /// Entries that lead to an inode beside [`links::Info::from`].
-    more_names: BTreeMap<u64, Vec<walk::Name>>,
+    more_names: BTreeMap<u64, Vec<name::Name>>,
     report: Report,
     /// A window was damaged, in this pass or one before.
     windows_lost: bool,
@@ -222,9 +225,9 @@ struct Checker {
 }
 
 impl Checker {
-    /// Looks at everything. A repair mends what was found and looks again until nothing is left to
-    /// mend: what is cut off in one pass shows in the next what has lost its name or its user.
-    /// Returns what the last pass found.
+    /// Looks at everything. A repair repairs what was found, and looks again until nothing is left:
+    /// after one pass has cut something off, the next pass finds what has lost its name or its
+    /// user. Returns what the last pass found.
     fn passes(&mut self, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<Mendable> {
         let before = self.report.problems.len();
         let mut found = self.run(progress)?;
@@ -263,7 +266,7 @@ impl Checker {
         }
         if let Err(e) = result {
             let root = BlockNo::from(self.volume.root());
-            self.problem(root, format!("not all could be put into /lost+found: {e}"));
+            self.problem(root, format!("cannot put all of them into /lost+found: {e}"));
             self.report.left.extend(self.report.problems.last().cloned());
         }
     }
@@ -302,7 +305,8 @@ impl Checker {
         }
         Ok(found)
     }
-    /// Replays all journals. What is damaged in one is dropped by a repair; else all of it stays.
+    /// Replays all journals. A repair drops the damaged part of a journal; without a repair all of
+    /// it stays.
     fn journals(&mut self, repair: bool) -> Result<()> {
         let verifier = VolumeVerifier::of(&self.volume);
         for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
@@ -348,8 +352,8 @@ impl Checker {
         }
         self.report
     }
-    /// Reads and verifies the bodies of `blocks` (all inside the file system), all at once. Of
-    /// sound ones the lock records are verified too.
+    /// Reads and verifies the bodies of `blocks` (all inside the file system), all at once. If they
+    /// are sound, their lock records are verified, too.
     fn read(&self, blocks: &[BlockNo]) -> Result<Vec<Verified>> {
         let volume = &self.volume;
         let len = Bytes(volume.geo.slot_bytes()).to_usize();

@@ -1,5 +1,5 @@
-//! Mending what follows from the rest. Everything is rewritten in place: nobody has it mounted, and
-//! a check that dies half-way is simply run again.
+//! Repairing what follows from the rest. Everything is rewritten in place: nobody has it mounted,
+//! and a check that dies half-way is simply run again.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -16,7 +16,8 @@ use braid_lock::{CawOutcome, LockError};
 use braid_pool::device::AlignedBuf;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::walk::Name;
+use super::bodies::{change, items, put, write};
+use super::name::Name;
 use super::{BATCH, Checker, Mendable};
 use crate::alloc::bits;
 use crate::dir::page::Packed;
@@ -24,9 +25,6 @@ use crate::error::Result;
 use crate::groups::{PER_BYTE, blocks_per_bitmap, takes_slots};
 use crate::journal::{Header, Ring};
 use crate::make::random;
-
-/// A body to be written, its header but not its checksum in place.
-type Image = (BlockNo, AlignedBuf);
 
 pub(super) fn repair(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
     root(checker, found)?;
@@ -50,7 +48,7 @@ pub(super) fn repair(checker: &mut Checker, found: &mut Mendable) -> Result<()> 
     Ok(())
 }
 
-/// Free blocks begin anew: there is nothing in them to be lost.
+/// Free blocks get a fresh body: there is nothing in them to lose.
 fn free(checker: &mut Checker, found: &Mendable) -> Result<()> {
     for block in &found.free {
         let body = fresh(checker, *block, MetaKind::Free, LockNo::from(*block))?;
@@ -79,8 +77,9 @@ fn slot_copies(checker: &mut Checker, found: &Mendable) -> Result<()> {
     Ok(())
 }
 
-/// A slot whose record is lost: nobody lives, and all journals are replayed. Its next life must have
-/// a name that no earlier one had; lives are counted from 1, so none has come as far as the seconds.
+/// For a slot whose record is lost: no node is alive, and all journals are replayed. Its next life
+/// must have a name that no earlier one had; lives are counted from 1, so none has come as far as
+/// the seconds.
 fn free_slot(slot: NodeId) -> SlotRecord {
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let mut record = SlotRecord::free(slot);
@@ -97,7 +96,7 @@ fn locks(checker: &mut Checker, found: &Mendable) -> Result<()> {
     Ok(())
 }
 
-/// Nobody lives: no lock is held.
+/// No node is alive, so no lock is held.
 fn unlock(checker: &Checker, block: BlockNo) -> Result<()> {
     let geo = checker.volume.geo;
     let mut sector = AlignedBuf::zeroed(geo.body_at().to_usize());
@@ -116,33 +115,12 @@ fn fresh(checker: &Checker, block: BlockNo, kind: MetaKind, owner: LockNo) -> Re
     let mut header = MetaHeader::new(kind, block, owner);
     // Beyond all that any journal may hold of a block whose body is lost.
     let generation = match checker.read(&[block])?.pop() {
-        Some(Ok((_, h, _))) => h.generation.get() + 1,
+        Some(Ok((_, h, _))) => h.generation.get().saturating_add(1),
         _ => crate::meta::GENERATION_AFTER_LOSS.0,
     };
     header.generation.set(generation);
     let _ = header.write_to_prefix(&mut body);
     Ok(body)
-}
-
-/// Seals and writes.
-fn write(checker: &Checker, mut images: Vec<Image>) -> Result<()> {
-    for (_, body) in &mut images {
-        MetaHeader::seal(body);
-    }
-    let refs: Vec<(BlockNo, &[u8])> = images.iter().map(|(b, body)| (*b, &**body)).collect();
-    checker.volume.write_bodies(&refs)
-}
-
-/// Changes a sound body in place.
-pub(super) fn change(checker: &Checker, block: BlockNo, f: impl FnOnce(&mut [u8])) -> Result<bool> {
-    let Some(Ok((mut body, mut header, _))) = checker.read(&[block])?.pop() else {
-        return Ok(false);
-    };
-    f(&mut body);
-    header.generation.set(header.generation.get() + 1);
-    let _ = header.write_to_prefix(&mut body);
-    write(checker, vec![(block, body)])?;
-    Ok(true)
 }
 
 /// Drops entries that lead nowhere, and counts again.
@@ -180,11 +158,11 @@ fn entries(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
 /// Takes an entry out of a tail or a leaf; its name, if it was there.
 fn drop_entry(body: &mut [u8], entry: Name) -> Option<String> {
     let stuffed = entry.block.get() == entry.dir.get();
-    let (area, count) = super::cut::items(body, stuffed)?;
+    let (area, count) = items(body, stuffed)?;
     let mut packed = Packed::copy(area, count, 0..u64::MAX).ok()?;
     let name = packed.name_of(entry.cookie)?;
     packed.remove(entry.cookie);
-    super::cut::put(body, stuffed, (&packed.bytes, packed.count));
+    put(body, stuffed, (&packed.bytes, packed.count));
     Some(String::from_utf8_lossy(&name).into_owned())
 }
 
@@ -205,7 +183,7 @@ fn counts(checker: &mut Checker, found: &Mendable) -> Result<()> {
 }
 
 /// Bitmaps from what the walk saw. A slot that is not in use stays metadata when its bit or its
-/// body says that it is. `lost`: of some windows it is not known what they were taken from.
+/// body says that it is. `lost`: for some windows it is not known which blocks they had.
 fn groups(checker: &mut Checker, lost: bool) -> Result<()> {
     let slot = checker.volume.geo.slot_blocks();
     for index in 0..checker.space.groups.len() {
@@ -294,14 +272,14 @@ fn meta_free(checker: &mut Checker, index: usize, lost: bool) -> Result<()> {
     Ok(())
 }
 
-/// A damaged root begins anew, empty: what was in it is found without a name.
+/// A damaged root directory is replaced by an empty one. What was in it is found without a name.
 fn root(checker: &mut Checker, found: &Mendable) -> Result<()> {
     if !found.root {
         return Ok(());
     }
     let block = BlockNo::from(checker.volume.root());
     let mut body = fresh(checker, block, MetaKind::Dinode, LockNo::from(block))?;
-    // Nobody but root looks into it before its owner is known again.
+    // Only root may look into it until its owner is known again.
     let mut raw = crate::make::root_dinode(block, (0, 0));
     raw.mode.set(0o040_700);
     if let Ok((to, _)) = RawDinode::mut_from_prefix(&mut body) {
@@ -315,9 +293,9 @@ fn root(checker: &mut Checker, found: &Mendable) -> Result<()> {
     Ok(())
 }
 
-/// Blocks of the fixed area that are damaged begin anew, empty: what windows and logs called free is
-/// nobody's until the bitmaps are made anew, what an orphan list named has no name, and nobody lives
-/// who would hold a program's lock.
+/// Damaged blocks of the fixed area are replaced by empty ones. What windows and free logs called
+/// free is used by nobody until the bitmaps are rebuilt; what an orphan list named is found without
+/// a name; and no node is alive that would hold a program's lock.
 fn fixed(checker: &mut Checker, found: &Mendable) -> Result<()> {
     let mut images = Vec::new();
     for &(block, kind) in &found.private {

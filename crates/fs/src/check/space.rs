@@ -229,7 +229,7 @@ impl Checker {
     /// What a window or a log entry says of its blocks becomes what the group says.
     fn apply(&mut self, private: &Private, found: &mut Mendable) {
         let mut clash = None;
-        let mut misplaced = false;
+        let (mut misplaced, mut hidden) = (false, false);
         let (block, start) = match private {
             Private::Window { block, start, len, bits: window } => {
                 let Some((group, at)) = self.space.locate(*start, *len) else {
@@ -241,6 +241,9 @@ impl Checker {
                     for (from, n) in bits::runs(window, 0, *len, state) {
                         // What is free in a group for metadata is for chunks.
                         misplaced |= state != BlockState::Free && !fits(group.shape.kind, state);
+                        hidden |= state != BlockState::Free
+                            && bits::count(&group.bits, at + from, at + from + n, BlockState::Data)
+                                > 0;
                         clash = clash.or(overlay(&mut group.bits, at + from, n, state));
                     }
                 }
@@ -258,7 +261,11 @@ impl Checker {
             }
         };
         if let Some(at) = clash {
-            self.problem(block, format!("frees block {} that is free already", start + at));
+            self.problem(block, format!("frees block {}, which is free already", start + at));
+            found.space += 1;
+        }
+        if hidden {
+            self.problem(block, "metadata slots that their group calls data");
             found.space += 1;
         }
         if misplaced {

@@ -1,4 +1,5 @@
-//! A populated file system, damaged in known ways: each must be named, and mended where it can be.
+//! A populated file system, damaged in known ways. Each damage must be named, and repaired if it
+//! can be.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::tree::{RawExtent, RawNode};
 use braid_format::{BlockNo, ByteOffset, Bytes, InodeNo};
 use braid_pool::Pool;
-use braid_pool::device::{Device, MemoryDevice};
+use braid_pool::device::{AlignedBuf, Device, MemoryDevice};
 use zerocopy::FromBytes;
 
 use super::*;
@@ -305,7 +306,8 @@ fn damaged_trees() {
     });
     m.expect(m.other, "order of extents");
 
-    // A leaf of the large directory: entries out of order; of another owner; of another kind.
+    // A leaf of the large directory: with entries out of order; with another owner; with another
+    // kind.
     type Spoil = fn(&mut [u8]);
     let spoils: [(&str, Spoil); 3] = [
         ("order of entries", |b| b[size_of::<RawNode>()..][..8].fill(0xff)),
@@ -444,7 +446,7 @@ fn a_damaged_copy_of_a_nodes_slot_is_found_and_mended_and_keeps_nobody_out() {
     }
 }
 
-/// Neither of a whole pool, nor where a journal is to be replayed, or a copy to be healed.
+/// Not for a whole pool, nor if a journal is to be replayed or a copy to be healed.
 #[test]
 fn without_repair_no_byte_of_a_device_changes() {
     let pool = mirrored();
@@ -552,7 +554,7 @@ fn a_lost_store_is_not_begun_anew_beside_a_node() {
     // Nobody answers there.
     let address = "etcd://127.0.0.1:1/pool".parse().unwrap();
     let fs_uuid = uuid::Uuid::from_bytes(volume.sb.fs_uuid);
-    volume.elsewhere = Some(crate::lock_stores::Elsewhere::new(&address, fs_uuid).unwrap());
+    volume.elsewhere = Some(crate::lock_stores::ExternalStore::new(&address, fs_uuid).unwrap());
     let fs = mount(&pool);
     assert!(matches!(enter(&volume, true), Err(Error::SlotBusy(_))));
     fs.unmount().unwrap();
@@ -615,12 +617,33 @@ fn what_was_made_anew_is_not_joined_as_what_it_was() {
     join(&looked).unwrap().leave().unwrap();
 }
 
+/// Other nodes change its members between a look at a pool and the join, or the check.
 #[test]
-fn sealed_superblocks_with_areas_that_cannot_be_are_refused() {
+fn a_pool_whose_members_were_changed_meanwhile_is_still_the_same() {
+    let pool = crate::test_pool::TestPool::new(2, 64, 2);
+    let looked = Volume::open(pool.pool()).unwrap();
+    let before = looked.pool.epoch_tag();
+    pool.pool().fail_member(braid_format::MemberIndex(1)).unwrap();
+    looked.confirm().unwrap();
+    assert_ne!(looked.pool.epoch_tag(), before, "it uses what stands now");
+    looked.confirm().unwrap();
+}
+
+/// Changes a superblock, whose checksum is right again.
+fn lie(volume: &Volume, block: BlockNo, f: impl FnOnce(&mut RawSuperblock)) {
+    let mut body = AlignedBuf::zeroed(volume.geo.body_len());
+    volume.pool.read(volume.body_at(block), &mut body).unwrap();
+    f(RawSuperblock::mut_from_prefix(&mut body).unwrap().0);
+    MetaHeader::seal(&mut body);
+    volume.pool.write(volume.body_at(block), &body).unwrap();
+}
+
+#[test]
+fn of_two_sealed_superblocks_that_counts_which_can_be() {
     let pool = Pool::for_tests(1, Bytes(64 << 20));
     make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     let volume = Volume::open(pool.clone()).unwrap();
-    let lies: [fn(&mut RawSuperblock); 9] = [
+    let lies: [fn(&mut RawSuperblock); 10] = [
         |sb| sb.rgrp_count.set(u64::MAX),
         |sb| sb.rgrp_count.set(1 << 40),
         |sb| sb.rgrp_blocks.set(1 << 63),
@@ -630,17 +653,33 @@ fn sealed_superblocks_with_areas_that_cannot_be_are_refused() {
         |sb| sb.named_count.set(1),
         |sb| sb.plock_start.set(sb.total_blocks.get() - 1),
         |sb| sb.pool_uuid[3] ^= 1,
+        |sb| sb.total_blocks.set(u64::MAX),
     ];
-    for (n, lie) in lies.into_iter().enumerate() {
-        let (mut body, ..) = volume.read_body(BlockNo(0)).unwrap();
-        let (sb, _) = RawSuperblock::mut_from_prefix(&mut body).unwrap();
-        lie(sb);
-        let original = volume.read_body(BlockNo(0)).unwrap().0;
-        MetaHeader::seal(&mut body);
-        pool.write(volume.body_at(BlockNo(0)), &body).unwrap();
+    let places = [BlockNo(0), volume.copy()];
+    let bodies = || places.map(|block| volume.read_body(block).unwrap().0.to_vec());
+    let original = bodies();
+    for (n, f) in lies.into_iter().enumerate() {
+        lie(&volume, places[0], f);
+        let report = run(&pool, false);
+        assert_eq!(report.problems.len(), 1, "lie {n}: {:?}", report.problems);
+        assert!(bodies() != original, "only looked at");
+        mount(&pool).unmount().unwrap();
+        assert!(bodies() == original, "lie {n}: the mount has mended it");
+        lie(&volume, places[0], f);
+        run(&pool, true);
+        assert_eq!(run(&pool, false).problems, Vec::<String>::new(), "lie {n}");
+        for block in places {
+            lie(&volume, block, f);
+        }
         let joined = Fs::mount(pool.clone(), MountOptions::default(), Arc::new(NoKernelCache));
         assert!(matches!(joined.err(), Some(Error::Superblock(_))), "lie {n}");
-        pool.write(volume.body_at(BlockNo(0)), &original).unwrap();
+        for (block, body) in places.iter().zip(&original) {
+            volume.write_bodies(&[(*block, body)]).unwrap();
+        }
     }
-    mount(&pool).unmount().unwrap();
+    // What another version has written is no lie, and is not gone around.
+    lie(&volume, places[0], |sb| sb.version.set(99));
+    let joined = Fs::mount(pool.clone(), MountOptions::default(), Arc::new(NoKernelCache));
+    let other = |e| matches!(e, Error::Superblock(FormatError::OtherVersion { found: 99, .. }));
+    assert!(joined.err().is_some_and(other));
 }

@@ -12,8 +12,10 @@ use braid_format::xattr::RawXattrValue;
 use braid_format::{BlockNo, InodeNo, NodeId};
 use zerocopy::FromBytes;
 
+use super::bodies::table;
 use super::cut::{Cut, Part};
 use super::links::Info;
+use super::name::Name;
 use super::space::Clash;
 use super::{BATCH, Checker, Mendable};
 use crate::dir::{self, page};
@@ -28,19 +30,6 @@ pub(super) const NAMELESS: &str = "inode without a name";
 
 /// One past the largest cookie.
 const COOKIE_END: u64 = 1 << 63;
-
-/// Where a directory entry stands, and what it says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Name {
-    pub dir: InodeNo,
-    /// The dinode or leaf in which it stands.
-    pub block: BlockNo,
-    pub cookie: u64,
-    /// The inode that it leads to.
-    pub to: u64,
-    /// `DT_*`.
-    pub kind: u32,
-}
 
 /// What a tree node belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +74,7 @@ impl Node {
         let ino = InodeNo(self.owner);
         let block = BlockNo(self.owner);
         match self.what {
-            // Where the first of its blocks hangs on the dinode, the same cut does it.
+            // If the first of its blocks is on the dinode, the same cut does it.
             What::Attributes if self.parent == self.owner => None,
             What::Attributes | What::Value { acl: true } => {
                 Some(Cut { ino, block, what: Part::Permissions })
@@ -150,7 +139,8 @@ impl Checker {
             let slot = self.volume.geo.slot_blocks();
             if !self.space.may_hold_slot(ino.get(), slot) {
                 self.problem(BlockNo::from(*ino), "an orphan list names it: not an inode");
-                // Which list is not known: all begin anew, and what they named has no name.
+                // It is not known which list names it: all are emptied, and what they named is
+                // found without a name.
                 self.forget_orphans(found);
                 continue;
             }
@@ -172,7 +162,7 @@ impl Checker {
         }
         Ok(())
     }
-    /// All orphan lists are to begin anew.
+    /// All orphan lists are to be emptied.
     fn forget_orphans(&self, found: &mut Mendable) {
         for node in (0..self.volume.sb.node_slots.get()).map(NodeId) {
             for n in 0..RawSuperblock::ORPHAN_BLOCKS {
@@ -195,7 +185,7 @@ impl Checker {
             let slot = step as u64;
             let first = group.shape.first_block.next_multiple_of(slot) - group.shape.first_block;
             let state = |i: u64| crate::alloc::bits::get(&group.bits, i);
-            // Where the bitmap is damaged, the bodies tell.
+            // If the bitmap is damaged, the bodies decide.
             let slots = (first..group.shape.block_count)
                 .step_by(step)
                 .filter(|&i| !group.sound || state(i) == BlockState::MetaUsed);
@@ -236,7 +226,7 @@ impl Checker {
         let bad: Vec<u64> = self.inodes.iter().filter_map(bad).collect();
         for name in bad.iter().flat_map(|ino| self.names_of(*ino)).collect::<Vec<_>>() {
             let (dir, to) = (name.dir, name.to);
-            self.problem(name.block, format!("directory {dir} names {to}, which is no inode"));
+            self.problem(name.block, format!("directory {dir} names {to}, which is not an inode"));
             found.entries.push(name);
         }
         found.root |= self.inodes.get(&root).is_none_or(|info| !info.sound);
@@ -259,7 +249,7 @@ impl Checker {
                 at = self.inodes.get(&at).map_or(at, |info| info.parent);
             }
             if way.contains(&at) {
-                self.problem(BlockNo(at), "directory that is in itself, and no way leads to it");
+                self.problem(BlockNo(at), "directory that contains itself, and cannot be reached");
                 found.entries.extend(self.names_of(at));
             }
             done.extend(way);
@@ -480,7 +470,7 @@ impl Checker {
         }
         true
     }
-    /// What stands in a tail or a tree node.
+    /// The contents of a tail or a tree node.
     fn contents(
         &mut self,
         node: Node,
@@ -638,11 +628,4 @@ fn layout_fits(raw: &RawDinode, capacity: usize) -> bool {
         Some(Layout::DirStuffed) => kind == 4 && raw.tree_height.get() == 0,
         Some(Layout::DirHashed) => kind == 4,
     }
-}
-
-/// The first `count` structures in `bytes`.
-pub(super) fn table<T: FromBytes>(bytes: &[u8], count: usize) -> Option<Vec<T>> {
-    let size = size_of::<T>();
-    let bytes = bytes.get(..count.checked_mul(size)?)?;
-    Some(bytes.chunks_exact(size).filter_map(|b| T::read_from_bytes(b).ok()).collect())
 }

@@ -73,7 +73,7 @@ fn a_dead_nodes_region_is_nobodys_before_its_log_is_recovered() {
     let taken = dies_with_a_stale_log(&dies, &other);
     let writers = writers(&[&one, &other], &[2]);
     dies.core().withdraw(&Error::NotPermitted);
-    // Whoever recovers waits for region 1.
+    // The recoverer waits for region 1.
     let start = Instant::now();
     while !(is_recovering(&one) || is_recovering(&other)) {
         assert!(start.elapsed() < Duration::from_mins(1), "nobody recovers it");
@@ -91,8 +91,8 @@ fn is_recovering(fs: &Fs) -> bool {
     !cluster(fs).recovering.lock().is_empty()
 }
 
-/// On either living node a writer may have region 1, which whoever recovers the dead node wants for
-/// itself, and waits for region 2, which the dead node has.
+/// On either living node a writer may have region 1, and wait for region 2, which the dead node
+/// has. The node that recovers the dead one wants region 1 for itself.
 #[test]
 fn who_waits_for_a_dead_nodes_region_keeps_no_recoverer_waiting() {
     let [dies, one, other] = nodes();

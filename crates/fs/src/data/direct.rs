@@ -83,7 +83,7 @@ pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool
     }
     let _ticket = held.core.inflight.begin(held.inode.ino, offset..end);
     drop(delalloc);
-    // Who reads the time after this write must find it later than what was there before.
+    // A program that reads the time after this write must find it later than the time before.
     held.change_state(|st| st.changed_concurrently(now_nanos()))?;
     // Other nodes may be writing these blocks now.
     held.run_concurrent(&mut requests(held, &pieces, &[], data))?;
@@ -91,8 +91,8 @@ pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool
     Ok(true)
 }
 
-/// The program was answered, and a device refuses: what it wrote stays dirty, and whoever syncs the
-/// file hears of it. Where it is not a device that refuses, the node can do no more.
+/// The program was answered, and then a device refuses: what it wrote stays dirty, and `fsync` of
+/// the file reports it. If the error is not a device's, the node can do no more.
 fn keep(held: Held<'_>, offset: u64, data: &[u8], error: Error) {
     let ino = held.inode.ino;
     if error.is_fatal() {
@@ -101,7 +101,7 @@ fn keep(held: Held<'_>, offset: u64, data: &[u8], error: Error) {
     tracing::warn!(%ino, offset, len = data.len(), %error, "not written yet");
     let mut delalloc = held.data().change.lock();
     if let Err(again) = held.write_cached(&mut delalloc, offset, data) {
-        tracing::error!(%ino, offset, len = data.len(), %again, "lost what a program wrote");
+        tracing::error!(%ino, offset, len = data.len(), %again, "lost data that a program wrote");
         *held.data().lost.lock() = Some(error);
         if again.is_fatal() {
             return held.core.withdraw(&again);
@@ -122,8 +122,8 @@ pub(super) fn write_alone(
 ) -> Result<()> {
     let end = offset + data.len() as u64;
     let view = held.view()?;
-    // What has to stand in blocks before the file may get longer: a stuffed file's bytes, zeros
-    // after the end.
+    // What must be in blocks before the file may get longer: a stuffed file's bytes, zeros after
+    // the end.
     let kept = offset > 0 || end < view.size;
     let fill = if view.layout == Layout::Stuffed {
         (view.size > 0 && kept && !held.data().is_dirty()).then_some(0)
@@ -178,7 +178,7 @@ fn put(
     if pieces.iter().any(|p| p.written().is_none()) {
         claim(held, &mut own, &pieces, &mut links)?;
     }
-    // Once: whoever was answered has seen the times that stay.
+    // Only once: a program that was answered has seen the times, and they stay.
     held.change_state(touch)?;
     claimed(pieces.iter().filter(|p| p.physical.is_none()).map(|p| p.len << shift).sum())?;
     if let Err(error) = held.run(&mut requests(held, &pieces, &links, data)) {

@@ -1,6 +1,6 @@
 //! File contents: dirty data held under exclusive locks, direct I/O, flush, truncate, fallocate.
 //!
-//! Small files stand in the dinode's tail (*stuffed*): written by transactions. All others are in
+//! Small files are in the dinode's tail (*stuffed*), and written by transactions. All others are in
 //! extents. A write goes one of two ways:
 //! * *cached*: into [`crate::file_data::Pages`] of the inode, its space reserved at once, so that only the
 //!   write can fail for want of space; [`crate::writeback`] later claims runs (delayed allocation), writes
@@ -16,13 +16,14 @@
 //!   block's former contents;
 //! * a dirty block over a hole has its space reserved;
 //! * bytes past the end of the file in its last block are zero in a dirty page, and undefined on
-//!   disk: whoever makes the file longer writes zeros there first;
+//!   disk: a thread that makes the file longer writes zeros there first;
 //! * a dinode that still says `Stuffed` while dirty pages exist has all its bytes in them;
 //! * `disk_size` is below the size only while there are dirty pages or answered writes under way.
 //!
-//! Locks of one inode, in order: cluster lock, [`Delalloc`] (`change`), transaction, `map`, `pages`,
-//! state. [`Delalloc`] is held by whoever flushes or changes the map, so both go on beside readers
-//! and direct writers ([`braid_lock::Local::Shared`] under an exclusive cluster lock).
+//! Locks of one inode, in order: cluster lock, [`Delalloc`] (`change`), transaction, `map`,
+//! `pages`, state. A thread that flushes or changes the map holds [`Delalloc`], so both go on
+//! beside readers and direct writers ([`braid_lock::Local::Shared`] under an exclusive cluster
+//! lock).
 
 mod copy;
 mod direct;

@@ -33,8 +33,8 @@ static SCRATCH: Mutex<Vec<HugeBuf>> = Mutex::new(Vec::new());
 
 /// What part of the node's memory reads under way may fill, beyond what is kept.
 const READS_PART: usize = 16;
-/// Reads of at least so many bytes wait until there is memory. Whoever has it waits for devices only: the
-/// wait may be under locks.
+/// Reads of at least so many bytes wait until there is memory. The thread that has it waits for
+/// devices only, so a wait for it may be under locks.
 const READS_LEAST: u64 = 16 << 10;
 
 /// The reads under way that have memory.
@@ -121,7 +121,8 @@ impl Held<'_> {
         self.run(&mut requests)
     }
 
-    /// One block as it is now, zero past the end of the file: to be written in part.
+    /// One block as it is now, with zeros past the end of the file, so that a part of it can be
+    /// written.
     pub fn block_now(&self, block: u64, size: u64, memory: &mut [u8]) -> Result<()> {
         let start = block << self.shift();
         if start >= size {
@@ -244,7 +245,7 @@ struct ReadPlan<'a> {
     offset: u64,
     /// One past the last byte; not below `offset`.
     end: u64,
-    /// The bytes stand in the dinode's tail.
+    /// The bytes are in the dinode's tail.
     stuffed: Option<View>,
 }
 
@@ -320,7 +321,7 @@ impl<'a> ReadPlan<'a> {
     }
 }
 
-/// Calls `f` with what stands in `len` bytes from `offset`, cut at the end of the file.
+/// Calls `f` with the contents of `len` bytes from `offset`, cut at the end of the file.
 pub(super) fn with_bytes<R>(
     held: Held<'_>,
     offset: u64,

@@ -5,9 +5,9 @@
 //! blocks. Its commit flushes what was copied. Before it is durable the file has the old blocks, which
 //! nobody reuses; after it the new ones.
 //!
-//! What is copied is compared before with its other copies, or its parity, as by a scrub: these are given up,
-//! and what had rotted would be all that is left. That reads two copies more where there are two, and rows
-//! of parity as wholes: moving is paced, and a device that is read is one more beside those that are written.
+//! What is copied is compared before with its other copies, or its parity, as by a scrub: these are
+//! given up, and what had rotted would be all that is left. That reads two more copies if there are
+//! two, and whole rows of parity. Moving is paced, so this is acceptable.
 
 use std::sync::Arc;
 
@@ -64,8 +64,7 @@ pub(crate) fn relocate(
     held.exchange(extent, from, places)
 }
 
-/// Whether anything of a file may have to go: most files are passed by without taking them from
-/// those who use them.
+/// Whether anything of a file may have to move. Most files are skipped with a shared lock only.
 fn may_move(core: &Arc<Core>, ino: InodeNo, places: &dyn Places) -> Result<bool> {
     let locked = core.lock_shared(ino)?;
     let held = Held::of(core, &locked);
@@ -74,7 +73,8 @@ fn may_move(core: &Arc<Core>, ino: InodeNo, places: &dyn Places) -> Result<bool>
 }
 
 impl Held<'_> {
-    /// The next extent that is to go (of a long one a part), and its group. What is shared stays.
+    /// The next extent (or part of a long one) that is to move, and its group. What is shared
+    /// stays.
     fn next_to_go(&self, at: u64, places: &dyn Places) -> Result<Option<(Extent, u64)>> {
         let groups = &self.core.volume.groups;
         let most = self.core.volume.geo.block_size.blocks_for(STEP).get();

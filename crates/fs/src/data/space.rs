@@ -126,8 +126,8 @@ impl Held<'_> {
         self.write_cached(delalloc, range.start, &vec![0; n])
     }
 
-    /// Gives every hole of `range` blocks that read as zero; makes the file longer unless told not
-    /// to.
+    /// Gives every hole of `range` blocks that read as zero. Makes the file longer unless the
+    /// caller forbids it.
     fn preallocate(
         &self,
         delalloc: &mut Delalloc,

@@ -16,7 +16,7 @@ use crate::{Error, Fs, MountOptions};
 const O_RDWR: i32 = 2;
 
 /// A pool in memory with one file system, mounted by one node.
-struct Rig {
+struct Fixture {
     devices: Vec<Arc<dyn Device>>,
     options: MountOptions,
     fs: Fs,
@@ -28,7 +28,7 @@ fn memory(members: usize, member_mib: u64, sector: u64) -> Vec<Arc<dyn Device>> 
     (0..members).map(device).collect()
 }
 
-impl Rig {
+impl Fixture {
     fn new(members: usize, member_mib: u64, dirty_max: u64) -> Self {
         Self::on(memory(members, member_mib, 512), dirty_max)
     }
@@ -38,7 +38,7 @@ impl Rig {
     fn shaped(devices: Vec<Arc<dyn Device>>, block_size: BlockSize, dirty_max: u64) -> Self {
         let create = CreateOptions {
             stripe_unit: StripeUnit::new(Bytes(64 << 10)).unwrap(),
-            ..CreateOptions::new("rig")
+            ..CreateOptions::new("fixture")
         };
         let pool = Pool::create(devices.clone(), &create).unwrap();
         let options = MakeOptions {
@@ -160,35 +160,35 @@ impl Model {
     }
 }
 
-fn apply(rig: &mut Rig, ino: InodeNo, fh: &mut Fh, model: &mut Model, i: u64, op: &Op) {
+fn apply(fixture: &mut Fixture, ino: InodeNo, fh: &mut Fh, model: &mut Model, i: u64, op: &Op) {
     let size = model.0.len() as u64;
     match *op {
         Op::Write { at, len, direct } => {
             let data = pattern(i, len);
             let flags = WriteFlags { direct, ..WriteFlags::default() };
-            assert_eq!(rig.fs.write(*fh, at, &data, flags).unwrap(), len);
+            assert_eq!(fixture.fs.write(*fh, at, &data, flags).unwrap(), len);
             model.put(at, &data);
         }
         Op::Aligned { block, blocks, direct } => {
             let data = pattern(i, usize::try_from(blocks * 4096).unwrap());
             let flags = WriteFlags { direct, ..WriteFlags::default() };
-            rig.fs.write(*fh, block * 4096, &data, flags).unwrap();
+            fixture.fs.write(*fh, block * 4096, &data, flags).unwrap();
             model.put(block * 4096, &data);
         }
         Op::Append { len } => {
             let data = pattern(i, len);
             let flags = WriteFlags { append: true, ..WriteFlags::default() };
-            rig.fs.write(*fh, 77, &data, flags).unwrap();
+            fixture.fs.write(*fh, 77, &data, flags).unwrap();
             model.put(size, &data);
         }
         Op::Truncate { size } => {
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
-            assert_eq!(rig.fs.setattr(ino, &set, Some(*fh)).unwrap().size, size);
+            assert_eq!(fixture.fs.setattr(ino, &set, Some(*fh)).unwrap().size, size);
             model.grow(size);
             model.0.truncate(usize::try_from(size).unwrap());
         }
         Op::Fallocate { mode, at, len } => {
-            rig.fs.fallocate(*fh, mode, at, len).unwrap();
+            fixture.fs.fallocate(*fh, mode, at, len).unwrap();
             if mode & 1 == 0 {
                 model.grow(at + len);
             }
@@ -200,33 +200,33 @@ fn apply(rig: &mut Rig, ino: InodeNo, fh: &mut Fh, model: &mut Model, i: u64, op
             }
         }
         Op::Read { at, len } => {
-            assert!(rig.read(*fh, at, len) == model.slice(at, len), "read at {at}");
+            assert!(fixture.read(*fh, at, len) == model.slice(at, len), "read at {at}");
         }
-        Op::Sync { data_only } => rig.fs.fsync(*fh, data_only).unwrap(),
+        Op::Sync { data_only } => fixture.fs.fsync(*fh, data_only).unwrap(),
         Op::Mapped { at, len } => {
             let data = pattern(i, len);
             let flags = WriteFlags { from_page_cache: true, ..WriteFlags::default() };
-            rig.fs.write(*fh, at, &data, flags).unwrap();
+            fixture.fs.write(*fh, at, &data, flags).unwrap();
             let inside = usize::try_from(size.saturating_sub(at)).unwrap().min(len);
             if inside > 0 {
                 model.put(at, &data[..inside]);
             }
         }
         Op::Remount => {
-            rig.fs.release(*fh).unwrap();
-            rig.remount();
-            *fh = rig.fs.open(ino, O_RDWR).unwrap();
+            fixture.fs.release(*fh).unwrap();
+            fixture.remount();
+            *fh = fixture.fs.open(ino, O_RDWR).unwrap();
         }
     }
-    assert_eq!(rig.fs.getattr(ino).unwrap().size, model.0.len() as u64);
+    assert_eq!(fixture.fs.getattr(ino).unwrap().size, model.0.len() as u64);
 }
 
 /// Holes and data as `lseek` tells them agree with the contents: no byte of data in a hole.
-fn seek_agrees(rig: &Rig, fh: Fh, model: &Model) {
+fn seek_agrees(fixture: &Fixture, fh: Fh, model: &Model) {
     let mut at = 0;
     let size = model.0.len() as u64;
     while at < size {
-        let data = match rig.fs.lseek(fh, at, 3) {
+        let data = match fixture.fs.lseek(fh, at, 3) {
             Ok(data) => data,
             Err(Error::NoSuchOffset) => size,
             Err(e) => panic!("{e}"),
@@ -234,7 +234,7 @@ fn seek_agrees(rig: &Rig, fh: Fh, model: &Model) {
         let hole = model.slice(at, usize::try_from(data - at).unwrap());
         assert!(hole.iter().all(|b| *b == 0), "data in the hole {at}..{data}");
         if data < size {
-            let next = rig.fs.lseek(fh, data, 4).unwrap();
+            let next = fixture.fs.lseek(fh, data, 4).unwrap();
             assert!(next > data && next <= size);
             at = next;
         } else {
@@ -257,52 +257,52 @@ proptest! {
         (shift, sector) in prop::sample::select(vec![(12, 512), (12, 4096), (14, 512), (16, 4096)]),
     ) {
         let block_size = BlockSize::new(Bytes(1 << shift)).unwrap();
-        let mut rig = Rig::shaped(memory(2, 256, sector), block_size, dirty_max);
-        let (ino, mut fh) = rig.create("f");
+        let mut fixture = Fixture::shaped(memory(2, 256, sector), block_size, dirty_max);
+        let (ino, mut fh) = fixture.create("f");
         let mut model = Model::default();
         for (i, op) in ops.iter().enumerate() {
-            apply(&mut rig, ino, &mut fh, &mut model, i as u64, op);
+            apply(&mut fixture, ino, &mut fh, &mut model, i as u64, op);
         }
-        seek_agrees(&rig, fh, &model);
-        prop_assert!(rig.read(fh, 0, 2 << 20) == model.0);
-        apply(&mut rig, ino, &mut fh, &mut model, 0, &Op::Remount);
-        prop_assert!(rig.read(fh, 0, 2 << 20) == model.0, "after a remount");
-        seek_agrees(&rig, fh, &model);
-        rig.fs.release(fh).unwrap();
-        rig.verify();
+        seek_agrees(&fixture, fh, &model);
+        prop_assert!(fixture.read(fh, 0, 2 << 20) == model.0);
+        apply(&mut fixture, ino, &mut fh, &mut model, 0, &Op::Remount);
+        prop_assert!(fixture.read(fh, 0, 2 << 20) == model.0, "after a remount");
+        seek_agrees(&fixture, fh, &model);
+        fixture.fs.release(fh).unwrap();
+        fixture.verify();
     }
 }
 
 #[test]
 fn small_files_take_no_block() {
-    let mut rig = Rig::new(1, 64, 1 << 20);
-    let (ino, fh) = rig.create("small");
-    rig.write(fh, 0, b"hello").unwrap();
-    rig.write(fh, 100, b"world").unwrap();
-    rig.fs.release(fh).unwrap();
-    rig.remount();
+    let mut fixture = Fixture::new(1, 64, 1 << 20);
+    let (ino, fh) = fixture.create("small");
+    fixture.write(fh, 0, b"hello").unwrap();
+    fixture.write(fh, 100, b"world").unwrap();
+    fixture.fs.release(fh).unwrap();
+    fixture.remount();
     // Less than a block: what the dinode itself holds.
-    assert_eq!(rig.fs.getattr(ino).unwrap().blocks512, 1);
-    let fh = rig.fs.open(ino, O_RDWR).unwrap();
-    let all = rig.read(fh, 0, 4096);
+    assert_eq!(fixture.fs.getattr(ino).unwrap().blocks512, 1);
+    let fh = fixture.fs.open(ino, O_RDWR).unwrap();
+    let all = fixture.read(fh, 0, 4096);
     assert_eq!(
         (&all[..5], &all[5..100], &all[100..]),
         (&b"hello"[..], &[0; 95][..], &b"world"[..])
     );
-    rig.fs.release(fh).unwrap();
-    rig.verify();
+    fixture.fs.release(fh).unwrap();
+    fixture.verify();
 }
 
 #[test]
 fn a_full_pool_keeps_what_is_there() {
-    let rig = Rig::new(1, 64, 4 << 20);
-    let before = rig.fs.statfs().unwrap();
+    let fixture = Fixture::new(1, 64, 4 << 20);
+    let before = fixture.fs.statfs().unwrap();
     let mut files = Vec::new();
     // Direct and cached ones in turn, until nothing fits.
     let mut failures = 0;
     for i in 0_u64.. {
-        let (ino, fh) = match rig.fs.create(
-            rig.fs.root(),
+        let (ino, fh) = match fixture.fs.create(
+            fixture.fs.root(),
             format!("f{i}").as_bytes(),
             0o644,
             O_RDWR,
@@ -315,7 +315,7 @@ fn a_full_pool_keeps_what_is_there() {
         let mut size = 0;
         for step in 0..8 {
             let len = if i % 2 == 0 { 300 << 10 } else { 50_000 };
-            match rig.write(fh, size, &pattern(i * 8 + step, len)) {
+            match fixture.write(fh, size, &pattern(i * 8 + step, len)) {
                 Ok(n) => size += n as u64,
                 Err(Error::NoSpace) => {
                     failures += 1;
@@ -330,127 +330,130 @@ fn a_full_pool_keeps_what_is_there() {
         }
     }
     // A last block or two may be left; blocks that are promised must really be there.
-    rig.fs.sync().unwrap();
-    let full = rig.fs.statfs().unwrap();
+    fixture.fs.sync().unwrap();
+    let full = fixture.fs.statfs().unwrap();
     assert!(full.free < before.blocks / 50, "{} of {} blocks free", full.free, before.blocks);
     for (i, ino, fh, size) in &files {
-        assert_eq!(rig.fs.getattr(*ino).unwrap().size, *size);
+        assert_eq!(fixture.fs.getattr(*ino).unwrap().size, *size);
         let len = if i % 2 == 0 { 300 << 10 } else { 50_000 };
         for step in 0..*size / len {
-            let got = rig.read(*fh, step * len, usize::try_from(len).unwrap());
+            let got = fixture.read(*fh, step * len, usize::try_from(len).unwrap());
             assert!(got == pattern(i * 8 + step, got.len())[..], "file {i} step {step}");
         }
     }
     // Overwriting needs no space.
     let (_, _, fh, _) = files[0];
-    rig.write(fh, 0, &pattern(1, 100_000)).unwrap();
-    rig.fs.fsync(fh, false).unwrap();
+    fixture.write(fh, 0, &pattern(1, 100_000)).unwrap();
+    fixture.fs.fsync(fh, false).unwrap();
     for (i, _, fh, _) in &files {
-        rig.fs.release(*fh).unwrap();
-        rig.fs.unlink(rig.fs.root(), format!("f{i}").as_bytes()).unwrap();
+        fixture.fs.release(*fh).unwrap();
+        fixture.fs.unlink(fixture.fs.root(), format!("f{i}").as_bytes()).unwrap();
     }
-    rig.fs.sync().unwrap();
-    let after = rig.fs.statfs().unwrap();
+    fixture.fs.sync().unwrap();
+    let after = fixture.fs.statfs().unwrap();
     // Chunks that became metadata stay so.
     let kept = before.free - after.free;
     assert!(kept <= 64 * (2 + files.len() as u64 / 32), "{kept} blocks did not come back");
-    rig.verify();
+    fixture.verify();
 }
 
 #[test]
 fn df_counts_every_block() {
-    let rig = Rig::new(2, 64, 64 << 20);
-    let (ino, fh) = rig.create("f");
-    rig.write(fh, 0, &pattern(1, 4096)).unwrap();
-    rig.fs.sync().unwrap();
-    let before = rig.fs.statfs().unwrap().free;
-    rig.write(fh, 4096, &pattern(2, 1 << 20)).unwrap();
-    rig.write(fh, 40 << 20, &pattern(3, 5_000)).unwrap();
-    rig.fs.sync().unwrap();
-    assert_eq!(before - rig.fs.statfs().unwrap().free, 256 + 2);
-    assert_eq!(rig.fs.getattr(ino).unwrap().blocks512, (1 + 256 + 2) * 8);
-    rig.fs.fallocate(fh, 3, 4096, 1 << 20).unwrap();
-    rig.fs.sync().unwrap();
-    assert_eq!(before - rig.fs.statfs().unwrap().free, 2);
-    rig.fs.fallocate(fh, 0, 0, 1 << 30).unwrap_err();
-    rig.fs.fallocate(fh, 1, 0, 2 << 20).unwrap();
-    rig.fs.sync().unwrap();
-    assert_eq!(before - rig.fs.statfs().unwrap().free, 511 + 2);
-    rig.fs.release(fh).unwrap();
-    rig.verify();
+    let fixture = Fixture::new(2, 64, 64 << 20);
+    let (ino, fh) = fixture.create("f");
+    fixture.write(fh, 0, &pattern(1, 4096)).unwrap();
+    fixture.fs.sync().unwrap();
+    let before = fixture.fs.statfs().unwrap().free;
+    fixture.write(fh, 4096, &pattern(2, 1 << 20)).unwrap();
+    fixture.write(fh, 40 << 20, &pattern(3, 5_000)).unwrap();
+    fixture.fs.sync().unwrap();
+    assert_eq!(before - fixture.fs.statfs().unwrap().free, 256 + 2);
+    assert_eq!(fixture.fs.getattr(ino).unwrap().blocks512, (1 + 256 + 2) * 8);
+    fixture.fs.fallocate(fh, 3, 4096, 1 << 20).unwrap();
+    fixture.fs.sync().unwrap();
+    assert_eq!(before - fixture.fs.statfs().unwrap().free, 2);
+    fixture.fs.fallocate(fh, 0, 0, 1 << 30).unwrap_err();
+    fixture.fs.fallocate(fh, 1, 0, 2 << 20).unwrap();
+    fixture.fs.sync().unwrap();
+    assert_eq!(before - fixture.fs.statfs().unwrap().free, 511 + 2);
+    fixture.fs.release(fh).unwrap();
+    fixture.verify();
 }
 
 #[test]
 fn sparse_files_reach_to_the_largest_size() {
-    let mut rig = Rig::new(1, 64, 1 << 20);
-    let (ino, mut fh) = rig.create("sparse");
+    let mut fixture = Fixture::new(1, 64, 1 << 20);
+    let (ino, mut fh) = fixture.create("sparse");
     let last = i64::MAX as u64;
     let places = [0, 1 << 20, (1 << 40) + 5, 1 << 62, last - 9_000];
     for (i, at) in places.iter().enumerate() {
-        rig.write(fh, *at, &pattern(i as u64, 9_000)).unwrap();
+        fixture.write(fh, *at, &pattern(i as u64, 9_000)).unwrap();
     }
-    assert!(matches!(rig.write(fh, last - 3, b"abcd"), Err(Error::TooLarge)));
-    assert!(matches!(rig.write(fh, u64::MAX, b"abcd"), Err(Error::TooLarge)));
+    assert!(matches!(fixture.write(fh, last - 3, b"abcd"), Err(Error::TooLarge)));
+    assert!(matches!(fixture.write(fh, u64::MAX, b"abcd"), Err(Error::TooLarge)));
     for pass in 0..2 {
-        assert_eq!(rig.fs.getattr(ino).unwrap().size, last);
+        assert_eq!(fixture.fs.getattr(ino).unwrap().size, last);
         for (i, at) in places.iter().enumerate() {
-            assert!(rig.read(fh, *at, 9_000) == pattern(i as u64, 9_000)[..], "{at} pass {pass}");
-            let data = rig.fs.lseek(fh, at.saturating_sub(100_000), 3).unwrap();
+            assert!(
+                fixture.read(fh, *at, 9_000) == pattern(i as u64, 9_000)[..],
+                "{at} pass {pass}"
+            );
+            let data = fixture.fs.lseek(fh, at.saturating_sub(100_000), 3).unwrap();
             assert_eq!(data, at / 4096 * 4096);
         }
-        assert!(rig.read(fh, 1 << 50, 10_000).iter().all(|b| *b == 0));
-        rig.fs.release(fh).unwrap();
-        rig.remount();
-        fh = rig.fs.open(ino, O_RDWR).unwrap();
+        assert!(fixture.read(fh, 1 << 50, 10_000).iter().all(|b| *b == 0));
+        fixture.fs.release(fh).unwrap();
+        fixture.remount();
+        fh = fixture.fs.open(ino, O_RDWR).unwrap();
     }
-    rig.fs.fallocate(fh, 3, 4096, last - 4096).unwrap();
-    assert!(matches!(rig.fs.lseek(fh, 8192, 3), Err(Error::NoSuchOffset)));
-    rig.fs.release(fh).unwrap();
-    rig.verify();
+    fixture.fs.fallocate(fh, 3, 4096, last - 4096).unwrap();
+    assert!(matches!(fixture.fs.lseek(fh, 8192, 3), Err(Error::NoSuchOffset)));
+    fixture.fs.release(fh).unwrap();
+    fixture.verify();
 }
 
 #[test]
 fn alternate_blocks_make_a_tall_tree() {
     const N: u64 = 20_000;
-    let mut rig = Rig::new(2, 128, 16 << 20);
-    let (ino, mut fh) = rig.create("holes");
+    let mut fixture = Fixture::new(2, 128, 16 << 20);
+    let (ino, mut fh) = fixture.create("holes");
     let block = |i: u64| pattern(i, 4096);
     for i in 0..N {
         // Not in order: leaves split in the middle.
         let i = i * 7 % N;
-        rig.write(fh, i * 8192, &block(i)).unwrap();
+        fixture.write(fh, i * 8192, &block(i)).unwrap();
     }
-    rig.fs.release(fh).unwrap();
-    rig.remount();
-    fh = rig.fs.open(ino, O_RDWR).unwrap();
+    fixture.fs.release(fh).unwrap();
+    fixture.remount();
+    fh = fixture.fs.open(ino, O_RDWR).unwrap();
     for i in (0..N).step_by(37) {
-        assert!(rig.read(fh, i * 8192, 4096) == block(i)[..]);
-        assert!(rig.read(fh, i * 8192 + 4096, 4096).iter().all(|b| *b == 0));
+        assert!(fixture.read(fh, i * 8192, 4096) == block(i)[..]);
+        assert!(fixture.read(fh, i * 8192 + 4096, 4096).iter().all(|b| *b == 0));
     }
-    assert!(rig.fs.getattr(ino).unwrap().blocks512 > N * 8);
+    assert!(fixture.fs.getattr(ino).unwrap().blocks512 > N * 8);
     // Half of it goes, then the holes of the rest are filled, then all goes.
-    rig.fs.setattr(ino, &SetAttr { size: Some(N * 4096), ..SetAttr::default() }, None).unwrap();
+    fixture.fs.setattr(ino, &SetAttr { size: Some(N * 4096), ..SetAttr::default() }, None).unwrap();
     for i in 0..N / 2 {
-        rig.write(fh, i * 8192 + 4096, &block(i + N)).unwrap();
+        fixture.write(fh, i * 8192 + 4096, &block(i + N)).unwrap();
     }
-    rig.fs.fsync(fh, false).unwrap();
+    fixture.fs.fsync(fh, false).unwrap();
     for i in (0..N / 2).step_by(37) {
-        assert!(rig.read(fh, i * 8192, 4096) == block(i)[..]);
-        assert!(rig.read(fh, i * 8192 + 4096, 4096) == block(i + N)[..]);
+        assert!(fixture.read(fh, i * 8192, 4096) == block(i)[..]);
+        assert!(fixture.read(fh, i * 8192 + 4096, 4096) == block(i + N)[..]);
     }
-    rig.fs.fallocate(fh, 3, 100_000, 40 << 20).unwrap();
-    rig.fs.release(fh).unwrap();
-    rig.remount();
-    rig.fs.unlink(rig.fs.root(), b"holes").unwrap();
-    rig.verify();
+    fixture.fs.fallocate(fh, 3, 100_000, 40 << 20).unwrap();
+    fixture.fs.release(fh).unwrap();
+    fixture.remount();
+    fixture.fs.unlink(fixture.fs.root(), b"holes").unwrap();
+    fixture.verify();
 }
 
 #[test]
 fn threads_write_and_read_one_file() {
     const STEP: u64 = 256 << 10;
-    let mut rig = Rig::new(4, 64, 1 << 20);
-    let (ino, fh) = rig.create("shared");
-    let fs = &rig.fs;
+    let mut fixture = Fixture::new(4, 64, 1 << 20);
+    let (ino, fh) = fixture.create("shared");
+    let fs = &fixture.fs;
     std::thread::scope(|scope| {
         for t in 0..4_u64 {
             scope.spawn(move || {
@@ -474,17 +477,20 @@ fn threads_write_and_read_one_file() {
     });
     for pass in 0..2 {
         for n in 0..96 {
-            assert!(rig.read(fh, n * STEP, 256 << 10) == pattern(n, 256 << 10)[..], "pass {pass}");
+            assert!(
+                fixture.read(fh, n * STEP, 256 << 10) == pattern(n, 256 << 10)[..],
+                "pass {pass}"
+            );
         }
         for i in 0..24 {
-            assert!(rig.read(fh, 200 * STEP + i * 8192, 8192) == pattern(i, 8192)[..]);
+            assert!(fixture.read(fh, 200 * STEP + i * 8192, 8192) == pattern(i, 8192)[..]);
         }
-        rig.fs.fsync(fh, false).unwrap();
+        fixture.fs.fsync(fh, false).unwrap();
     }
-    assert_eq!(rig.fs.getattr(ino).unwrap().blocks512, 96 * 512 + 24 * 16);
-    rig.fs.release(fh).unwrap();
-    rig.remount();
-    rig.verify();
+    assert_eq!(fixture.fs.getattr(ino).unwrap().blocks512, 96 * 512 + 24 * 16);
+    fixture.fs.release(fh).unwrap();
+    fixture.remount();
+    fixture.verify();
 }
 
 /// The file after each step since the last sync, and how long the record was when it was made.
@@ -499,16 +505,16 @@ struct Point {
 fn recorded(seed: u64) -> (Arc<RecordingDevice>, InodeNo, Vec<Point>) {
     let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
     let device = RecordingDevice::new(inner).unwrap();
-    let mut rig = Rig::on(vec![device.clone() as Arc<dyn Device>], 60_000);
-    let (_, junk) = rig.create("junk");
+    let mut fixture = Fixture::on(vec![device.clone() as Arc<dyn Device>], 60_000);
+    let (_, junk) = fixture.create("junk");
     for i in 0..20 {
-        rig.write(junk, i << 20, &vec![0xdb; 1 << 20]).unwrap();
+        fixture.write(junk, i << 20, &vec![0xdb; 1 << 20]).unwrap();
     }
-    rig.fs.fsync(junk, false).unwrap();
-    rig.fs.release(junk).unwrap();
-    rig.fs.unlink(rig.fs.root(), b"junk").unwrap();
-    let (ino, mut fh) = rig.create("f");
-    rig.fs.sync().unwrap();
+    fixture.fs.fsync(junk, false).unwrap();
+    fixture.fs.release(junk).unwrap();
+    fixture.fs.unlink(fixture.fs.root(), b"junk").unwrap();
+    let (ino, mut fh) = fixture.create("f");
+    fixture.fs.sync().unwrap();
     let mut rng = crate::test_volume::Rng(seed);
     let mut model = Model::default();
     let mut points = vec![Point { events: device.len(), versions: vec![Vec::new()] }];
@@ -524,7 +530,7 @@ fn recorded(seed: u64) -> (Arc<RecordingDevice>, InodeNo, Vec<Point>) {
             7 => Op::Fallocate { mode: 0, at, len: 30_000 },
             _ => Op::Sync { data_only: rng.below(2) == 0 },
         };
-        apply(&mut rig, ino, &mut fh, &mut model, i, &op);
+        apply(&mut fixture, ino, &mut fh, &mut model, i, &op);
         if matches!(op, Op::Sync { .. }) {
             points.push(Point { events: device.len(), versions: vec![model.0.clone()] });
         } else {
@@ -533,7 +539,7 @@ fn recorded(seed: u64) -> (Arc<RecordingDevice>, InodeNo, Vec<Point>) {
     }
     // Only what came until now counts.
     points.push(Point { events: device.len(), versions: Vec::new() });
-    rig.fs.unmount().unwrap();
+    fixture.fs.unmount().unwrap();
     (device, ino, points)
 }
 
@@ -605,10 +611,10 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let rig = Rig::new(2, 96, 8 << 20);
-        let pool = Pool::assemble(rig.devices.clone()).unwrap();
-        let other = Fs::mount(pool, rig.options.clone(), Arc::new(NoKernelCache)).unwrap();
-        Self { devices: rig.devices, nodes: [rig.fs, other] }
+        let fixture = Fixture::new(2, 96, 8 << 20);
+        let pool = Pool::assemble(fixture.devices.clone()).unwrap();
+        let other = Fs::mount(pool, fixture.options.clone(), Arc::new(NoKernelCache)).unwrap();
+        Self { devices: fixture.devices, nodes: [fixture.fs, other] }
     }
     fn verify(self) {
         for fs in &self.nodes {
@@ -709,30 +715,30 @@ fn appends_of_two_nodes_never_overlap() {
 fn a_write_that_fails_is_told_until_it_succeeds() {
     let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
     let device = FaultyDevice::new(inner, FaultPlan::default());
-    let rig = Rig::on(vec![device.clone() as Arc<dyn Device>], 1 << 20);
-    let (_, fh) = rig.create("f");
-    let before = rig.fs.statfs().unwrap().free;
-    rig.write(fh, 0, &pattern(1, 100_000)).unwrap();
+    let fixture = Fixture::on(vec![device.clone() as Arc<dyn Device>], 1 << 20);
+    let (_, fh) = fixture.create("f");
+    let before = fixture.fs.statfs().unwrap().free;
+    fixture.write(fh, 0, &pattern(1, 100_000)).unwrap();
     // Heartbeats write too: the next few writes fail, whoever makes them.
     for round in 0..2 {
         device.arm(On::Write, 0, FaultKind::Fails);
         let mut told = false;
         for _ in 0..20 {
-            if matches!(rig.fs.fsync(fh, false), Err(Error::Contents(_))) {
+            if matches!(fixture.fs.fsync(fh, false), Err(Error::Contents(_))) {
                 told = true;
                 break;
             }
-            rig.write(fh, 0, &pattern(1, 100_000)).unwrap();
+            fixture.write(fh, 0, &pattern(1, 100_000)).unwrap();
             device.arm(On::Write, 0, FaultKind::Fails);
         }
         assert!(told, "round {round}");
     }
     device.heal();
-    assert!(rig.read(fh, 0, 100_000) == pattern(1, 100_000)[..]);
-    rig.fs.fsync(fh, false).unwrap();
-    assert_eq!(before - rig.fs.statfs().unwrap().free, 25);
-    rig.fs.release(fh).unwrap();
-    rig.verify();
+    assert!(fixture.read(fh, 0, 100_000) == pattern(1, 100_000)[..]);
+    fixture.fs.fsync(fh, false).unwrap();
+    assert_eq!(before - fixture.fs.statfs().unwrap().free, 25);
+    fixture.fs.release(fh).unwrap();
+    fixture.verify();
 }
 
 /// Every block a thread writes is filled with one byte, so a block of two bytes was torn.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes, InodeNo};
 use braid_pool::device::{
-    AlignedBuf, ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
-    FaultyDevice, MemoryDevice, On,
+    Abilities, AlignedBuf, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind,
+    FaultPlan, FaultyDevice, MemoryDevice, On,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -57,42 +57,22 @@ impl Device for Picky {
     fn info(&self) -> &DeviceInfo {
         self.inner.info()
     }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.inner.read(at, buf)
-    }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        let alike = buf[0] != 0 && buf.iter().all(|b| *b == buf[0]);
-        if alike && self.refuses.load(Ordering::Acquire) {
-            return Err(DeviceError::Injected { device: "picky".into(), operation: "write", at });
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if let Command::Write(buf) = &command {
+            let alike = buf[0] != 0 && buf.iter().all(|b| *b == buf[0]);
+            if alike && self.refuses.load(Ordering::Acquire) {
+                let device = "picky".into();
+                return Err(DeviceError::Injected { device, operation: "write", at });
+            }
         }
-        self.inner.write(at, buf)
+        self.inner.submit(at, command)
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.inner.flush()
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.inner.compare_and_write(at, expected, new)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.inner.write_zeroes(at, len)
-    }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.inner.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.inner.byte_locked(byte)
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
     }
 }
 
-struct Rig {
+struct Fixture {
     picky: Arc<Picky>,
     device: Arc<FaultyDevice>,
     fs: Fs,
@@ -100,7 +80,7 @@ struct Rig {
     fh: Fh,
 }
 
-impl Rig {
+impl Fixture {
     /// A file of `END` old bytes, on one disk.
     fn new() -> Self {
         Self::bounded(MountOptions::default())
@@ -109,15 +89,15 @@ impl Rig {
         let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
         let device = FaultyDevice::new(inner, FaultPlan::default());
         let picky = Arc::new(Picky { inner: device.clone(), refuses: AtomicBool::new(false) });
-        let pool = Pool::create(vec![picky.clone() as _], &CreateOptions::new("rig")).unwrap();
+        let pool = Pool::create(vec![picky.clone() as _], &CreateOptions::new("fixture")).unwrap();
         let options = MakeOptions { nodes: Some(2), ..MakeOptions::default() };
         make(&pool, &options, &mut |_, _| {}).unwrap();
         let fs = Fs::mount(pool, how, Arc::new(NoKernelCache)).unwrap();
         let made = fs.create(fs.root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
-        let rig = Self { picky, device, fs, ino: made.0.ino, fh: made.1 };
-        rig.write(0, &filled(1), || ());
-        rig.fs.fsync(rig.fh, false).unwrap();
-        rig
+        let fixture = Self { picky, device, fs, ino: made.0.ino, fh: made.1 };
+        fixture.write(0, &filled(1), || ());
+        fixture.fs.fsync(fixture.fh, false).unwrap();
+        fixture
     }
     fn write(&self, at: u64, data: &[u8], answer: impl FnMut()) {
         let done = self.try_write(at, data, WriteFlags::default(), &mut Early(answer));
@@ -181,16 +161,16 @@ fn wait<T>(threads: &[ScopedJoinHandle<'_, T>]) -> bool {
 #[test]
 fn who_comes_after_the_answer_sees_the_bytes() {
     for at in [0, END / 2, END, 3 * END] {
-        let rig = Rig::new();
+        let fixture = Fixture::new();
         let data = filled(2);
         std::thread::scope(|scope| {
             let (mut readers, mut others) = (Vec::new(), Vec::new());
-            rig.write(at, &data, || {
-                let attr = rig.fs.getattr(rig.ino).unwrap();
+            fixture.write(at, &data, || {
+                let attr = fixture.fs.getattr(fixture.ino).unwrap();
                 assert_eq!(attr.size, END.max(at + END), "a file is as long as it was answered");
-                readers.push(scope.spawn(|| rig.read(at)));
-                others.push(scope.spawn(|| rig.fs.fsync(rig.fh, true).unwrap()));
-                others.push(scope.spawn(|| rig.fs.sync().unwrap()));
+                readers.push(scope.spawn(|| fixture.read(at)));
+                others.push(scope.spawn(|| fixture.fs.fsync(fixture.fh, true).unwrap()));
+                others.push(scope.spawn(|| fixture.fs.sync().unwrap()));
                 assert!(wait(&readers) && wait(&others), "{at}: something overtook the write");
             });
             for reader in readers {
@@ -198,21 +178,21 @@ fn who_comes_after_the_answer_sees_the_bytes() {
             }
         });
         let elsewhere = if at >= END { 0 } else { at + END };
-        let beside = rig.read(elsewhere);
+        let beside = fixture.read(elsewhere);
         assert!(beside.iter().all(|b| *b == 1), "{at}: what lies beside it has changed");
-        assert!(rig.after_remount(at) == data[..]);
+        assert!(fixture.after_remount(at) == data[..]);
     }
 }
 
 #[test]
 fn attributes_seen_after_the_answer_stay_as_they_are() {
-    let rig = Rig::new();
+    let fixture = Fixture::new();
     let data = filled(2);
-    let see = || rig.fs.getattr(rig.ino).unwrap();
+    let see = || fixture.fs.getattr(fixture.ino).unwrap();
     let before = see();
     for n in 1..4 {
         let mut seen = None;
-        rig.write(n * END, &data, || {
+        fixture.write(n * END, &data, || {
             sleep(Duration::from_millis(20));
             seen = Some(see());
         });
@@ -222,176 +202,179 @@ fn attributes_seen_after_the_answer_stay_as_they_are() {
     }
     // What is overwritten is there already, whatever is missing elsewhere.
     let set = SetAttr { size: Some(9 * END), ..SetAttr::default() };
-    rig.fs.setattr(rig.ino, &set, None).unwrap();
+    fixture.fs.setattr(fixture.ino, &set, None).unwrap();
     let linked = see().blocks512;
-    rig.write(0, &data, || assert_eq!(see().blocks512, linked));
+    fixture.write(0, &data, || assert_eq!(see().blocks512, linked));
 }
 
 #[test]
 fn a_later_write_stays_the_later_one() {
-    let rig = Rig::new();
+    let fixture = Fixture::new();
     let (second, third) = (filled(2), filled(3));
     std::thread::scope(|scope| {
         let mut later = Vec::new();
-        rig.write(END / 2, &second, || {
+        fixture.write(END / 2, &second, || {
             let direct = WriteFlags { direct: true, ..WriteFlags::default() };
             let mapped = WriteFlags { from_page_cache: true, ..WriteFlags::default() };
-            let write = |at, flags| rig.fs.write(rig.fh, at, &third[..4096], flags).unwrap();
+            let write =
+                |at, flags| fixture.fs.write(fixture.fh, at, &third[..4096], flags).unwrap();
             later.push(scope.spawn(move || write(END / 2, direct)));
             later.push(scope.spawn(move || write(END / 2 + 8192, mapped)));
             later.push(scope.spawn(move || write(END / 2 + 16384, WriteFlags::default())));
             assert!(wait(&later), "something overtook the write");
         });
     });
-    let read = rig.read(END / 2);
+    let read = fixture.read(END / 2);
     let blocks: Vec<u8> = read.chunks(4096).map(|b| b[0]).collect();
     assert_eq!(blocks[..6], [3, 2, 3, 2, 3, 2]);
-    assert!(rig.after_remount(END / 2) == read);
+    assert!(fixture.after_remount(END / 2) == read);
 }
 
 #[test]
 fn writes_elsewhere_in_the_file_go_on() {
-    let rig = Rig::new();
+    let fixture = Fixture::new();
     let data = filled(2);
     let mut inner = 0;
-    rig.write(2 * END, &data, || {
-        rig.write(END, &data, || {
+    fixture.write(2 * END, &data, || {
+        fixture.write(END, &data, || {
             inner += 1;
         });
-        assert!(rig.read(END) == data[..] && rig.read(0) == filled(1)[..]);
+        assert!(fixture.read(END) == data[..] && fixture.read(0) == filled(1)[..]);
     });
     assert_eq!(inner, 1);
-    assert!(rig.after_remount(2 * END) == data[..]);
+    assert!(fixture.after_remount(2 * END) == data[..]);
 }
 
 #[test]
 fn what_is_to_be_durable_or_small_is_not_answered_first() {
-    let rig = Rig::new();
+    let fixture = Fixture::new();
     let data = filled(2);
     let never = &mut Early(|| panic!("answered before it was done"));
     let direct = WriteFlags { direct: true, ..WriteFlags::default() };
-    rig.try_write(0, &data, direct, never).unwrap();
-    rig.try_write(0, &data[..4096], WriteFlags::default(), never).unwrap();
+    fixture.try_write(0, &data, direct, never).unwrap();
+    fixture.try_write(0, &data[..4096], WriteFlags::default(), never).unwrap();
     for durable in [Durable::Contents, Durable::All] {
-        let flushes = rig.device.counts().flushes;
-        rig.try_write(0, &data, WriteFlags { durable, ..WriteFlags::default() }, never).unwrap();
-        assert!(rig.device.counts().flushes > flushes, "{durable:?}");
+        let flushes = fixture.device.counts().flushes;
+        fixture
+            .try_write(0, &data, WriteFlags { durable, ..WriteFlags::default() }, never)
+            .unwrap();
+        assert!(fixture.device.counts().flushes > flushes, "{durable:?}");
     }
-    let synced = rig.fs.open(rig.ino, O_RDWR | O_DSYNC).unwrap();
+    let synced = fixture.fs.open(fixture.ino, O_RDWR | O_DSYNC).unwrap();
     let what = Write { offset: 0, bytes: &data, flags: WriteFlags::default() };
-    rig.fs.write_behind(synced, what, never).unwrap();
-    rig.fs.release(synced).unwrap();
-    // Nor what there is no room for: its program hears of it.
-    let left = rig.fs.statfs().unwrap().free << 12;
-    rig.fs.fallocate(rig.fh, 0, END, left - (8 << 20)).unwrap();
+    fixture.fs.write_behind(synced, what, never).unwrap();
+    fixture.fs.release(synced).unwrap();
+    // A write for which there is no room is not accepted either: its program gets the error.
+    let left = fixture.fs.statfs().unwrap().free << 12;
+    fixture.fs.fallocate(fixture.fh, 0, END, left - (8 << 20)).unwrap();
     let mut told = false;
     for n in 0..64 {
         let mut answered = false;
         let mut early = Early(|| answered = true);
-        let done = rig.try_write(left + n * END, &data, WriteFlags::default(), &mut early);
+        let done = fixture.try_write(left + n * END, &data, WriteFlags::default(), &mut early);
         told |= matches!(done, Err(Error::NoSpace)) && !answered;
         assert!(done.is_ok() || !answered, "{done:?}");
     }
     assert!(told, "there was room for all");
-    assert!(rig.after_remount(0) == data[..]);
+    assert!(fixture.after_remount(0) == data[..]);
 }
 
 /// Heartbeats write too, and may meet the fault instead.
 #[test]
 fn what_a_device_refuses_after_the_answer_is_kept_and_told() {
-    let rig = Rig::new();
+    let fixture = Fixture::new();
     let data = filled(2);
-    let fail_next = || rig.device.arm(On::Write, 0, FaultKind::Fails);
+    let fail_next = || fixture.device.arm(On::Write, 0, FaultKind::Fails);
     for at in [0, END] {
         let refused = (0..50).any(|_| {
-            rig.write(at, &data, || {
+            fixture.write(at, &data, || {
                 fail_next();
             });
-            rig.fs.core().dirty.bytes() > 0
+            fixture.fs.core().dirty.bytes() > 0
         });
-        assert!(refused && rig.read(at) == data[..], "{at}");
+        assert!(refused && fixture.read(at) == data[..], "{at}");
         let told = (0..50).any(|_| {
             fail_next();
-            matches!(rig.fs.fsync(rig.fh, true), Err(Error::Contents(_))) || {
+            matches!(fixture.fs.fsync(fixture.fh, true), Err(Error::Contents(_))) || {
                 // It met a heartbeat: once more from the start.
-                rig.fs.write(rig.fh, at, &data[..4096], WriteFlags::default()).unwrap();
+                fixture.fs.write(fixture.fh, at, &data[..4096], WriteFlags::default()).unwrap();
                 false
             }
         });
         assert!(told, "{at}: nobody heard of it");
-        rig.device.heal();
-        rig.fs.fsync(rig.fh, true).unwrap();
+        fixture.device.heal();
+        fixture.fs.fsync(fixture.fh, true).unwrap();
     }
-    assert!(rig.read(0) == data[..] && rig.after_remount(END) == data[..]);
+    assert!(fixture.read(0) == data[..] && fixture.after_remount(END) == data[..]);
 }
 
 #[test]
 fn what_is_not_answered_takes_no_part_of_the_bound() {
-    let rig = Rig::new();
+    let fixture = Fixture::new();
     let mut long = AlignedBuf::zeroed(24 << 20);
     long.fill(2);
     let data = filled(3);
     let mut inner = false;
-    let mut beside = Not(|| rig.write(0, &data, || inner = true));
-    rig.try_write(END, &long, WriteFlags::default(), &mut beside).unwrap();
+    let mut beside = Not(|| fixture.write(0, &data, || inner = true));
+    fixture.try_write(END, &long, WriteFlags::default(), &mut beside).unwrap();
     assert!(inner, "the bound was used up by a write that nobody was answered");
-    assert!(rig.read(0) == data[..] && rig.read(END) == long[..LEN]);
+    assert!(fixture.read(0) == data[..] && fixture.read(END) == long[..LEN]);
 }
 
 #[test]
 fn a_write_that_fails_unanswered_leaves_the_file_as_long_as_it_was() {
-    let rig = Rig::new();
+    let fixture = Fixture::new();
     let data = filled(2);
     let direct = WriteFlags { direct: true, ..WriteFlags::default() };
     for flags in [WriteFlags::default(), direct] {
-        rig.refuse(true);
-        let failed = rig.try_write(END, &data, flags, &mut Not(|| ()));
-        rig.refuse(false);
+        fixture.refuse(true);
+        let failed = fixture.try_write(END, &data, flags, &mut Not(|| ()));
+        fixture.refuse(false);
         assert!(matches!(failed, Err(Error::Contents(_))), "{failed:?}");
-        assert_eq!(rig.fs.getattr(rig.ino).unwrap().size, END);
+        assert_eq!(fixture.fs.getattr(fixture.ino).unwrap().size, END);
     }
-    assert!(rig.after_remount(0) == filled(1)[..]);
+    assert!(fixture.after_remount(0) == filled(1)[..]);
 }
 
 #[test]
 fn what_a_device_refuses_stays_below_the_bound_of_dirty_memory() {
     let dirty_max = Bytes(4 << 20);
-    let rig = Rig::bounded(MountOptions { dirty_max, ..MountOptions::default() });
+    let fixture = Fixture::bounded(MountOptions { dirty_max, ..MountOptions::default() });
     let (old, data) = (filled(1), filled(2));
     for n in 1..16 {
-        rig.write(n * END, &old, || ());
+        fixture.write(n * END, &old, || ());
     }
-    rig.fs.fsync(rig.fh, false).unwrap();
-    rig.refuse(true);
+    fixture.fs.fsync(fixture.fh, false).unwrap();
+    fixture.refuse(true);
     let mut answered = Vec::new();
     let mut told = 0;
     for n in 0..16 {
         let at = n * END;
         let mut early = false;
-        match rig.try_write(at, &data, WriteFlags::default(), &mut Early(|| early = true)) {
+        match fixture.try_write(at, &data, WriteFlags::default(), &mut Early(|| early = true)) {
             Ok(_) => answered.push(at),
             Err(Error::Contents(_)) => told += 1,
             Err(other) => panic!("{other}"),
         }
         assert_eq!(early, answered.last() == Some(&at), "who was answered hears no more");
-        assert!(rig.fs.core().dirty.bytes() <= dirty_max.get(), "{n}");
+        assert!(fixture.fs.core().dirty.bytes() <= dirty_max.get(), "{n}");
     }
     assert!(answered.len() > 2 && told > 2, "{answered:?}");
-    rig.refuse(false);
-    rig.fs.fsync(rig.fh, false).unwrap();
+    fixture.refuse(false);
+    fixture.fs.fsync(fixture.fh, false).unwrap();
     for at in answered {
-        assert!(rig.read(at) == data[..], "{at}");
+        assert!(fixture.read(at) == data[..], "{at}");
     }
-    assert!(rig.after_remount(0) == data[..]);
+    assert!(fixture.after_remount(0) == data[..]);
 }
 
 /// Writes at `at`, and begins `then` once it is answered: that must wait until the write is done.
-fn beside<T: Send>(rig: &Rig, at: u64, then: impl FnOnce() -> T + Send) -> T {
+fn beside<T: Send>(fixture: &Fixture, at: u64, then: impl FnOnce() -> T + Send) -> T {
     let data = filled(2);
     let mut then = Some(then);
     std::thread::scope(|scope| {
         let mut begun = Vec::new();
-        rig.write(at, &data, || {
+        fixture.write(at, &data, || {
             begun.push(scope.spawn(then.take().unwrap()));
             assert!(wait(&begun), "{at}: something overtook the write");
         });
@@ -402,10 +385,10 @@ fn beside<T: Send>(rig: &Rig, at: u64, then: impl FnOnce() -> T + Send) -> T {
 #[test]
 fn another_node_gets_the_file_with_what_was_answered() {
     for at in [0, END] {
-        let rig = Rig::new();
-        let other = rig.other();
-        let read = beside(&rig, at, || {
-            let fh = other.open(rig.ino, 0).unwrap();
+        let fixture = Fixture::new();
+        let other = fixture.other();
+        let read = beside(&fixture, at, || {
+            let fh = other.open(fixture.ino, 0).unwrap();
             let len = u32::try_from(LEN).unwrap();
             let bytes = other
                 .read_reply(fh, ReadRange { offset: at, len, fill: false }, <[u8]>::to_vec)
@@ -415,33 +398,33 @@ fn another_node_gets_the_file_with_what_was_answered() {
         });
         assert!(read == filled(2)[..], "{at}");
         other.unmount().unwrap();
-        assert!(rig.after_remount(at) == read);
+        assert!(fixture.after_remount(at) == read);
     }
 }
 
 #[test]
 fn a_truncation_comes_after_what_was_answered() {
     for size in [0, END, END + 5000] {
-        let rig = Rig::new();
+        let fixture = Fixture::new();
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
-        let attr = beside(&rig, END, || rig.fs.setattr(rig.ino, &set, None).unwrap());
-        assert_eq!((attr.size, rig.fs.getattr(rig.ino).unwrap().size), (size, size));
+        let attr = beside(&fixture, END, || fixture.fs.setattr(fixture.ino, &set, None).unwrap());
+        assert_eq!((attr.size, fixture.fs.getattr(fixture.ino).unwrap().size), (size, size));
         let left = usize::try_from(size.saturating_sub(END)).unwrap();
-        assert!(rig.after_remount(END) == filled(2)[..left]);
+        assert!(fixture.after_remount(END) == filled(2)[..left]);
     }
 }
 
 #[test]
 fn a_file_that_is_removed_and_closed_goes_after_what_was_answered() {
-    let rig = Rig::new();
-    beside(&rig, END, || {
-        rig.fs.unlink(rig.fs.root(), b"f").unwrap();
-        rig.fs.release(rig.fh).unwrap();
+    let fixture = Fixture::new();
+    beside(&fixture, END, || {
+        fixture.fs.unlink(fixture.fs.root(), b"f").unwrap();
+        fixture.fs.release(fixture.fh).unwrap();
     });
-    let gone = rig.fs.getattr(rig.ino);
+    let gone = fixture.fs.getattr(fixture.ino);
     assert!(matches!(gone, Err(Error::Stale(_))), "{gone:?}");
-    rig.fs.unmount().unwrap();
-    let pool = Pool::assemble(vec![rig.device.clone() as Arc<dyn Device>]).unwrap();
+    fixture.fs.unmount().unwrap();
+    let pool = Pool::assemble(vec![fixture.device.clone() as Arc<dyn Device>]).unwrap();
     let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     assert_eq!(report.data_blocks, 0);
@@ -449,10 +432,10 @@ fn a_file_that_is_removed_and_closed_goes_after_what_was_answered() {
 
 #[test]
 fn a_node_leaves_after_what_was_answered() {
-    let rig = Rig::new();
-    beside(&rig, END, || rig.fs.unmount().unwrap());
-    let fs = rig.other();
-    let fh = fs.open(rig.ino, 0).unwrap();
+    let fixture = Fixture::new();
+    beside(&fixture, END, || fixture.fs.unmount().unwrap());
+    let fs = fixture.other();
+    let fh = fs.open(fixture.ino, 0).unwrap();
     let len = u32::try_from(LEN).unwrap();
     assert!(
         fs.read_reply(fh, ReadRange { offset: END, len, fill: false }, <[u8]>::to_vec).unwrap()
@@ -460,7 +443,7 @@ fn a_node_leaves_after_what_was_answered() {
     );
     fs.release(fh).unwrap();
     fs.unmount().unwrap();
-    let pool = Pool::assemble(vec![rig.device.clone() as Arc<dyn Device>]).unwrap();
+    let pool = Pool::assemble(vec![fixture.device.clone() as Arc<dyn Device>]).unwrap();
     let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
 }
@@ -468,13 +451,13 @@ fn a_node_leaves_after_what_was_answered() {
 #[test]
 fn a_node_that_withdraws_says_so_of_what_was_answered() {
     for at in [0, END] {
-        let rig = Rig::new();
-        let other = rig.other();
-        rig.write(at, &filled(2), || rig.fs.core().withdraw(&Error::NotPermitted));
-        assert!(matches!(rig.fs.fsync(rig.fh, true), Err(Error::Withdrawn { .. })));
-        assert!(rig.fs.unmount().is_err());
-        // Whoever goes on has what was there, or what came.
-        let fh = other.open(rig.ino, 0).unwrap();
+        let fixture = Fixture::new();
+        let other = fixture.other();
+        fixture.write(at, &filled(2), || fixture.fs.core().withdraw(&Error::NotPermitted));
+        assert!(matches!(fixture.fs.fsync(fixture.fh, true), Err(Error::Withdrawn { .. })));
+        assert!(fixture.fs.unmount().is_err());
+        // A reader gets the old contents or the new ones.
+        let fh = other.open(fixture.ino, 0).unwrap();
         let len = u32::try_from(LEN).unwrap();
         let read = other
             .read_reply(fh, ReadRange { offset: at, len, fill: false }, <[u8]>::to_vec)
@@ -489,13 +472,13 @@ fn a_node_that_withdraws_says_so_of_what_was_answered() {
 /// What is wanted of a file whose writers never pause is waited for no longer than what had begun.
 #[test]
 fn who_waits_waits_for_no_later_write() {
-    let rig = Rig::new();
-    let behind = &rig.fs.core().inflight;
-    let old = behind.begin(rig.ino, 0..1);
+    let fixture = Fixture::new();
+    let behind = &fixture.fs.core().inflight;
+    let old = behind.begin(fixture.ino, 0..1);
     std::thread::scope(|scope| {
-        let waits = [scope.spawn(|| behind.wait_for(rig.ino, &(0..10)))];
+        let waits = [scope.spawn(|| behind.wait_for(fixture.ino, &(0..10)))];
         assert!(wait(&waits));
-        let _later = behind.begin(rig.ino, 1..2);
+        let _later = behind.begin(fixture.ino, 1..2);
         drop(old);
         let [waits] = waits;
         waits.join().unwrap();

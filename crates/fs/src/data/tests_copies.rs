@@ -4,7 +4,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes};
-use braid_pool::device::{AlignedBuf, CawOutcome, Device, DeviceError, MemoryDevice, pass_on};
+use braid_pool::device::{
+    Abilities, AlignedBuf, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
+};
 use braid_pool::layout::Redundancy;
 use braid_pool::{CreateOptions, Pool};
 
@@ -24,22 +26,21 @@ struct Late {
 }
 
 impl Device for Late {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        let of = buf.len() == BLOCK && buf[0] >= 100 && buf.iter().all(|b| *b == buf[0]);
-        if of && buf[0] % 2 == self.writer % 2 {
-            std::thread::sleep(Duration::from_millis(30));
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if let Command::Write(buf) = &command {
+            let of = buf.len() == BLOCK && buf[0] >= 100 && buf.iter().all(|b| *b == buf[0]);
+            if of && buf[0] % 2 == self.writer % 2 {
+                std::thread::sleep(Duration::from_millis(30));
+            }
         }
-        self.inner.write(at, buf)
+        self.inner.submit(at, command)
     }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.inner.compare_and_write(at, expected, new)
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
     }
-    pass_on!(inner: info read flush discard write_zeroes lock_byte byte_locked);
 }
 
 /// Where `device` has a block full of `byte`.

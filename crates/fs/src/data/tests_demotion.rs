@@ -7,7 +7,8 @@ use std::time::Duration;
 use braid_format::{ByteOffset, Bytes, InodeNo, LockNo};
 use braid_lock::{Local, ManagerOptions, Mode};
 use braid_pool::device::{
-    Device, DeviceError, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, pass_on,
+    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
+    FaultyDevice, MemoryDevice, On,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -271,15 +272,28 @@ struct Lossy {
     late: Mutex<Vec<(ByteOffset, Vec<u8>)>>,
 }
 impl Device for Lossy {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> std::result::Result<(), DeviceError> {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn submit(
+        &self,
+        at: ByteOffset,
+        command: Command<'_>,
+    ) -> std::result::Result<Completion, DeviceError> {
         let byte = self.byte.load(Ordering::Acquire);
-        if byte != 0 && buf.len() % 4096 == 0 && buf.iter().all(|b| *b == byte) {
+        if let Command::Write(buf) = &command
+            && byte != 0
+            && buf.len() % 4096 == 0
+            && buf.iter().all(|b| *b == byte)
+        {
             self.late.lock().unwrap().push((at, buf.to_vec()));
             return Err(DeviceError::Injected { device: "lossy".into(), operation: "write", at });
         }
-        self.inner.write(at, buf)
+        self.inner.submit(at, command)
     }
-    pass_on!(inner: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
 }
 
 /// A write that has ended in an error lands after its file is gone and all space was given out again.

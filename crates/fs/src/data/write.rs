@@ -179,9 +179,8 @@ fn privileged(core: &Arc<Core>, locked: &Locked, mode_too: bool) -> Result<bool>
 }
 
 impl Held<'_> {
-    /// Writes this file out when it has much that is dirty, or when the node's bound would be
-    /// passed
-    /// and the other files could not be: the writer hears of a device that refuses.
+    /// Writes this file out if much of it is dirty, or if the node's bound would be exceeded and
+    /// other files could not be written out. If a device refuses, the writer gets the error.
     fn stay_below(&self, delalloc: &mut Delalloc, len: usize) -> Result<()> {
         let much = self.data().pages.read().blocks() << self.shift() >= FILE_DIRTY_MAX;
         if much || (self.data().is_dirty() && limit::would_pass(self.core, len as u64)) {
@@ -279,8 +278,8 @@ impl Held<'_> {
         Ok(out)
     }
 
-    /// The last block of a file that will get longer by something at `offset` or beyond, if bytes
-    /// past the end may stand in it on disk.
+    /// The last block of a file that will get longer by a write at `offset` or beyond, if the block
+    /// may hold bytes past the end on disk.
     pub fn partial_tail(&self, offset: u64, view: View) -> Result<Option<u64>> {
         let block = view.size >> self.shift();
         if offset <= view.size || view.size & (self.block_size() - 1) == 0 {

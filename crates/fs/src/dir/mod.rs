@@ -71,7 +71,7 @@ pub(crate) struct Found {
     pub kind: u32,
 }
 
-/// Where a name that is not there yet will stand.
+/// Where a name that does not exist yet will be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Its key.

@@ -12,7 +12,7 @@ pub(crate) type Bad = &'static str;
 
 const HEAD: usize = size_of::<RawDirent>();
 
-/// An entry where it stands.
+/// An entry in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry<'a> {
     /// Where its record begins and ends in the area.

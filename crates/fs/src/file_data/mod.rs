@@ -32,8 +32,8 @@ pub(crate) struct FileData {
     /// What became of an answered write that could be kept nowhere: for the next to sync the file.
     pub lost: Mutex<Option<Error>>,
     pub pages: RwLock<Pages>,
-    /// A device has refused contents: until when nobody tries who was not asked to, and how long the
-    /// pause was.
+    /// A device has refused contents: until when the node does not try again by itself, and how
+    /// long that pause is.
     pub put_off: Mutex<Option<(Instant, Duration)>>,
     /// Some consecutive leaves of the map, decoded.
     pub map: RwLock<Option<Part>>,
@@ -48,7 +48,8 @@ pub(crate) struct Delalloc {
     pub reservation: Option<Reservation>,
     /// What the flush will ask of the tree.
     pub load: Load,
-    /// Blocks to reserve anew: those reserved before are kept back, because writing to them failed.
+    /// Blocks to reserve again: those reserved before are kept back, because writing to them
+    /// failed.
     pub short: u64,
 }
 

@@ -148,7 +148,7 @@ impl Pages {
     fn put_in_page(&mut self, spare: &SpareBuffers, shift: u32, page: u64, at: usize, data: &[u8]) {
         let end = at + data.len();
         let least = end.next_multiple_of(1 << shift).next_power_of_two().min(PAGE);
-        // Whoever writes on from the page before will fill this one.
+        // A writer that continues from the page before will fill this one.
         let writes_on = at == 0 && page > 0 && self.by_number.contains_key(&(page - 1));
         let need = if writes_on { PAGE } else { least };
         let p = self
@@ -163,7 +163,7 @@ impl Pages {
             self.bytes += to_u64(need - p.buf.len());
             p.buf = larger;
         }
-        // What was forgotten may still stand in the buffer.
+        // The buffer may still hold what was forgotten.
         let (first, last) = (at >> shift << shift, (end - 1) >> shift << shift);
         for block in [first, last] {
             if p.dirty >> (block >> shift) & 1 == 0

@@ -1,18 +1,21 @@
 use std::sync::Arc;
 
+use braid_format::meta::MetaHeader;
+use braid_format::superblock::RawSuperblock;
 use braid_format::{ByteOffset, Bytes};
 use braid_pool::device::{
     AlignedBuf, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On,
 };
 use braid_pool::layout::{Redundancy, parse};
 use braid_pool::{AddOptions, CreateOptions, Pool};
+use zerocopy::FromBytes;
 
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
 use crate::volume::Volume;
-use crate::{Cred, Fs, MountOptions, NoKernelCache};
+use crate::{Cred, Error, Fs, MountOptions, NoKernelCache};
 
-use super::same_copy;
+use super::{HERE, same_copy};
 
 pub(crate) const MIB: u64 = 1 << 20;
 const PIECE: usize = 1 << 20;
@@ -126,7 +129,7 @@ fn the_file_system_uses_what_is_added_while_it_is_mounted() {
         let fs = mount(Pool::assemble(pool.devices()).unwrap());
         assert_eq!(fs.statfs().unwrap().blocks, blocks);
         expect(&fs, "long", long);
-        // Again, by one device where that can be.
+        // Again, by one device if that is possible.
         if redundancy == Redundancy::None {
             fs.add_devices(&all(&disks("one", &[40], &none)), &AddOptions::default()).unwrap();
             let rest = write(&fs, "rest", 10_000);
@@ -350,7 +353,8 @@ fn what_two_threads_learn_at_once_is_there_once() {
     fs.unmount().unwrap();
 }
 
-/// Whoever added to the file system died before its superblock's copy said so; others are there.
+/// The node that added space died before the superblock's copy said so, while other nodes use the
+/// file system.
 #[test]
 fn the_copy_of_the_superblock_is_made_to_follow_beside_others() {
     let disks = disks("old", &[96, 96], &FaultPlan::default());
@@ -370,6 +374,48 @@ fn the_copy_of_the_superblock_is_made_to_follow_beside_others() {
     assert!(same_copy(&volume).unwrap());
     other.unmount().unwrap();
     one.unmount().unwrap();
+}
+
+/// The first superblock is lost while its copy is from before the last growth: whoever believed the copy
+/// would take files in the new space for damage, or grow over them.
+#[test]
+fn a_superblocks_copy_from_before_a_growth_is_not_used() {
+    let none = FaultPlan::default();
+    let (old, new) = (disks("old", &[96], &none), disks("new", &[96], &none));
+    let fs = mount(made(all(&old), &CreateOptions::new("p")));
+    let volume = fs.core().volume.clone();
+    let both = || Pool::assemble(all(&old).into_iter().chain(all(&new)).collect()).unwrap();
+    let read = |block| {
+        let mut body = AlignedBuf::zeroed(volume.geo.body_len());
+        volume.pool.read(volume.body_at(block), &mut body).unwrap();
+        body.to_vec()
+    };
+    let write_to = |block, body: &[u8]| volume.pool.write(volume.body_at(block), body).unwrap();
+    let before = read(volume.copy());
+    fs.add_devices(&all(&new), &AddOptions::default()).unwrap();
+    let mib = write(&fs, "long", 100);
+    fs.unmount().unwrap();
+    let (first, copy) = (read(HERE), read(volume.copy()));
+    let mut hostile = first.clone();
+    RawSuperblock::mut_from_prefix(&mut hostile).unwrap().0.rgrp_count.set(u64::MAX);
+    MetaHeader::seal(&mut hostile);
+    let damaged = vec![0x5a; hostile.len()];
+    for lost in [&hostile[..], &damaged] {
+        write_to(HERE, lost);
+        write_to(volume.copy(), &before);
+        let mounted = Fs::mount(both(), MountOptions::default(), Arc::new(NoKernelCache));
+        assert!(matches!(mounted.err(), Some(Error::OldSuperblock { .. })));
+        let checked = check(both(), CheckOptions { repair: true }, &mut |_, _| {});
+        assert!(matches!(checked, Err(Error::OldSuperblock { .. })));
+        assert!(read(volume.copy()) == before && read(HERE) == lost, "nothing was changed");
+        // The copy of now is used, and goes to the first one's place.
+        write_to(volume.copy(), &copy);
+        let fs = mount(both());
+        expect(&fs, "long", mib);
+        fs.unmount().unwrap();
+        assert!(same_copy(&volume).unwrap());
+        clean(both());
+    }
 }
 
 #[test]

@@ -8,10 +8,11 @@ use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{RawSlot, SlotRecord};
 use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, MemberIndex, NodeId};
 use braid_pool::device::{
-    Device, DeviceError, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, OpenOptions, pass_on,
+    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
+    FaultyDevice, MemoryDevice, On, OpenOptions,
 };
 use braid_pool::layout::Redundancy;
-use braid_pool::{CreateOptions, Destination, EpochTag, Instead, Pool};
+use braid_pool::{CreateOptions, Destination, EpochTag, Pool, ReadPath};
 use parking_lot::Mutex;
 
 use super::{Maintenance, MaintenancePeers};
@@ -171,7 +172,7 @@ fn a_member_is_replaced_by_order_and_metadata_that_rotted_is_healed() {
             let mut slot = vec![0; 4096];
             match nth {
                 0 => pool.read(at, &mut slot).unwrap(),
-                _ => assert!(pool.read_otherwise(Instead::OfRead, at, &mut slot, 0).unwrap()),
+                _ => assert!(pool.read_otherwise(ReadPath::Read, at, &mut slot, 0).unwrap()),
             }
             let body = MetaHeader::decode(&slot[512..], BlockNo(block)).is_ok();
             let record = LockRecord::decode(&slot[..512], LockNo(block));
@@ -182,8 +183,8 @@ fn a_member_is_replaced_by_order_and_metadata_that_rotted_is_healed() {
     assert_eq!(report.problems, Vec::<String>::new());
 }
 
-/// What was good on two members that have changed places is not written over by whoever reads; a body that
-/// went astray is.
+/// If two members have changed places, a read does not overwrite what is good on them. It does
+/// overwrite a body that was misdirected.
 #[test]
 fn members_in_each_others_places_are_not_healed() {
     let disks: Vec<_> = (0..4).map(|i| disk(&format!("d{i}"))).collect();
@@ -248,8 +249,8 @@ fn other_body(bytes: &[u8], than: BlockNo) -> Vec<u8> {
     slots.next().unwrap()[512..].to_vec()
 }
 
-/// Of two copies the one counts whose checksum is right: on the copy that decides, and on the other. Slots
-/// that nobody uses are written by nobody else.
+/// The copy with the right checksum counts, whether it is the copy that decides or the other one.
+/// Slots that nobody uses are written by nobody else.
 #[test]
 fn a_scrub_mends_records_of_nodes() {
     for rotten in 0..2 {
@@ -332,7 +333,7 @@ fn a_scrub_takes_back_no_record_of_a_node_that_is_being_written() {
     assert!(stands(0) == old);
 }
 
-/// Of a journal that is in use the records that count are judged by their seals.
+/// In a journal that is in use, the records that count are judged by their checksums.
 #[test]
 fn a_scrub_mends_the_journal_of_a_node_that_writes_it() {
     for rotten in 0..2 {
@@ -405,7 +406,8 @@ fn metadata_that_rotted_is_not_what_a_member_is_filled_with() {
     }
 }
 
-/// Of file data two copies do not say which is right: whoever asks how the filling went hears so.
+/// If two copies of file data differ, nothing says which is right, and the result of the filling
+/// says so.
 #[test]
 fn file_data_that_differs_while_a_member_is_filled_is_told() {
     let disks: Vec<_> = (0..3).map(|i| disk(&format!("d{i}"))).collect();
@@ -448,7 +450,7 @@ fn a_check_reads_around_damaged_copies() {
         let mut slot = vec![0; 4096];
         pool.read(at, &mut slot).unwrap();
         let kind = MetaHeader::decode(&slot[512..], BlockNo(block)).map(|(_, kind)| kind);
-        // Of the superblock there is a second one instead.
+        // The superblock has a second one instead.
         if kind.is_ok_and(|k| k != MetaKind::Superblock) {
             let (_, at) = pool.map().locate(at).unwrap();
             slot[700] ^= 0x40;
@@ -469,14 +471,19 @@ fn a_check_reads_around_damaged_copies() {
 struct NoChunks(Arc<dyn Device>);
 
 impl Device for NoChunks {
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        if buf.len() < 1 << 20 {
-            return self.0.read(at, buf);
-        }
-        let device = self.info().name.as_str().into();
-        Err(DeviceError::Injected { device, operation: "read", at })
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
     }
-    pass_on!(0: info write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if matches!(&command, Command::Read(buf) if buf.len() >= 1 << 20) {
+            let device = self.info().name.as_str().into();
+            return Err(DeviceError::Injected { device, operation: "read", at });
+        }
+        self.0.submit(at, command)
+    }
+    fn abilities(&self) -> Abilities<'_> {
+        self.0.abilities()
+    }
 }
 
 /// Whose turn it is, and what was said to the others.
@@ -570,7 +577,7 @@ fn who_asks_for_a_move_hears_that_another_node_cannot_do_it() {
     wait("it hears so", || stuck(&asked) == [(0, Some(MemberIndex(0)))]);
     assert!(keeper.maintenance().error.unwrap().contains("disk0"));
     assert_eq!(stuck(&keeper), [], "it is said to the others");
-    // Of a move that is over nothing is said.
+    // Nothing is said about a move that is over.
     asked.cancel_evacuation(MemberIndex(0)).unwrap();
     wait("that is over", || stuck(&asked).is_empty());
     asked.unmount().unwrap();

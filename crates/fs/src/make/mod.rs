@@ -28,7 +28,7 @@ use crate::alloc::bits;
 use crate::alloc::image::Fresh;
 use crate::error::{Error, Result};
 use crate::groups::{GroupShape, Part, blocks_per_bitmap, takes_data};
-use crate::lock_stores::Elsewhere;
+use crate::lock_stores::ExternalStore;
 use crate::lock_stores::{fresh_nonce, lock_lives};
 
 /// Bytes in one write of fixed metadata.
@@ -74,7 +74,7 @@ pub fn may_make(pool: &PoolInfo, options: &MakeOptions) -> Result<()> {
     plan(pool, options)?;
     match &options.locks {
         Some(address) => {
-            let store = Elsewhere::new(address, uuid::Uuid::nil())?;
+            let store = ExternalStore::new(address, uuid::Uuid::nil())?;
             Ok(store.etcd.may_begin(options.force)?)
         }
         None => Ok(()),
@@ -97,7 +97,7 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
         return Err(Error::Replaced);
     }
     let (owner, fs) = (options.owner, uuid::Uuid::new_v4());
-    let elsewhere = options.locks.as_ref().map(|a| Elsewhere::new(a, fs)).transpose()?;
+    let elsewhere = options.locks.as_ref().map(|a| ExternalStore::new(a, fs)).transpose()?;
     let maker =
         Maker { pool, plan, geo: plan.geo, nonce: fresh_nonce(fs), base: 0, owner, fs, elsewhere };
     maker.wipe()?;
@@ -122,9 +122,9 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
     Ok(pool.count_up(life)?)
 }
 
-/// Makes zeros of what nobody has written yet, where the devices do that by giving the space back: copies
-/// and parity then agree there. Elsewhere they need not: nothing that is written is lost by that, but
-/// a scrub counts what differs.
+/// Makes zeros of what nobody has written yet, if the devices do that when space is given back.
+/// Copies and parity then agree there. Elsewhere they need not: nothing that is written is lost by
+/// that, but a scrub counts what differs.
 fn blank(pool: &Pool, at: ByteOffset, len: Bytes) -> Result<()> {
     if pool.info().redundant {
         pool.discard(at, len)?;
@@ -220,7 +220,7 @@ struct Maker<'a> {
     /// The file system's identity.
     fs: uuid::Uuid,
     /// Where locks are, if not on the pool.
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<ExternalStore>,
 }
 
 impl Maker<'_> {
@@ -332,7 +332,7 @@ impl Maker<'_> {
         }
         Ok(())
     }
-    /// Header and bitmaps of one group, as they stand on disk.
+    /// Header and bitmaps of one group, as they are on disk.
     fn group(&self, index: u64) -> Result<(BlockNo, AlignedBuf)> {
         let shape = self.shape(index)?;
         let slot = self.geo.slot_bytes();
@@ -359,7 +359,7 @@ impl Maker<'_> {
         }
         Ok((shape.start, buf))
     }
-    /// All free, but for the first chunk in group 0. Blocks past the group's end read as data.
+    /// All free, except the first chunk in group 0. Blocks past the group's end read as data.
     fn bitmap(&self, index: u64, shape: &GroupShape, n: u64, body: &mut [u8]) {
         let per = blocks_per_bitmap(self.geo);
         let from = n * per;
@@ -490,7 +490,7 @@ impl Maker<'_> {
         }
         Ok(sb)
     }
-    /// What the superblock says of subpools; nothing where there is but one.
+    /// What the superblock says about subpools; nothing if there is only one.
     fn subpools(&self, sb: &mut RawSuperblock) {
         let (p, data) = (&self.plan, &self.plan.groups.data);
         if !p.groups.split() {
@@ -549,8 +549,8 @@ pub(crate) fn root_dinode(block: BlockNo, owner: (u32, u32)) -> RawDinode {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
 
     use braid_pool::CreateOptions;
     use braid_pool::device::{Device, FileDevice, OpenOptions};
@@ -559,7 +559,7 @@ mod tests {
 
     /// A tebibyte of holes: only headers and bitmaps are written.
     #[test]
-    fn huge_sparse_pool_is_made_in_seconds() {
+    fn of_a_huge_sparse_pool_little_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
         let file = std::fs::File::create(&path).unwrap();
@@ -568,11 +568,9 @@ mod tests {
         }
         let device: Arc<dyn Device> = FileDevice::open(&path, OpenOptions::default()).unwrap();
         let pool = Pool::create(vec![device], &CreateOptions::new("huge")).unwrap();
-        let begin = Instant::now();
         make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
-        let took = begin.elapsed();
-        println!("1 TiB: {took:?}");
-        assert!(took < Duration::from_secs(20), "{took:?}");
+        let written = std::fs::metadata(&path).unwrap().blocks() * 512;
+        assert!(written < 1 << 30, "{written} bytes");
         let volume = crate::volume::Volume::open(pool).unwrap();
         assert!(volume.groups.count() >= 1000);
     }

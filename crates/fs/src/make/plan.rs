@@ -72,8 +72,7 @@ impl Space {
 }
 
 /// What subpools there may be.
-const SUBPOOLS: &str = "the pool's subpools (one for all; or one for metadata, one for journals or \
-                        none, and one for file data, in this order)";
+const SUBPOOLS: &str = "the pool's subpools (one for everything; or one for metadata, optionally one for journals, and one for file data, in this order)";
 
 /// Places, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! in the key range of its leaf, so a lookup of any block needs one descent; one that crosses a
 //! leaf's edge is stored as two. Neighbours that continue each other are merged within a leaf.
 //!
-//! All changes go through [`splice`]: replace whatever stands in a range by other extents. What
+//! All changes go through [`splice`], which replaces what is in a range by other extents. What
 //! comes from disk is verified: order, overlap, bounds of the leaf, and that blocks lie in resource
 //! groups.
 
@@ -181,7 +181,7 @@ pub(crate) fn part(nodes: &mut impl Nodes, bounds: Bounds, at: u64) -> Result<Pa
     Ok(Part { low: keys.start, high: keys.end, extents })
 }
 
-/// Replaces what stands in `range` of `list` by `new`; what was there goes to `removed`.
+/// Replaces what is in `range` of `list` by `new`; what was there goes to `removed`.
 fn cut(
     list: &[Extent],
     range: &Range<u64>,
@@ -235,7 +235,7 @@ pub(crate) fn leaf_capacity(body_len: usize) -> usize {
     body_len.saturating_sub(size_of::<RawNode>()) / EXTENT
 }
 
-/// Replaces what stands in `range` of file blocks by `new` (sorted, apart, inside `range`; may be
+/// Replaces what is in `range` of file blocks by `new` (sorted, apart, inside `range`; may be
 /// none). Returns what was there. Blocks are neither freed nor counted here.
 ///
 /// Slots: see [`slots_bound`]. With `new` empty, up to [`tree::frees_for_remove`] free-log entries
@@ -301,7 +301,7 @@ fn back_to_tail(nodes: &mut impl NodesMut, bounds: Bounds) -> Result<()> {
     if root.height == 0 {
         return Ok(());
     }
-    // Nothing has to be done here: a damaged node stays as it is, for whoever reads it to meet.
+    // Nothing has to be done here: a damaged node stays as it is, and its next reader reports it.
     let path = match tree::descend(nodes, 0) {
         Err(e) if e.damaged_block().is_some() => return Ok(()),
         path => path?,

@@ -49,7 +49,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// As it stands in its place.
+    /// As it is in its place.
     pub fn clean(owner: LockNo, kind: MetaKind, current: Body) -> Self {
         Self {
             owner,
@@ -68,7 +68,7 @@ impl Entry {
     /// Generation of the newest image.
     pub fn generation(&self) -> Generation {
         let header = MetaHeader::read_from_prefix(&self.current);
-        // A body is never shorter than its header: whoever cached it has read that.
+        // A body is never shorter than its header, which was read before the body was cached.
         header.map_or(Generation(0), |(header, _)| header.generation())
     }
     /// Refuses a block of another kind, or under another lock.

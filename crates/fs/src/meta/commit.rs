@@ -1,4 +1,4 @@
-//! Group commit: one thread leads, all who ask meanwhile share the next one.
+//! Group commit: one thread leads, and all callers that come meanwhile share the next commit.
 
 use std::sync::atomic::Ordering;
 
@@ -26,7 +26,7 @@ impl Running {
     }
 }
 
-/// Who commits, and how far it has got.
+/// The thread that commits, and how far it has got.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     /// All transactions up to this one are durable.
@@ -36,8 +36,8 @@ pub(super) struct Group {
 }
 
 /// The leader's mark; gone with it, whatever happens.
-struct Lead<'a>(&'a Meta);
-impl Drop for Lead<'_> {
+struct Leadership<'a>(&'a Meta);
+impl Drop for Leadership<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.poison("panic in a commit".into());
@@ -55,12 +55,12 @@ struct Snapshot {
 }
 
 impl Meta {
-    /// Makes every transaction closed before this call durable (group commit: one journal write
-    /// for all who ask at the same time). Flushes the devices first when data was written, or a
-    /// lock granted, since the last flush, so that the data that a transaction makes visible, and
-    /// the hold on every lock that it was made under, are durable before it. Nothing to commit: no
-    /// I/O. Call it with nothing locked that an `on_commit` closure locks, or that a thread with an
-    /// open transaction may wait for.
+    /// Makes every transaction closed before this call durable (group commit: one journal write for
+    /// all callers at the same time). Flushes the devices first when data was written, or a lock
+    /// granted, since the last flush, so that the data that a transaction makes visible, and the
+    /// hold on every lock that it was made under, are durable before it. Nothing to commit: no I/O.
+    /// Call it with nothing locked that an `on_commit` closure locks, or that a thread with an open
+    /// transaction may wait for.
     ///
     /// # Panics
     /// If this thread has a transaction open.
@@ -77,7 +77,7 @@ impl Meta {
             }
             group.leading = true;
             drop(group);
-            let lead = Lead(self);
+            let lead = Leadership(self);
             let done = self.fatal(self.lead_commit());
             drop(lead);
             done?;
@@ -85,7 +85,7 @@ impl Meta {
         }
         Ok(())
     }
-    /// Data and metadata durable: `commit`, or only a flush where nothing runs.
+    /// Data and metadata durable: `commit`, or only a flush if no transaction is open.
     pub fn barrier(&self) -> Result<()> {
         let written = self.data_written.load(Ordering::Acquire);
         self.commit()?;
@@ -93,7 +93,7 @@ impl Meta {
             return Ok(());
         }
         let _turn = self.data_flush.lock();
-        // Whoever was before us may have flushed for us too.
+        // The thread before us may have flushed for us, too.
         if self.data_flushed.load(Ordering::Acquire) < written {
             self.check()?;
             self.fatal(self.flush_devices())?;

@@ -83,9 +83,9 @@ pub(crate) struct Meta {
     ledger: Mutex<Ledger>,
     /// Bodies of others that go along when an owner's are written in place.
     along_max: usize,
-    /// Held by whoever writes bodies in place.
+    /// Held by the thread that writes bodies in place.
     write_back: Mutex<()>,
-    /// Held by whoever flushes for data alone.
+    /// Held by the thread that flushes for data alone.
     data_flush: Mutex<()>,
     data_written: AtomicU64,
     data_flushed: AtomicU64,
@@ -272,9 +272,9 @@ impl Meta {
         self.data_written.fetch_add(1, Ordering::AcqRel);
     }
     /// Tells that this node was granted an exclusive lock, whose record is complete, not flushed.
-    /// It is made durable before the next record of the journal: else a power cut could keep what
-    /// was done under the lock and lose the lock, and another node would change the same blocks
-    /// before the journal is replayed.
+    /// It is made durable before the next record of the journal. Otherwise a power cut could keep
+    /// what was done under the lock and lose the lock, and another node would change the same
+    /// blocks before the journal is replayed.
     pub fn note_granted(&self) {
         self.granted.fetch_add(1, Ordering::AcqRel);
     }
@@ -294,9 +294,9 @@ impl Meta {
             shard.remove(&self.cache.owners, block);
         }
     }
-    /// Tells the generation of the `Free` body that stands in a slot which no other node may use
-    /// now, so that [`Tx::create`] need not read it. Holds until used, or [`Meta::forget_free`].
-    /// The caller bounds their number.
+    /// Records the generation of the `Free` body in a slot that no other node may use now, so that
+    /// [`Tx::create`] need not read it. Holds until used, or [`Meta::forget_free`]. The caller
+    /// bounds their number.
     pub fn adopt_free(&self, block: BlockNo, generation: Generation) {
         self.cache.shard(block).adopted.insert(block, generation);
     }
@@ -363,7 +363,8 @@ impl Meta {
         if Self::has_changed() { self.fatal(result) } else { result }
     }
     /// The shard of `block`, locked, with the block cached in it. Without a `kind`, any will do.
-    /// Only what matches is cached: of another's block nothing is known for longer than now.
+    /// Only what matches is cached: what is known about another owner's block may be wrong a moment
+    /// later.
     fn load(
         &self,
         block: BlockNo,
@@ -431,7 +432,7 @@ impl Meta {
         shard.insert(&self.cache.owners, block, Entry::clean(owner, MetaKind::Free, body));
         Ok(shard)
     }
-    /// Generation of the body that stands in a slot about to be used.
+    /// Generation of the body in a slot that is about to be used.
     fn read_free(&self, block: BlockNo) -> Result<Generation> {
         if !self.volume.holds(block) {
             return Err(Error::Inconsistent { block, what: "address beyond the file system" });
@@ -447,7 +448,7 @@ impl Meta {
             Err(_) if body.iter().all(|b| *b == 0) => Ok(Generation(0)),
             // Its bitmap calls it free, so nothing is lost with it.
             Err(source) => {
-                tracing::warn!(%block, "a free metadata block is damaged, it begins anew: {source}");
+                tracing::warn!(%block, "a free metadata block is damaged and gets a fresh body: {source}");
                 Ok(GENERATION_AFTER_LOSS)
             }
         }

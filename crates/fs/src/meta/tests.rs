@@ -43,7 +43,7 @@ fn set(t: &TestVolume, tx: &mut Tx<'_>, n: u64, value: u64, fresh: bool) {
         tx.modify(block, owner, KIND, |b| fill(b, value)).unwrap();
     }
 }
-/// What stands in place: value and generation. Zeros: nothing yet.
+/// What is in place: value and generation. Zeros: nothing yet.
 fn in_place(t: &TestVolume, n: u64) -> Option<(u64, u64)> {
     match t.volume.read_body(t.slot(n)) {
         Ok((body, header, _)) => Some((value_in(&body), header.generation().get())),
@@ -84,7 +84,7 @@ fn a_commit_is_one_write_and_one_flush() {
     set(&t, &mut tx, 0, 1, true);
     drop(tx);
     meta.commit().unwrap();
-    // The first of a life also says in the header who writes.
+    // The first record of a life also updates the header, which names the writer.
     assert_eq!(t.tape.letters(0), "wfwf");
     let from = t.tape.len();
     let mut tx = meta.begin().unwrap();
@@ -172,7 +172,7 @@ fn blocks_changed_again_stay_running() {
     let mut tx = meta.begin().unwrap();
     set(&t, &mut tx, 0, 2, false);
     drop(tx);
-    // Of slot 0, only the durable image may go to its place.
+    // Only the durable image of slot 0 may go to its place.
     meta.sync_owner(owner_of(&t, 3)).unwrap();
     assert_eq!(in_place(&t, 0), Some((1, 1)));
     let block = t.slot(0);

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::mode::S_IFDIR;
 
 /// Puts `ino` into `dir` as `name`, and makes its link count `nlink`. Nobody else uses the file
-/// system, and nothing leads to the inode: so a directory cannot come to be in itself.
+/// system, and nothing leads to the inode. So a directory cannot end up inside itself.
 pub(crate) fn adopt(
     core: &Arc<Core>,
     ino: InodeNo,

@@ -17,9 +17,9 @@ const THREADS: usize = 7;
 /// A lock that comes sooner than this costs less than beginning a thread.
 const SLOW: Duration = Duration::from_micros(50);
 
-/// Takes the shared locks of those children whose locks this node does not have, and keeps them as it
-/// keeps any. Takes no notice of failures: whoever asks for a child next meets them again. No lock may
-/// be held.
+/// Takes the shared locks of those children whose locks this node does not have, and keeps them as
+/// it keeps any. Ignores failures: the next request for the child meets them again. No lock may be
+/// held.
 pub(super) fn take_locks(core: &Arc<Core>, children: &[InodeNo]) {
     let missing = |ino: &InodeNo| !core.locks.held(LockNo::from(*ino)).covers(Mode::Shared);
     let mut missing = children.iter().copied().filter(missing);
@@ -38,7 +38,7 @@ pub(super) fn take_locks(core: &Arc<Core>, children: &[InodeNo]) {
     };
     std::thread::scope(|scope| {
         for _ in 0..THREADS.min(rest.len().saturating_sub(1)) {
-            // Without further threads it takes longer, no more.
+            // Without further threads it only takes longer.
             let _ = std::thread::Builder::new().name("children".into()).spawn_scoped(scope, || {
                 processors::roam();
                 take();

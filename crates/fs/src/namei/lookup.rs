@@ -34,19 +34,21 @@ pub(crate) fn lookup(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<Attr
             }
             let parent = parent_of(&locked);
             drop(locked);
-            revisit(core, parent)
+            Ok(hand_out(core, &core.lock_shared(parent)?))
         }
         _ => Ok(hand_out(core, &lock_named(core, dir, name, Mode::Shared)?.child)),
     }
 }
 
-/// An inode that is known by its number, with or without a name.
+/// An inode whose number a caller has kept, as in a file handle, with or without a name. The number
+/// may be made up: see [`Core::check_kept_number`].
 pub(crate) fn revisit(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
+    core.check_kept_number(ino)?;
     Ok(hand_out(core, &core.lock_shared(ino)?))
 }
 
-/// Attributes of a locked inode for whoever works on it from now on: the last that an operation does
-/// before it succeeds. See [`crate::attr::KernelCache::handed_out`].
+/// Attributes of a locked inode for the kernel, which refers to it from now on. This is the last
+/// step of an operation before it succeeds. See [`crate::attr::KernelCache::handed_out`].
 pub(crate) fn hand_out(core: &Core, inode: &Locked) -> Attr {
     core.kernel.handed_out(inode.ino());
     inode.attr(core.volume.geo)
@@ -65,7 +67,7 @@ pub(crate) fn readlink(core: &Arc<Core>, ino: InodeNo) -> Result<Vec<u8>> {
     }
     let bad = |what| Error::Inconsistent { block: locked.inode.block(), what };
     let size = usize::try_from(locked.st().raw.size.get()).unwrap_or(usize::MAX);
-    if size > super::make::TARGET_MAX {
+    if size > super::TARGET_MAX {
         return Err(bad("length of a symbolic link"));
     }
     let body = locked.body(&core.meta)?;
@@ -157,7 +159,7 @@ fn attr_if_there(core: &Arc<Core>, ino: InodeNo, kind: u32) -> Result<Option<Att
             Ok(there.then(|| hand_out(core, &locked)))
         }
         Err(Error::Stale(_)) => Ok(None),
-        // Its name is listed all the same; whoever asks for the inode itself gets EIO.
+        // Its name is listed all the same; a request for the inode itself gets EIO.
         Err(e) if e.damaged_block().is_some() => {
             core.meta.note_damage(&e);
             Ok(None)

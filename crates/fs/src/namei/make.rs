@@ -12,8 +12,8 @@ use braid_pool::device::AlignedBuf;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::{
-    LINKS_MAX, RETRIES, add_entry, hand_out, kind_of, lock_named, mutable, probe, sealed, touch,
-    vacant, writable,
+    LINKS_MAX, RETRIES, TARGET_MAX, add_entry, hand_out, kind_of, lock_named, mutable, probe,
+    sealed, touch, vacant, writable,
 };
 use crate::alloc::{Reservation, Run};
 use crate::attr::{Attr, Cred};
@@ -27,9 +27,6 @@ use crate::mode::{
 };
 use crate::orphan;
 use crate::xattr::Inherited;
-
-/// Longest target of a symbolic link.
-pub(super) const TARGET_MAX: usize = 4095;
 
 /// An inode to be made.
 #[derive(Debug, Clone, Copy)]
@@ -285,7 +282,7 @@ struct InheritedAttrs {
 }
 
 impl InheritedAttrs {
-    /// The umask counts only where the directory has no default ACL. A symbolic link has none.
+    /// The umask counts only if the directory has no default ACL. A symbolic link has none.
     fn of(core: &Core, dir: &Locked, new: &New<'_>) -> Result<Self> {
         let is_link = new.mode & S_IFMT == S_IFLNK;
         let default = if is_link { None } else { crate::xattr::default_acl(core, dir)? };

@@ -10,12 +10,12 @@
 mod adopt;
 mod attributes;
 mod children;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod lookup;
 mod make;
 mod remove;
 mod rename;
-#[cfg(test)]
-pub(crate) mod rig;
 #[cfg(test)]
 mod sizes;
 #[cfg(test)]
@@ -47,6 +47,8 @@ pub(crate) use rename::rename;
 const RETRIES: usize = 100;
 /// Most links to one inode.
 const LINKS_MAX: u32 = i32::MAX as u32;
+/// Longest target of a symbolic link.
+const TARGET_MAX: usize = 4095;
 
 /// `DT_*` of a mode.
 fn kind_of(mode: u32) -> u32 {

@@ -20,10 +20,10 @@ use crate::xattr::place;
 
 /// Removes a name of anything but a directory.
 ///
-/// The inode goes with its last name if nobody uses it: a small one in the same transaction, a large
-/// one after it, listed as an orphan meanwhile. One that is in use stays listed until it is closed
-/// everywhere and this node's kernel has let go of it. The kernel that removes a name refers to the
-/// inode itself, and lets go once it has the answer unless a program uses it.
+/// The inode goes with its last name if nobody uses it: a small one in the same transaction, a
+/// large one after it, listed as an orphan meanwhile. An inode that is in use stays listed until it
+/// is closed everywhere and this node's kernel has forgotten it. The kernel that removes a name
+/// refers to the inode itself, and lets go once it has the answer unless a program uses it.
 pub(crate) fn unlink(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<()> {
     orphan::with_room(core, || take_away(core, dir, name, false))
 }

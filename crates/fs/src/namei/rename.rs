@@ -33,7 +33,7 @@ const NOREPLACE: u32 = 1;
 /// Swap the two names.
 const EXCHANGE: u32 = 2;
 /// Leave a whiteout at the old name: a character device 0/0, which hides a lower layer's name from
-/// overlayfs. The kernel lets only those ask who may make devices.
+/// overlayfs. The kernel passes this on only from callers who may make devices.
 const WHITEOUT: u32 = 4;
 /// Longest way up to the root that is followed. All nodes wait for the rename lock meanwhile, so a tree that
 /// no path can name (`PATH_MAX` allows 2,048 levels) must not make it long. A circle of parents, which
@@ -75,7 +75,7 @@ pub(crate) fn rename(
     Err(Error::WouldBlock)
 }
 
-/// What stands at a spot now; no lock is kept.
+/// What is at a name now; no lock is kept.
 fn peek(core: &Core, spot: Spot<'_>) -> Result<Option<Found>> {
     let dir = core.lock_shared(spot.dir)?;
     dir.require_dir()?;
@@ -180,8 +180,8 @@ fn not_below(core: &Core, dir: InodeNo, above: InodeNo) -> Result<()> {
     Err(Error::TooDeep { levels: DEPTH_MAX })
 }
 
-/// Whether a directory may hold directories. As long as the rename lock is held none is moved into it; one
-/// that is made there meanwhile holds nothing that is being moved.
+/// Whether a directory may hold directories. While the rename lock is held, no directory is moved
+/// into it. A directory that is made there meanwhile holds nothing that is being moved.
 fn has_subdirectories(core: &Core, dir: InodeNo) -> Result<bool> {
     match core.lock_shared(dir) {
         Err(Error::Stale(_)) => Err(Error::NotFound),
@@ -318,13 +318,13 @@ fn displace(
     }
 }
 
-/// What stands at the new name.
+/// What is at the new name.
 enum Target {
     Taken(Found, Dropped),
     Vacant(Place),
 }
 
-/// What comes to stand at the old name.
+/// What will be at the old name.
 enum Gap {
     /// Nothing; so many frees may be needed.
     Removed(u64),

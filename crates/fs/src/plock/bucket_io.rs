@@ -18,7 +18,7 @@ use crate::plock_table::table::Growth;
 const TX_BLOCKS: usize = 16;
 
 impl Bucket {
-    /// Takes the cluster lock; what stands on the devices is then known.
+    /// Takes the cluster lock; what is on the devices is then known.
     pub fn open(&self, core: &Core, mode: Mode) -> Result<Guard> {
         let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
         let guard = core.guard(self.lock, mode, local)?;
@@ -34,7 +34,7 @@ impl Bucket {
         let guard = core.locks.acquire_unless(self.lock, mode, local, &cancelled)?;
         guard.map(|guard| self.learn(core).map(|()| guard)).transpose()
     }
-    /// Reads what stands on the devices, unless that is known. The cluster lock is held.
+    /// Reads what is on the devices, unless that is known. The cluster lock is held.
     fn learn(&self, core: &Core) -> Result<()> {
         if self.state().seen.is_none() {
             let mut seen = Seen::new(self.read(core)?);

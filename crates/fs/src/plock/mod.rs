@@ -1,10 +1,11 @@
 //! Locks of programs, fcntl and flock, across nodes. Buckets of them are metadata like any other,
 //! each under its own cluster lock ([`crate::plock_table`]).
 //!
-//! A wait is a record ([`crate::plock_table::waits`]): a lock that becomes free on this node is granted by whoever frees it;
-//! locks that other nodes hold are looked at by a thread of the bucket ([`poll`]). Requests that wait
-//! are served in the order in which they were made, on whatever node. A request that must not block may
-//! pass them, as fcntl(2) says. Locks of dead nodes count for nothing and are dropped on sight.
+//! A wait is a record ([`crate::plock_table::waits`]). The thread that frees a lock on this node
+//! grants it to a waiter; a thread of the bucket polls locks that other nodes hold ([`poll`]).
+//! Requests that wait are served in the order in which they were made, on whatever node. A request
+//! that must not block may pass them, as fcntl(2) says. Locks of dead nodes are ignored, and
+//! removed when they are seen.
 //!
 //! Waits are recorded in the bucket when other nodes look at it, so circles of them are
 //! found: those in one bucket at once, those through several when a wait has lasted a while, by a look
@@ -86,7 +87,7 @@ fn bucket_of(core: &Core, ino: InodeNo) -> Result<&Arc<Bucket>> {
     bucket.ok_or(Error::Invalid("bucket of program locks"))
 }
 
-/// The first lock that stands in the way of `asked`, or `None`. Of fcntl locks.
+/// The first lock that conflicts with `asked`, or `None`. Of fcntl locks.
 pub(crate) fn getlk(core: &Arc<Core>, ino: InodeNo, asked: &Plock) -> Result<Option<Plock>> {
     let lock = asked.as_lock(core, ino, false)?;
     let bucket = bucket_of(core, ino)?;
@@ -187,9 +188,9 @@ fn change(
     }
 }
 
-/// Takes, changes or gives up a lock. `None`: that is done. Where it has to be waited for and `done` is
-/// given, that is called when the wait ends, maybe before this returns and on any thread, which it
-/// must not hold up; otherwise it is not called.
+/// Takes, changes or gives up a lock. `None`: that is done. If the lock has to be waited for and
+/// `done` is given, `done` is called when the wait ends. That may be before this returns, and on
+/// any thread; `done` must not block it. Otherwise `done` is not called.
 ///
 /// # Errors
 /// As [`setlk`].
@@ -216,7 +217,7 @@ pub(crate) fn ask(
     Ok(id)
 }
 
-/// Grants the lock if nothing stands in its way; otherwise, if `done` is given, records the wait.
+/// Grants the lock if nothing conflicts with it; otherwise, if `done` is given, records the wait.
 fn attempt(
     core: &Arc<Core>,
     bucket: &Bucket,
@@ -226,11 +227,11 @@ fn attempt(
 ) -> Result<Option<WaitId>> {
     let users = &core.plocks.users;
     let _guard = bucket.open(core, Mode::Exclusive)?;
-    // Once somebody's lock has changed, those that wait for it have to hear of it.
+    // Once a lock has changed, threads that wait for it must be woken.
     let _held = Held::begin();
     let outcome = {
         let mut state = bucket.state();
-        // Who must not block passes those who wait.
+        // A request that must not block passes those that wait.
         let order = if done.is_some() { u64::MAX } else { 0 };
         let outcome = state.outcome(&lock, order);
         if outcome == Outcome::Far {

@@ -72,7 +72,8 @@ fn poll(core: &Weak<Core>, bucket: &Arc<Bucket>) {
     }
 }
 
-/// What each of many waiters is told. Other failures than of the lock itself end this node's work.
+/// The result for each of many waiters. Other failures than of the lock itself end this node's
+/// work.
 fn again(error: &Error) -> Error {
     match error {
         Error::Lock(error) => Error::Lock(error.clone()),
@@ -122,7 +123,7 @@ pub(super) fn watch_for_circles(core: &Arc<Core>) {
     match std::thread::Builder::new().name("plock-circles".into()).spawn(move || circle(&weak)) {
         Ok(_) => circles.running = true,
         Err(error) => {
-            tracing::error!(%error, "cannot start the thread that looks for circles of waiters");
+            tracing::error!(%error, "cannot start the thread that looks for deadlocks among waiters");
         }
     }
 }
@@ -159,7 +160,7 @@ struct Everything {
 
 fn everything(core: &Core) -> Everything {
     let opened = core.plocks.in_order();
-    // What cannot be read shows nothing; who uses it hears of that.
+    // A bucket that cannot be read shows nothing here; its users get the error.
     let guards: Vec<_> =
         opened.filter_map(|b| Some((b.open(core, Mode::Shared).ok()?, b))).collect();
     let mut all = Everything::default();

@@ -7,9 +7,9 @@ use super::poll::CIRCLE_AFTER;
 use super::*;
 use crate::attr::Cred;
 use crate::namei::create;
-use crate::namei::rig::{Node, mount, pool};
+use crate::namei::fixture::{Node, mount, pool};
 
-fn rig() -> (Node, Node, InodeNo) {
+fn fixture() -> (Node, Node, InodeNo) {
     let pool = pool();
     let (a, b) = (mount(&pool, 0), mount(&pool, 1));
     let root = a.volume.root();
@@ -46,7 +46,7 @@ type Told = mpsc::Receiver<(u64, Result<()>)>;
 fn listener() -> (mpsc::Sender<(u64, Result<()>)>, Told) {
     mpsc::channel()
 }
-/// Asks for a lock; how a wait ends is told with the owner's number.
+/// Asks for a lock. The end of a wait is reported with the owner's number.
 fn later(
     node: &Node,
     ino: InodeNo,
@@ -60,7 +60,7 @@ fn later(
 
 #[test]
 fn locks_count_across_nodes() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
     let blocked = setlk(&b, ino, &want(1, 9, 20, Shared), None);
     assert!(matches!(blocked, Err(Error::WouldBlock)), "the same owner number elsewhere");
@@ -82,7 +82,7 @@ fn locks_count_across_nodes() {
 
 #[test]
 fn a_waiter_gets_the_lock_when_another_node_gives_it_up() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
     std::thread::scope(|s| {
         let (sent, got) = mpsc::channel();
@@ -99,7 +99,7 @@ fn a_waiter_gets_the_lock_when_another_node_gives_it_up() {
 
 #[test]
 fn a_wait_can_be_broken_off_and_leaves_nothing() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
     let canceller = Canceller::new();
     std::thread::scope(|s| {
@@ -114,7 +114,7 @@ fn a_wait_can_be_broken_off_and_leaves_nothing() {
 
 #[test]
 fn a_circle_of_waiters_is_refused() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     setlk(&a, ino, &want(1, 0, 0, Exclusive), None).unwrap();
     setlk(&b, ino, &want(1, 1, 1, Exclusive), None).unwrap();
     std::thread::scope(|s| {
@@ -129,7 +129,7 @@ fn a_circle_of_waiters_is_refused() {
 
 #[test]
 fn a_circle_through_several_files_is_refused() {
-    let (a, b, first) = rig();
+    let (a, b, first) = fixture();
     let files = ["g", "h"].map(|name| {
         let root = a.volume.root();
         create(&a, root, name.as_bytes(), 0o644, &Cred::default(), true).unwrap().ino()
@@ -162,7 +162,7 @@ fn a_circle_through_several_files_is_refused() {
                 std::thread::sleep(Duration::from_millis(5));
                 continue;
             };
-            // Who is refused gives up what it has, as programs do, and the others go on.
+            // A refused owner gives up what it has, as programs do, and the others go on.
             let (thread, node, ino, owner) = all.swap_remove(done);
             match thread.join().unwrap() {
                 Err(Error::Deadlock) => circles += 1,
@@ -179,7 +179,7 @@ fn a_circle_through_several_files_is_refused() {
 
 #[test]
 fn whole_file_locks_are_a_world_of_their_own() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     flock(&a, ino, &want(1, 0, 0, Shared), None).unwrap();
     flock(&b, ino, &want(1, 0, 0, Shared), None).unwrap();
     setlk(&b, ino, &want(1, 0, u64::MAX, Exclusive), None).unwrap();
@@ -255,7 +255,7 @@ fn what_a_dead_node_left_is_checked_and_goes() {
 
 #[test]
 fn one_user_has_his_bound_and_an_unlock_always_succeeds() {
-    let (a, _b, ino) = rig();
+    let (a, _b, ino) = fixture();
     let most = a.plocks.users.user_max() as u64;
     for i in 0..most {
         setlk(
@@ -284,7 +284,7 @@ fn one_user_has_his_bound_and_an_unlock_always_succeeds() {
 
 #[test]
 fn waits_are_served_in_their_order_and_take_no_thread() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     let (tell, told) = listener();
     let count = 2_000_u64;
     flock(&a, ino, &want(0, 0, 0, Exclusive), None).unwrap();
@@ -329,7 +329,7 @@ fn threads() -> usize {
 
 #[test]
 fn waits_for_another_node_are_granted_together_and_end_with_their_node() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     let (tell, told) = listener();
     flock(&a, ino, &want(0, 0, 0, Exclusive), None).unwrap();
     for owner in 1..=20 {
@@ -356,7 +356,7 @@ fn waits_for_another_node_are_granted_together_and_end_with_their_node() {
 
 #[test]
 fn locks_of_a_dead_node_count_for_nothing() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
     a.meta.commit().unwrap();
     a.withdraw(&Error::NotPermitted);
@@ -368,7 +368,7 @@ fn locks_of_a_dead_node_count_for_nothing() {
 /// node as on its own.
 #[test]
 fn who_reads_on_lets_waiting_readers_in() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     for (whole, end) in [(true, u64::MAX), (false, 99)] {
         let (tell, told) = listener();
         change(&a, ino, &want(1, 0, end, PlockKind::Exclusive), None, whole).unwrap();
@@ -389,7 +389,7 @@ fn who_reads_on_lets_waiting_readers_in() {
 
 #[test]
 fn who_waits_elsewhere_comes_before_who_comes_back() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     for (waiter, greedy) in [(&a, &b), (&b, &a), (&a, &a)] {
         for kind in [Exclusive, Shared] {
             flock(greedy, ino, &want(1, 0, 0, Exclusive), None).unwrap();
@@ -421,7 +421,7 @@ fn who_waits_elsewhere_comes_before_who_comes_back() {
 /// The order of requests alone keeps nobody for ever: it may be all that keeps two from each other.
 #[test]
 fn a_request_that_nothing_held_blocks_is_served_in_the_end() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     setlk(&a, ino, &want(3, 0, 0, Exclusive), None).unwrap();
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -438,7 +438,7 @@ fn a_request_that_nothing_held_blocks_is_served_in_the_end() {
 
 #[test]
 fn a_close_waits_for_no_node_without_end() {
-    let (a, b, ino) = rig();
+    let (a, b, ino) = fixture();
     setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
     setlk(&a, ino, &want(2, 20, 29, Exclusive), None).unwrap();
     let (tell, told) = listener();
@@ -452,7 +452,7 @@ fn a_close_waits_for_no_node_without_end() {
     drop_owner(&a, ino, 1).unwrap();
     assert!(told.try_recv().is_err(), "granted without the bucket");
     drop(kept);
-    // Who waits for the lock gets it, and the other node hears that the owner is gone.
+    // The waiting owner gets the lock, and the other node learns that the former owner is gone.
     let (owner, how) = told.recv_timeout(Duration::from_mins(1)).unwrap();
     assert!(owner == 3 && how.is_ok());
     drop_owner(&a, ino, 3).unwrap();

@@ -1,4 +1,4 @@
-//! One bucket: the locks of this node's programs, kept in memory, and what stands on the devices.
+//! One bucket: the locks of this node's programs, kept in memory, and what is on the devices.
 //!
 //! ```text
 //!             cluster lock held                            not held
@@ -7,10 +7,10 @@
 //!  seen       as on the devices, other nodes' entries      unknown
 //!             among it
 //! ```
-//! Nothing is written while one node alone uses a bucket: if it dies, its own locks die with it, and
-//! the other nodes' entries stand where they stood.
+//! Nothing is written while one node alone uses a bucket. If that node dies, its own locks die with
+//! it, and the other nodes' entries are where they were.
 //!
-//! Invariants: what a node holds stands on the devices whenever another node can look; there is room
+//! Invariants: what a node holds is on the devices whenever another node can look; there is room
 //! for it before it is granted, so `Bucket::store` allocates nothing. If there is no space for what
 //! an unlock splits, one entry stands for the pieces, until there is.
 
@@ -61,7 +61,7 @@ pub(crate) struct State {
     order: u64,
     /// The bucket on the devices. `None`: the cluster lock was given up since.
     pub seen: Option<Seen>,
-    /// What stands on the devices may differ from what is here.
+    /// What is on the devices may differ from what is here.
     pub changed: bool,
     /// What there is to do for the bucket's thread.
     pub poll: PollNeed,
@@ -156,7 +156,7 @@ impl State {
         let free = (seen.blocks.len() * capacity).checked_sub(seen.others_len + self.needed());
         Growth::try_from(free.unwrap_or(0)).unwrap_or(Growth::MAX)
     }
-    /// Grants a lock that nothing stands in the way of, if that takes no more entries than `room`.
+    /// Grants a lock that conflicts with nothing, if that takes no more entries than `room`.
     pub fn grant(&mut self, users: &Users, lock: &Lock, uid: u32, room: Growth) -> bool {
         let Some(growth) = self.mine.change(lock, Some(lock.exclusive), room) else { return false };
         users.count(*self.uids.entry((lock.ino, lock.owner)).or_insert(uid), growth);
@@ -173,7 +173,7 @@ impl State {
         }
         self.changed = true;
     }
-    /// What stands in the way of a request at this place among the others.
+    /// What conflicts with a request at this place among the others.
     pub fn outcome(&self, lock: &Lock, order: u64) -> Outcome {
         let Some(seen) = &self.seen else { return Outcome::Far };
         if self.mine.excludes(lock) {
@@ -182,7 +182,7 @@ impl State {
         if seen.others.excludes(lock) {
             return Outcome::Far;
         }
-        // Who waits for the one who asks cannot be served before him.
+        // A request that waits for the asking owner cannot be served before that owner.
         let held = [&self.mine, &seen.others];
         let waiting = [&self.waits.waiting, &seen.waiting];
         let holds = self.mine.has(lock.ino, lock.owner);
@@ -200,7 +200,7 @@ impl State {
         self.note((lock.ino, order));
         order
     }
-    /// Notes what stands in the way of a wait. Returns whether it can be granted.
+    /// Records what conflicts with a wait. Returns whether it can be granted.
     fn note(&mut self, key: (InodeNo, u64)) -> bool {
         let Some(lock) = self.waits.get_mut(key).map(|wait| wait.lock) else { return false };
         let outcome = self.outcome(&lock, key.1);
@@ -211,7 +211,7 @@ impl State {
         self.poll.news |= wait.is_watched() && !before;
         free
     }
-    /// Grants a wait, if nothing stands in its way. `last`: there is no more room to be had.
+    /// Grants a wait, if nothing conflicts with it. `last`: there will be no more room.
     pub fn serve(
         &mut self,
         users: &Users,
@@ -314,8 +314,8 @@ impl Bucket {
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
-    /// The cluster lock is gone: another node is about to change the bucket. Who waits here looks at it
-    /// afterwards, since that look waits for that node.
+    /// The cluster lock is gone: another node is about to change the bucket. A thread that waits
+    /// here looks at it afterwards, because looking means to wait for that node.
     pub fn forget(&self) {
         let mut state = self.state();
         state.seen = None;

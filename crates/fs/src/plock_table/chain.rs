@@ -1,4 +1,4 @@
-//! A bucket as it stands on the devices: blocks of entries, each naming the next. Pure.
+//! A bucket as it is on the devices: blocks of entries, each naming the next. Pure.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::table::{Lock, Owner};
 
-/// What stands in a bucket: a lock, held or waited for.
+/// An entry of a bucket: a lock, held or waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Entry {
     /// Of a wait, its place among the requests; 0: the lock is held.

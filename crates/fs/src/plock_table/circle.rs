@@ -8,7 +8,7 @@ use super::table::{Lock, Owner, Table};
 /// (where it is 10).
 const OWNERS_MAX: usize = 4096;
 
-/// Who waits for what.
+/// An owner, and the lock that it waits for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Waiting(HashMap<Owner, Vec<Lock>>);
 
@@ -35,7 +35,8 @@ pub(crate) fn would_close(held: &[&Table], waiting: &[&Waiting], want: &Lock) ->
     waits_for(held, waiting, want, want.owner)
 }
 
-/// Whether who asks for `want` waits for `whom`: for a lock that it holds, or for another who does.
+/// Whether the owner that asks for `want` waits for `whom`: for a lock that `whom` holds, or for
+/// another owner who waits for `whom`.
 pub(crate) fn waits_for(held: &[&Table], waiting: &[&Waiting], want: &Lock, whom: Owner) -> bool {
     let blockers = |want: &Lock, todo: &mut Vec<Owner>| {
         for table in held {

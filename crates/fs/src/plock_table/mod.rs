@@ -1,5 +1,6 @@
-//! Locks of programs in memory: what this node's programs hold and wait for, by bucket, and how a bucket
-//! stands in its blocks. Nothing here takes a cluster lock or touches a device: [`crate::plock`] does.
+//! Locks of programs in memory: what this node's programs hold and wait for, by bucket, and how a
+//! bucket is stored in its blocks. Nothing here takes a cluster lock or touches a device:
+//! [`crate::plock`] does.
 
 pub(crate) mod bucket;
 pub(crate) mod chain;

@@ -103,7 +103,8 @@ impl Table {
             if same {
                 return None;
             }
-            // Spans of an owner are apart: of those that begin before `want` only the last reaches it.
+            // Spans of an owner do not overlap, so only the last of those that begin before `want`
+            // can reach it.
             let before = spans.range(..want.start).next_back();
             let reach = before.into_iter().chain(spans.range(want.start..=want.end));
             let mut locks = reach.map(|(start, span)| lock_of(want.ino, *owner, *start, *span));
@@ -118,7 +119,7 @@ impl Table {
     pub fn conflict(&self, want: &Lock) -> Option<Lock> {
         self.in_the_way(want).min_by_key(|l| l.start)
     }
-    /// Who holds such locks.
+    /// The owners of such locks.
     pub fn blockers<'a>(&'a self, want: &'a Lock) -> impl Iterator<Item = Owner> + 'a {
         self.in_the_way(want).map(|l| l.owner)
     }
@@ -148,7 +149,7 @@ impl Table {
         }
         fits.then_some(growth)
     }
-    /// Replaces an owner's locks on a file by one that covers them all, where that saves entries: the
+    /// Replaces an owner's locks on a file by one that covers them all, if that saves entries: the
     /// owner with the most first. Returns whether it did.
     pub fn cover_one(&mut self) -> bool {
         let all = self.files.iter_mut().flat_map(|(_, owners)| owners.values_mut());

@@ -14,7 +14,7 @@ pub(crate) struct PollNeed {
     pub far: bool,
     /// And the thread has not been called for it.
     pub news: bool,
-    /// Waits that have ended still stand on the devices.
+    /// Waits that have ended are still on the devices.
     pub stale: bool,
 }
 

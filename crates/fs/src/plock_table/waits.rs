@@ -1,5 +1,5 @@
-//! Waits for locks. A wait is a record, not a thread: whoever makes the lock free grants it, in the
-//! order in which they asked, on whatever node.
+//! Waits for locks. A wait is a record, not a thread. The thread that frees the lock grants it to
+//! the waiters, in the order of their requests, whatever node they are on.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub struct WaitId {
 /// which one bucket does not show.
 const GIVES_WAY: Duration = Duration::from_millis(500);
 
-/// What stands in a request's way.
+/// What conflicts with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Nothing.
@@ -48,7 +48,7 @@ pub(crate) struct Wait {
     outcome: Outcome,
     /// Since when only earlier requests have been.
     gives_way: Option<Instant>,
-    /// It stands on the devices.
+    /// It is on the devices.
     recorded: bool,
     done: LockDone,
 }
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Wait {
     }
 }
 
-/// A wait that has ended, and how. Told without any lock.
+/// A wait that has ended, and how. Called without any lock held.
 pub(crate) type Ended = (LockDone, Result<()>);
 
 /// Ends waits.
@@ -107,9 +107,9 @@ impl Waits {
     pub fn take(&mut self) -> Vec<Wait> {
         std::mem::take(self).waits.into_values().collect()
     }
-    /// Keys of the waits on a file that may be free once somebody gives up some of `freed`: a wait
-    /// that a lock elsewhere in the file blocks stays blocked, and is not looked at, so that many who
-    /// wait for parts of a file do not cost all of them a look at every change.
+    /// Keys of the waits on a file that may be granted once somebody gives up some of `freed`. A
+    /// wait that is blocked by a lock elsewhere in the file stays blocked, and is not looked at. So
+    /// if many wait for parts of a file, a change does not cost a look at all of them.
     pub fn touched(&self, freed: &Lock) -> Vec<Key> {
         let of_file = self.waits.range((freed.ino, 0)..=(freed.ino, u64::MAX));
         let touched = |wait: &Wait| {
@@ -148,8 +148,8 @@ impl Waits {
 }
 
 impl Wait {
-    /// Notes what stands in its way. Returns whether nothing does any more, or nothing that it still
-    /// gives way to.
+    /// Records what conflicts with it. Returns whether nothing does any more, or nothing that it
+    /// still gives way to.
     pub fn is_free(&mut self, outcome: Outcome) -> bool {
         self.outcome = outcome;
         if outcome != Outcome::NotYet {

@@ -138,7 +138,7 @@ fn clean(disks: &[Arc<MemoryDevice>], what: &str) {
     assert_eq!(report.problems, Vec::<String>::new(), "{what}");
 }
 
-/// How many sound bodies, lock records and slots stand at a place on both copies, and on one.
+/// How many sound bodies, lock records and slots are at a place on both copies, and on one.
 fn sound(pool: &Pool) -> [usize; 2] {
     let sb = Volume::open(pool.clone()).unwrap().sb;
     let slots = BlockNo(sb.slot_area.get());
@@ -164,7 +164,7 @@ fn sound(pool: &Pool) -> [usize; 2] {
     found
 }
 
-/// What rotted on either copy, in a region that is made equal after the crash, is had from the other.
+/// What rotted on one copy, in a region that is made equal after the crash, comes from the other.
 #[test]
 fn rot_is_not_copied_over_what_is_good_when_a_dead_node_is_recovered() {
     for n in [2, 4] {
@@ -193,7 +193,7 @@ fn rot_is_not_copied_over_what_is_good_when_a_dead_node_is_recovered() {
     }
 }
 
-/// Nothing is made equal there any more: who replays reads what another copy has.
+/// Nothing is made equal there any more: the replay reads what another copy has.
 #[test]
 fn rot_in_a_journal_is_read_around_by_who_replays_it() {
     for n in [2, 4] {
@@ -221,7 +221,7 @@ fn rot_in_a_journal_is_read_around_by_who_replays_it() {
     }
 }
 
-/// A check names slots of which a copy is damaged, and mends nothing.
+/// A check names slots of which a copy is damaged, and repairs nothing.
 fn clean_but_slots(disks: &[Arc<MemoryDevice>], kind: Rot, what: &str) {
     let report = check(assemble(disks), CheckOptions::default(), &mut |_, _| {}).unwrap();
     let slots = |p: &String| p.contains("a copy of the slot of node");

@@ -61,7 +61,7 @@ pub(super) fn looks<'a>(
     })
 }
 
-/// A record with the head that `first` has, and each image from a version where it is good.
+/// A record with the head that `first` has, and each image from a version in which it is good.
 fn together(
     ring: &Ring,
     head: RecordHead,

@@ -2,17 +2,17 @@
 //! that says that a journal is clean is its newest.
 //!
 //! A node writes a record, flushes, and only then writes the next: so a sealed record of the same
-//! life proves that every one before it was durable. What a power cut leaves of the last record,
-//! in whatever order its sectors were written, proves nothing, nor do records of an earlier lap
-//! (their numbers are lower) or an earlier life (a life goes on with the numbers of the one before
-//! it from where that one's journal ended; its incarnation differs).
+//! life proves that every one before it was durable. These prove nothing: what a power cut leaves
+//! of the last record, in whatever order its sectors were written; records of an earlier lap (their
+//! numbers are lower); records of an earlier life (its incarnation differs; a life continues the
+//! numbers of the one before it, from where that one's journal ended).
 //!
 //! One record is written together with its predecessor: the first one of the ring, with the skip
-//! record at the ring's end. It may stand where a power cut took the skip, and proves nothing about
-//! the number just before its own.
+//! record at the ring's end. It may be there although a power cut took the skip record, so it
+//! proves nothing about the number just before its own.
 //!
-//! What cannot be told from the end of the journal: damage of the last record, and of the one before
-//! it when the last stands at the start of the ring. Nothing is written after them.
+//! These look like the end of the journal: damage of the last record, and damage of the one before
+//! it if the last is at the start of the ring. Nothing is written after them.
 
 use braid_format::journal::RawTxHeader;
 use braid_format::{Bytes, Incarnation};
@@ -51,10 +51,10 @@ pub(super) fn later_record(
     Ok(later)
 }
 
-/// The header to go by. A clean one says that the next record has its number and stands at its tail,
-/// or at the start of the ring, and that no such record was written yet. One that was shows that
-/// the header before it, which says where the journal begins and that it is in use, is lost: what
-/// that one said is known then.
+/// The header to go by. A clean header says that the next record has its number and will be at its
+/// tail, or at the start of the ring, and that no such record was written yet. If such a record
+/// exists, the later header is lost, which said where the journal begins and that it is in use.
+/// Then its contents are known.
 ///
 /// # Errors
 /// The other header is damaged, and records were written after this one, but not where they would
@@ -74,7 +74,7 @@ pub(super) fn believed(volume: &Volume, ring: &Ring, header: Header) -> Result<H
             let lost =
                 Header { clean: false, tail_offset, incarnation: head.incarnation, ..header };
             let scan = Scan { offset, sequence: head.sequence, ..Scan::default() };
-            // Else it is what a power cut has left of a record.
+            // Otherwise it is what a power cut has left of a record.
             if next_record(volume, ring, &lost, &scan, ring.len)?.is_some()
                 || later_record(volume, ring, &lost, &scan, ring.len)?.is_some()
             {
@@ -118,7 +118,7 @@ pub(super) fn holds_none(
     }
 }
 
-/// All whole records, and where they stand.
+/// All whole records, and where they are.
 fn whole_records(
     volume: &Volume,
     ring: &Ring,

@@ -14,7 +14,7 @@ use crate::test_volume::{Rng, Shape, TestVolume};
 const NODE: NodeId = NodeId(1);
 const KIND: MetaKind = MetaKind::Index;
 
-/// Of whatever life.
+/// Records of any life.
 pub(crate) fn replay(volume: &Volume, node: NodeId) -> Result<Replayed> {
     super::replay(volume, node, Writer::Any)
 }
@@ -141,7 +141,7 @@ fn what_a_power_cut_leaves_of_the_last_write_is_no_damage() {
     let t = TestVolume::new(Shape::default());
     let meta = open(&t, 1);
     let ring = Ring::of(&t.volume, NODE).unwrap();
-    // Until the last record stands at the start of the ring, behind a skip record at its end.
+    // Until the last record is at the start of the ring, after a skip record at its end.
     let mut written = 0;
     let skip = loop {
         written += 1;
@@ -333,7 +333,7 @@ fn a_torn_header_write_is_survived_and_a_lost_one_noticed() {
     after.volume.pool.write(at, &[7; 512]).unwrap();
     assert!(replay(&after.volume, NODE).unwrap().transactions > 0);
     assert_eq!(value(&after, 0), Some(200));
-    // The newer is: its predecessor leads to where the ring has been used again.
+    // The newer header is damaged: the one before it leads to where the ring has been used again.
     let after = t.crash();
     let at = after.volume.body_at(block(newest.copy));
     after.volume.pool.write(at, &[7; 512]).unwrap();

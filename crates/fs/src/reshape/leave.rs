@@ -5,10 +5,10 @@
 //!     ^       file data moves elsewhere           there any more             there
 //!     +------------stopped-----+
 //! ```
-//! The first two arrows are transactions on the superblock, each followed by an epoch of the pool, in
-//! which every node reads it before it says that it uses it; the last one is an epoch. Power may be
-//! cut anywhere: what is closed stays so until somebody goes on or ends it, and what is gone and still
-//! in the pool is taken out by the next mount, or the next who asks.
+//! The first two arrows are transactions on the superblock, each followed by an epoch of the pool,
+//! in which every node reads it before it says that it uses it; the last one is an epoch. Power may
+//! be cut anywhere. What is closed stays closed until a node goes on or ends it. What is gone and
+//! still in the pool is taken out by the next mount, or the next command.
 //!
 //! A part is gone only when each of its groups was seen to be empty under its lock, after every node
 //! knew that it was closed. Then no window, no free log and no file has anything there; what journals
@@ -113,9 +113,9 @@ impl Fs {
         self.plan(&whole)
     }
 
-    /// Makes the pool smaller by the parts that a member holds something of: file data in them moves
-    /// elsewhere, and they leave. Members on which nothing else stands hold nothing any more. One that
-    /// was begun before, and broken off, goes on. [`Fs::stop_leaving`] ends it.
+    /// Makes the pool smaller by the parts that a member holds something of: file data in them
+    /// moves elsewhere, and they leave. Members on which nothing else stands hold nothing any more.
+    /// A removal that was begun before, and broken off, goes on. [`Fs::stop_leaving`] ends it.
     ///
     /// # Errors
     /// As [`Fs::plan_leaving`], before anything is changed; [`Error::NotEmptied`]: the space is in
@@ -137,7 +137,7 @@ impl Fs {
         for r in out {
             members.extend(core.volume.pool.cut(r.from, r.to)?);
         }
-        // Nothing stands on it, or not any more.
+        // The member holds nothing, or nothing any more.
         if whole.is_empty() {
             return Ok(Left { moved: 0, members, finished: true });
         }
@@ -154,7 +154,8 @@ impl Fs {
                 Ok(Left { moved, members, finished: true })
             }
             other => {
-                // Those who did not finish it do not keep it closed; unless the node is leaving.
+                // A removal that was not finished does not keep the part closed, unless the node is
+                // leaving.
                 if core.withdrawn.get().is_none() && !switch.is_closed() {
                     core.watch(change(core, |l| l.closed &= !bits_of(&whole)))?;
                 }
@@ -276,6 +277,8 @@ impl Fs {
             if now.data == 0 {
                 // What came in before all knew that it was closed.
                 immovable(core, &groups, now)?;
+            }
+            if now.data + now.meta == 0 {
                 // A move may have begun since.
                 core.volume.pool.plan_cut(&spans(whole))?;
                 core.watch(let_go(core, whole, &groups))?;
@@ -286,9 +289,9 @@ impl Fs {
             }
             let more = core.watch(self.move_out(&Out(core), &stopped))?;
             moved += more;
-            if patience.ends(now.data, more, Instant::now()) {
+            if patience.ends(now.data + now.meta, more, Instant::now()) {
                 has_room(core, now.data, core.alloc.room()?)?;
-                return Err(Error::NotEmptied { blocks: now.data });
+                return Err(Error::NotEmptied { blocks: now.data + now.meta });
             }
             if more == 0 {
                 // Windows of other nodes come back by themselves.
@@ -298,7 +301,7 @@ impl Fs {
     }
 }
 
-/// How long all walks through the files have been in vain.
+/// How long no walk through the files has moved anything.
 #[derive(Debug, Default)]
 struct Patience {
     /// Fewest blocks that were left when a walk began.
@@ -343,7 +346,7 @@ fn used(core: &Core, groups: &[u64]) -> Result<Use> {
     Ok(all)
 }
 
-/// Metadata stays where it is.
+/// Metadata stays where it is. Free slots in nodes' windows look used, and come back by themselves.
 fn immovable(core: &Core, groups: &[u64], used: Use) -> Result<()> {
     if used.meta == 0 {
         return Ok(());
@@ -357,6 +360,9 @@ fn immovable(core: &Core, groups: &[u64], used: Use) -> Result<()> {
             named.push("...".to_owned());
             break;
         }
+    }
+    if named.is_empty() {
+        return Ok(());
     }
     Err(Error::Immovable { blocks: used.meta, inodes: named.join(", ") })
 }

@@ -19,7 +19,8 @@ use crate::jobs::{Job, JobSlot};
 use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::{DirEntry, Fs};
 
-/// A part that is fuller, or emptier, than all together by no more than this of its blocks (divisor) is left.
+/// A part is left alone if it is fuller, or emptier, than the average by no more than this part of
+/// its blocks (a divisor).
 const CLOSE: u64 = 100;
 /// Longest pause after a move.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -33,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Fill {
     /// Blocks that may hold file data.
     pub blocks: u64,
-    /// Of those, not free.
+    /// Those of them that are not free.
     pub used: u64,
 }
 

@@ -1,7 +1,7 @@
 //! Somebody for the place of a member that holds what the pool was made with.
 //!
-//! That never leaves the pool, but it may stand on another member: one on which nothing stands, or one
-//! that came with a part of the pool which can leave.
+//! That never leaves the pool, but another member may hold it: one that holds nothing, or one that
+//! came with a part of the pool that can leave.
 
 use braid_format::MemberIndex;
 use braid_pool::MemberSelector;
@@ -11,20 +11,20 @@ use super::leave::Leaving;
 use crate::Fs;
 use crate::error::{Error, Result};
 
-/// Who takes a member's place, and what leaves the pool for that.
+/// The member that takes another one's place, and what leaves the pool for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Successor {
     /// Its place in the pool.
     pub member: MemberIndex,
     /// Its identity.
     pub uuid: Uuid,
-    /// What leaves the pool first; `None`: nothing stands on it.
+    /// What leaves the pool first; `None`: it holds nothing.
     pub leaving: Option<Leaving>,
 }
 
 impl Fs {
-    /// Who can take the place of a member: one on which nothing stands, or else one of a part that can
-    /// leave the pool, of those with the least to be moved. Nothing is changed.
+    /// The member that can take the place of another one: one that holds nothing, or else one of a
+    /// part that can leave the pool, the one with the least to move. Nothing is changed.
     ///
     /// # Errors
     /// [`Error::NoSuccessor`]; the pool's, where the member cannot be moved.
@@ -61,8 +61,9 @@ impl Fs {
         best.ok_or_else(|| Error::NoSuccessor { why: why.join("; ") })
     }
 
-    /// As [`Fs::plan_successor`], and what stands on the successor has left the pool when this returns. Blocks
-    /// that were moved; `None`: it was told to stop ([`Fs::stop_leaving`]), all is in use again.
+    /// As [`Fs::plan_successor`], and what the successor held has left the pool when this returns.
+    /// Blocks that were moved; `None`: it was told to stop ([`Fs::stop_leaving`]), all is in use
+    /// again.
     ///
     /// # Errors
     /// As [`Fs::plan_successor`], [`Fs::leave`].

@@ -1,4 +1,4 @@
-//! Index nodes of the B+trees whose root stands in a dinode's tail: extents keyed by file block,
+//! Index nodes of the B+trees whose root is in a dinode's tail: extents keyed by file block,
 //! directory entries keyed by cookie. What the leaves hold is the caller's business.
 //!
 //! `tree_height` 0: the tail holds the leaf's contents itself. `tree_height` h > 0: the tail holds
@@ -38,7 +38,7 @@ pub(crate) const HEIGHT_MAX: u16 = 12;
 /// Bytes of one index entry.
 const ENTRY: usize = size_of::<RawIndexEntry>();
 
-/// A root as it stands in a dinode.
+/// A root as it is in a dinode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Root {
     /// Slot of the dinode.

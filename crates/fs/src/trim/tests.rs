@@ -527,7 +527,7 @@ fn power_may_be_cut_while_what_was_deleted_goes_back() {
     }
 }
 
-/// What an earlier mount wrote stands in no window of this one.
+/// What an earlier mount wrote is in no window of this one.
 #[test]
 fn what_stood_in_no_window_goes_back_as_soon_as_it_is_freed() {
     for redundancy in CLASSES {

@@ -99,7 +99,7 @@ fn a_mount_that_is_alone_makes_room_for_data_of_inodes_that_are_gone() {
     }
 }
 
-/// What stands in metadata of a pool: blocks of free slots, in no window.
+/// A pool's unused metadata: blocks of free slots that are in no window.
 fn unused_in(fs: &Fs) -> u64 {
     fs.core().alloc.data_and_unused().unwrap().1
 }
@@ -212,7 +212,7 @@ fn a_number_that_somebody_has_kept_leads_nowhere_and_changes_nothing() {
             assert!(matches!(found, Err(Error::Stale(_))), "{ino}: {found:?}");
         }
     };
-    // Whoever comes with a number compares and writes nothing: there is no record.
+    // A node that comes with an old number compares and writes nothing, because there is no record.
     let volume = &fs.core().volume;
     let chunk = volume.geo.chunk_blocks();
     // The root's chunk has slots that are in use.

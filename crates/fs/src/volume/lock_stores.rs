@@ -63,7 +63,7 @@ impl Volume {
         Arc::new(Present { store, groups: self.groups.clone() })
     }
 
-    /// What all managers of its locks are told.
+    /// The options of all managers of its locks.
     pub fn manager_options(&self) -> ManagerOptions {
         let fresh = fresh_nonce(uuid::Uuid::from_bytes(self.sb.fs_uuid));
         ManagerOptions { fresh_nonce: Some(fresh), ..ManagerOptions::default() }

@@ -77,8 +77,8 @@ fn cover(part: &Part, range: &Range<u64>, out: &mut Pieces) -> u64 {
 }
 
 impl Held<'_> {
-    /// What stands in file blocks `range` (not empty): consecutive pieces that cover it. For
-    /// ranges as long as one request; see [`Held::lookup_some`].
+    /// What is in file blocks `range` (not empty): consecutive pieces that cover it. For ranges as
+    /// long as one request; see [`Held::lookup_some`].
     pub fn lookup(&self, range: Range<u64>) -> Result<Pieces> {
         let mut out = Pieces::new();
         let mut at = range.start;

@@ -35,7 +35,8 @@ pub(crate) fn flush(held: Held<'_>, what: What) -> Result<()> {
     flush_locked(held, &mut delalloc, what)
 }
 
-/// As [`flush`], unless somebody is at it: for those who hold another file's `change`. Whether it was.
+/// As [`flush`], unless another thread is doing that: for threads that hold another file's
+/// `change`. Whether it was.
 pub(crate) fn try_flush(held: Held<'_>) -> Result<bool> {
     match held.data().change.try_lock() {
         Some(mut delalloc) => flush_locked(held, &mut delalloc, What::Contents).map(|()| true),
@@ -52,7 +53,7 @@ pub(crate) fn flush_locked(held: Held<'_>, delalloc: &mut Delalloc, what: What) 
         return if what == What::All { encode(held) } else { Ok(()) };
     }
     if delalloc.short > 0 {
-        // No demotion comes here: one that failed has ended the node.
+        // A demotion does not get here: a demotion that failed has ended the node.
         let short = delalloc.short;
         held.top_up(delalloc, short, 0)?;
         delalloc.short = 0;

@@ -1,7 +1,8 @@
-//! The node's bound on dirty data. Whoever would pass it writes dirty files out itself, the largest
-//! first, and only files whose locks this node holds and nobody uses: no new cluster lock is taken,
-//! so a writer never waits for another node here. It waits for whoever writes a file out just now, as
-//! long as that gets on: else many writers to slow devices would each dirty some more.
+//! The node's bound on dirty data. A writer that would exceed it writes dirty files out itself, the
+//! largest first, and only files whose locks this node holds and nobody uses. No new cluster lock
+//! is taken, so a writer never waits for another node here. It waits for a thread that is writing a
+//! file out, as long as that makes progress. Otherwise many writers to slow devices would each
+//! dirty some more.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +14,13 @@ use crate::error::{Error, Result};
 
 /// A writer goes on if nothing has been written out for so long.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often who waits looks whether it can write something out itself.
+/// How often a waiting writer checks whether it can write something out itself.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Before `len` more bytes are dirtied: if they would pass the bound, writes files out until three
-/// quarters of it are left, and waits for those who are at it, if the writer `may_wait`. The caller holds
-/// no lock of an inode. Those who come at the same time may all pass, each with what it holds in memory
-/// already.
+/// Call this before `len` more bytes become dirty. If they would exceed the bound, writes files out
+/// until three quarters of it are left, and waits for threads that do so already, if the writer
+/// `may_wait`. The caller holds no lock of an inode. Writers that come at the same time may all
+/// pass, each with what it holds in memory already.
 ///
 /// # Errors
 /// Only what makes the node withdraw: a file that cannot be written tells its own users.
@@ -63,7 +64,7 @@ pub(crate) fn write_out(core: &Core, target: u64) -> Result<bool> {
         drop(guard);
         match done {
             Ok(done) => busy |= !done,
-            // Its pages stay dirty: whoever writes or syncs it hears of it.
+            // Its pages stay dirty, and writes and fsyncs of the file report the error.
             Err(Error::Contents(_)) => {}
             Err(e) if e.damaged_block().is_some() => core.meta.note_damage(&e),
             Err(e) => return Err(e),

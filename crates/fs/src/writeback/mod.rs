@@ -95,8 +95,8 @@ impl<'a> Held<'a> {
     pub fn fatal<T>(&self, result: Result<T>) -> Result<T> {
         self.core.sealed(result)
     }
-    /// `change`, once nobody writes directly in the blocks of `len` bytes at `offset`: as long as it
-    /// is held nobody will.
+    /// `change`, once nobody writes directly in the blocks of `len` bytes at `offset`. While it is
+    /// held, nobody will.
     pub fn change_apart(&self, offset: u64, len: u64) -> MutexGuard<'a, Delalloc> {
         let shift = self.shift();
         // A page of the kernel's may lie anywhere.

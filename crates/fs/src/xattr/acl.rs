@@ -1,17 +1,17 @@
 //! POSIX access control lists, in the form in which programs and the kernel give them: a version, then
 //! entries in a fixed order. Pure; bytes may be hostile.
 //!
-//! What the owner, the mask (without one: the owning group) and all others may do stands in the mode
-//! too. The mode counts: whoever reads an access list gets these three from the mode, so a list and a
-//! mode cannot differ, and a change of the mode need not touch the list. A list that says no more than a
-//! mode does is not kept.
+//! The permissions of the owner, the mask (without one: the owning group) and all others are in the
+//! mode, too. The mode counts: a reader of an access list gets these three from the mode. So a list
+//! and a mode cannot differ, and a change of the mode need not touch the list. A list that says no
+//! more than a mode does is not kept.
 
 /// The attribute with the list that permissions are checked against.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of a directory with the list that what is made in it gets.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// The value that stands for no list.
+/// The value that means no list.
 pub(super) const NONE: &[u8] = &VERSION.to_le_bytes();
 const VERSION: u32 = 2;
 const HEAD: usize = 4;
@@ -20,7 +20,7 @@ const ENTRY: usize = 8;
 const NOBODY: u32 = u32::MAX;
 const PERMISSIONS: u16 = 7;
 
-/// The tag of an entry: which users it is about. Entries stand in this order.
+/// The tag of an entry: which users it is about. Entries are in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum AclTag {
     Owner = 0x01,
@@ -53,7 +53,7 @@ impl AclTag {
 struct Entry {
     tag: AclTag,
     permissions: u16,
-    /// Of the user or group, if it is a named one.
+    /// The number of the user or group, if it is a named one.
     id: u32,
 }
 
@@ -62,7 +62,7 @@ struct Entry {
 pub(crate) struct Acl(Vec<Entry>);
 
 impl Acl {
-    /// The list in an attribute's value; `None`: an empty one, which stands for none.
+    /// The list in an attribute's value; `None`: an empty list, which means no list.
     ///
     /// # Errors
     /// What is wrong with the bytes.
@@ -119,7 +119,7 @@ impl Acl {
     pub fn is_minimal(&self) -> bool {
         !self.0.iter().any(|e| e.tag.is_named() || e.tag == AclTag::Mask)
     }
-    /// Whose permissions stand in the group's bits of the mode.
+    /// The entry whose permissions are in the group's bits of the mode.
     fn in_group_bits(&self) -> AclTag {
         if self.0.iter().any(|e| e.tag == AclTag::Mask) {
             AclTag::Mask

@@ -1,6 +1,6 @@
 //! Extended attributes: all of an inode's stand together, at the end of its dinode's body while
-//! they and the tail fit, else in attribute blocks (until the last one goes). A value that is too long
-//! for the dinode stands in blocks of its own ([`place`]).
+//! they and the tail fit, else in attribute blocks (until the last one goes). A value that is too
+//! long for the dinode is in blocks of its own ([`place`]).
 //!
 //! Values are opaque here, those of `security.` and `trusted.` too; ACLs are not ([`acl`]).
 
@@ -40,7 +40,7 @@ const ACL_MAX: usize = 4096;
 const CREATE: i32 = 1;
 /// Fail when it is not.
 const REPLACE: i32 = 2;
-/// Of an access list: the program may not have the set-group-ID bit stay. Not of setxattr(2).
+/// For an access list: the program is not allowed to keep the set-group-ID bit. Not of setxattr(2).
 pub const KILL_GROUP: i32 = 1 << 16;
 const S_ISGID: u32 = 0o2_000;
 /// What file capabilities are kept in.

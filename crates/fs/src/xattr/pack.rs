@@ -49,7 +49,7 @@ pub(crate) struct Attribute {
 }
 
 impl Attribute {
-    /// Bytes that it takes where it stands.
+    /// Bytes that it takes in place.
     pub fn room(&self) -> usize {
         let beside = match &self.value {
             Value::Short(bytes) => bytes.len(),
@@ -59,7 +59,7 @@ impl Attribute {
     }
 }
 
-/// An attribute where it stands.
+/// An attribute in place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub name: &'a [u8],

@@ -274,7 +274,7 @@ pub(super) fn put(
         if new.room() > RawDinode::xattr_inline_max(body_len) {
             let count = pack::blocks_for(value.len(), body_len);
             kept = freed.drain(..count.min(freed.len())).collect();
-            // Where it goes is known when the blocks are taken.
+            // Its place is known once the blocks are taken.
             new.value = Value::Long { len: value.len(), blocks: vec![BlockNo(0); count] };
             write = Some((name, value));
         }
@@ -429,8 +429,8 @@ pub(super) fn write_value(
     Ok(blocks)
 }
 
-/// The transaction of [`apply`], but for the dinode: the first attribute block, and what stands in the
-/// dinode.
+/// The transaction of [`apply`], without the dinode: the first attribute block, and what goes into
+/// the dinode.
 fn write(
     core: &Core,
     (tx, r): (&mut Tx<'_>, &mut Reservation),

@@ -8,7 +8,7 @@ use braid_pool::{CreateOptions, Pool};
 
 use super::*;
 use crate::attr::{Cred, SetAttr};
-use crate::namei::rig::{mount, pool};
+use crate::namei::fixture::{mount, pool};
 use crate::namei::{create, getattr, mkdir, readdir, setattr, symlink, unlink};
 
 fn file(core: &Arc<Core>, name: &str) -> InodeNo {
@@ -302,7 +302,7 @@ fn as_many_names_as_one_listing_holds() {
     let listed = list(&node, f).unwrap();
     assert_eq!(count, 65_536 / 246);
     assert_eq!(listed.len(), count * 246);
-    // Longer and shorter, in any order: what no longer fits where it stood moves.
+    // Longer and shorter, in any order: an attribute that no longer fits in its place moves.
     for n in (0..count).rev().step_by(3) {
         set(&node, f, &name(n), &value(n, 1, 1_300 - n), 0).unwrap();
     }
@@ -335,11 +335,11 @@ fn a_power_cut_leaves_a_whole_value() {
     let device = RecordingDevice::new(inner).unwrap();
     let pool = Pool::create(vec![device.clone() as Arc<dyn Device>], &CreateOptions::new("cut"));
     let pool = pool.unwrap();
-    crate::namei::rig::make_small(&pool);
+    crate::namei::fixture::make_small(&pool);
     let node = mount(&pool, 0);
     let f = file(&node, "f");
     let lens = [65_536, 100, 40_000, 1_800, 65_536, 7_000, 0];
-    // Of each sync: how long the record was, and the versions that may be found from then on.
+    // For each sync: how long the record was, and the versions that may be found from then on.
     let mut synced = Vec::new();
     node.meta.commit().unwrap();
     let start = device.len();

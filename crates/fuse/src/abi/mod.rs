@@ -171,7 +171,7 @@ wire! {
         minor: u32,
         /// Bytes.
         max_readahead: u32,
-        /// Of the flags offered, those wanted.
+        /// Those of the offered flags that are wanted.
         flags: u32,
         /// Requests in the background at most.
         max_background: u16,
@@ -541,7 +541,7 @@ wire! {
     }
     /// INTERRUPT.
     InterruptIn = 8 {
-        /// Of the request that a signal wants ended.
+        /// The number of the request that a signal is to end.
         unique: u64,
     }
     /// FALLOCATE.

@@ -8,13 +8,13 @@
 //!        regained
 //! ```
 //!
-//! A request that comes while the lease is over waits a little (a machine that was suspended goes on
-//! at once), then gets `EIO`. Lookups wait longer: to the kernel a lookup that fails is a name that is
-//! gone, and it takes away what is mounted there.
+//! A request that comes while the lease is over waits a little (a machine that was suspended goes
+//! on at once), then gets `EIO`. Lookups wait longer: if a lookup fails, the kernel takes the name
+//! for gone, and unmounts what is mounted there.
 //!
-//! Dropping pages waits for those that are being filled or written. So such requests can be answered
-//! by somebody else than the thread that has them ([`LeaseGate::fail_pages`]): the kernel takes the first
-//! answer, and tells whoever comes second that there is no such request.
+//! Dropping pages waits for those that are being filled or written. So another thread than the one
+//! that has such a request can answer it ([`LeaseGate::fail_pages`]). The kernel takes the first
+//! answer; the second one gets an error, because there is no such request any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -29,7 +29,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::abi::ROOT_ID;
 use crate::caches::nodes::Nodes;
 
-/// Moves that are looked after at a time; of more, programs see what the kernel makes of them.
+/// Moves that are handled at a time. If there are more, programs see `ESTALE` from the kernel.
 const MOVES_MAX: usize = 64;
 /// The kernel is asked to move an entry for so long.
 const TRY_FOR: Duration = Duration::from_secs(2);

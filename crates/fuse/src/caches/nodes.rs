@@ -17,8 +17,8 @@
 //! other so.) And where other nodes pull at a directory again and again, nothing is promised of the
 //! inodes that are new to the kernel in it: a storm of creations never waits.
 //!
-//! Where a program sets a file's size again and again, nothing is promised either ([`Nodes::resized`]):
-//! before the kernel takes the size from the answer, it counts what it had as valid for a moment.
+//! Nothing is promised either with a size that the kernel may not have yet ([`Nodes::shows`]): the kernel
+//! counts a file's attributes as valid a moment before it takes the size from the answer.
 //!
 //! Once the kernel has the inode, its own version counters order answers and drops. They do so by
 //! throwing an answer away when a drop came after the question. The program that asked by `stat` has
@@ -77,13 +77,21 @@ struct Node {
     pulls: u8,
     /// The last of them, in milliseconds since [`Nodes::origin`], wrapping.
     pulled: u32,
-    /// When a program here last set its size, as `pulled`; `None`: not for long.
+    /// Of a file: the size in the last answer; `None`: in none yet.
+    size: Option<u64>,
+    /// When an answer first had that size, after one that had another, as `pulled`; `None`: long ago.
     resized: Option<u32>,
     /// Of a directory: the one that the kernel has it in, if known; else 0.
     dir: u64,
 }
 
 impl Node {
+    fn shows(&mut self, size: Option<u64>, now: u32) {
+        let Some(size) = size else { return };
+        if self.size.replace(size).is_some_and(|before| before != size) {
+            self.resized = Some(now);
+        }
+    }
     fn may_be_cached(&mut self, now: u32) -> bool {
         self.resized = self.resized.filter(|at| within(*at, now, RESIZE_PAUSE));
         self.changes == 0 && self.resized.is_none()
@@ -95,7 +103,7 @@ const PULLS_MANY: u8 = 4;
 /// ... with no longer pause than this between them, a node is contested.
 const PULL_PAUSE: Duration = Duration::from_secs(1);
 
-/// Attributes are not cached for so long after a program has set the size.
+/// Attributes are not cached for so long after the first answer with another size.
 const RESIZE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A program that waits for an answer has taken it in so long after it was sent.
@@ -164,11 +172,18 @@ impl Nodes {
             n.attributes = true;
         });
     }
-    /// Attributes of an entry that was counted are about to go out, computed since `stamp`. Returns
-    /// whether they may stay valid.
-    pub fn promise(&self, node: u64, stamp: Stamp, keep: Keep, now: Instant) -> bool {
+    /// Attributes of an entry that was counted are about to go out, computed since `stamp`. `size`: as in
+    /// [`Self::shows`]. Returns whether they may stay valid.
+    pub fn promise(
+        &self,
+        (node, size): (u64, Option<u64>),
+        stamp: Stamp,
+        keep: Keep,
+        now: Instant,
+    ) -> bool {
         let now = self.millis(now);
         self.with(node, |n| {
+            n.shows(size, now);
             let may = match keep {
                 Keep::No => false,
                 Keep::IfKnown => n.lookups > 1,
@@ -211,8 +226,8 @@ impl Nodes {
         let now = self.millis(now);
         self.with(node, |n| u128::from(now.wrapping_sub(n.entered)) > SETTLED.as_millis())
     }
-    /// Attributes of `node` are about to be read for the kernel; returns whether it may keep them. The
-    /// inode's lock is not held yet: who changes it later sees this mark.
+    /// Attributes of `node` are about to be read for the kernel; returns whether it may keep them.
+    /// The inode's lock is not held yet: a thread that changes the inode later sees this mark.
     pub fn caching(&self, node: u64, now: Instant) -> bool {
         let now = self.millis(now);
         self.with(node, |n| {
@@ -222,16 +237,21 @@ impl Nodes {
             keep
         })
     }
-    /// A program here is about to set the size of `node`, or has just set it.
+    /// Attributes are about to go out that were read after [`Self::caching`]. `size`: of a file; `None`
+    /// for anything else. Returns whether they may stay valid, if that call said so too.
     ///
-    /// The answer's attributes become valid before the size in it is there
-    /// (`fuse_change_attributes_common`, then `i_size_write` in `fuse_do_setattr`, fs/fuse): first
-    /// what was dropped counts as known again, then the answer's time replaces the older one. If that
-    /// one has no end, another program may read the former size in between, although a third has asked
-    /// for the new one before. So attributes that would stay valid are not sent beforehand.
-    pub fn resized(&self, node: u64, now: Instant) {
+    /// The kernel throws an answer away if attributes were dropped after the question; the program that
+    /// asked sees its size all the same. The next answer's attributes become valid before the size in it
+    /// is there (`fuse_change_attributes_common`, then `i_size_write`, fs/fuse): in between another
+    /// program would read the former size, although the first has seen the new one. So an answer with
+    /// another size than the one before it is not to be kept, and no later one for a second: by then the
+    /// kernel has the size.
+    pub fn shows(&self, node: u64, size: Option<u64>, now: Instant) -> bool {
         let now = self.millis(now);
-        self.with(node, |n| n.resized = Some(now));
+        self.with(node, |n| {
+            n.shows(size, now);
+            n.may_be_cached(now)
+        })
     }
     /// A change begins (`true`) or ends. Returns whether the kernel may know attributes.
     pub fn change(&self, node: u64, begins: bool) -> bool {
@@ -369,8 +389,8 @@ mod tests {
         let stamp = nodes.stamp();
         assert_eq!(nodes.invalidating(7), None, "nothing handed out yet");
         nodes.entered(7, nodes.origin);
-        assert!(!nodes.promise(7, stamp, Keep::Yes, Instant::now()));
-        assert!(nodes.promise(7, nodes.stamp(), Keep::Yes, Instant::now()));
+        assert!(!nodes.promise((7, None), stamp, Keep::Yes, Instant::now()));
+        assert!(nodes.promise((7, None), nodes.stamp(), Keep::Yes, Instant::now()));
         assert!(nodes.invalidating(7).is_some());
     }
 
@@ -379,7 +399,7 @@ mod tests {
         let nodes = Nodes::default();
         let entered = |node, keep| {
             nodes.entered(node, nodes.origin);
-            nodes.promise(node, nodes.stamp(), keep, Instant::now())
+            nodes.promise((node, None), nodes.stamp(), keep, Instant::now())
         };
         assert!(!entered(7, Keep::No));
         assert!(nodes.known(7) && !nodes.promises(7), "of a listing");
@@ -397,13 +417,13 @@ mod tests {
         assert!(nodes.known(8) && !nodes.promises(8), "given back, and not closed yet");
     }
 
-    /// What the kernel has forgotten, and not said so yet, keeps nobody who drops it waiting.
+    /// An inode that the kernel has forgotten, without a FORGET so far, delays nobody who drops it.
     #[test]
     fn attributes_that_were_sent_long_ago_are_under_way_no_more() {
         let (nodes, patience) = (Nodes::default(), Duration::from_secs(10));
         let at = |seconds: u64| nodes.origin + Duration::from_secs(seconds);
         nodes.entered(7, at(5));
-        assert!(nodes.promise(7, nodes.stamp(), Keep::Yes, Instant::now()));
+        assert!(nodes.promise((7, None), nodes.stamp(), Keep::Yes, Instant::now()));
         assert!(nodes.promises_under_way(7, at(6), patience));
         assert!(nodes.promises(7) && !nodes.promises_under_way(7, at(16), patience));
         nodes.entered(7, at(17));
@@ -428,20 +448,29 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_not_kept_while_the_size_is_set_again_and_again() {
+    fn attributes_are_not_kept_while_the_size_changes_again_and_again() {
         let nodes = Nodes::default();
-        nodes.entered(7, nodes.origin);
         let at = |seconds: f64| nodes.origin + Duration::from_secs_f64(seconds);
-        assert!(nodes.caching(7, at(0.0)) && nodes.promise(7, nodes.stamp(), Keep::Yes, at(0.0)));
-        nodes.resized(7, nodes.origin);
-        assert!(!nodes.caching(7, nodes.origin) && nodes.outdated(7), "what was sent before");
-        nodes.resized(7, at(0.0));
-        assert!(!nodes.promise(7, nodes.stamp(), Keep::Yes, at(0.0)));
-        for n in 0..5 {
-            nodes.resized(7, at(f64::from(n) / 2.0));
-            assert!(!nodes.caching(7, at(f64::from(n) / 2.0 + 0.4)));
+        let shows = |size: u64, seconds: f64| {
+            let keep = nodes.caching(7, at(seconds));
+            nodes.shows(7, Some(size), at(seconds)) && keep
+        };
+        let enters = |size: u64, seconds: f64| {
+            nodes.entered(7, at(seconds));
+            nodes.promise((7, Some(size)), nodes.stamp(), Keep::Yes, at(seconds))
+        };
+        assert!(enters(10, 0.0), "the kernel makes its inode with that size");
+        assert!(shows(10, 0.0) && enters(10, 0.0));
+        for n in 0..5_u32 {
+            let seconds = f64::from(n) / 2.0;
+            assert!(!shows(11 + u64::from(n), seconds), "another");
+            assert!(
+                !shows(11 + u64::from(n), seconds + 0.4) && !enters(11 + u64::from(n), seconds)
+            );
         }
-        assert!(nodes.caching(7, at(3.1)), "over");
+        assert!(shows(15, 3.1) && enters(15, 3.1), "over");
+        assert!(!enters(16, 3.1) && !enters(16, 3.2) && !shows(16, 3.3), "by an entry");
+        assert!(nodes.shows(8, None, at(3.3)), "no file");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! None but drops of attributes alone is sent by a thread that answers requests: dropping pages waits
 //! for page fills, and a fill waits for an answer. Drops on behalf of the cluster come from the file system's demotion
-//! threads; drops of pages that a local write has made old come from the threads of [`Late`],
+//! threads; drops of pages that a local write has made old come from the threads of [`DeferredAnswers`],
 //! which then answer the write.
 
 use std::collections::VecDeque;
@@ -30,11 +30,12 @@ const RETRY_FIRST: Duration = Duration::from_micros(20);
 const RETRY_LONGEST: Duration = Duration::from_millis(5);
 /// A node that no program has taken from its answer for so long counts as used.
 const PRUNE_WITHIN: Duration = Duration::from_secs(1);
-/// Who waits for a lock waits for so long until a program has taken the answer that fills the cache. On
-/// a machine with much to do a program may not run for seconds; to go on means that it reads what is old.
+/// A thread that waits for a lock waits for so long until a program has taken the answer that fills
+/// the cache. On a machine with much to do a program may not run for seconds; to go on means that
+/// it reads what is old.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 /// Threads that answer writes after dropping pages.
-const LATE_THREADS_MAX: usize = 8;
+const DEFERRED_THREADS_MAX: usize = 8;
 /// Threads that drop everything.
 const DROPPERS: usize = 4;
 /// Between two tries to end the requests that keep pages from being dropped.
@@ -154,7 +155,7 @@ impl KernelLink {
         while start.elapsed() < PRUNE_WITHIN {
             match connection.drop_attributes(node) {
                 Ok(()) => return true,
-                // Dropped, unless an answer that is on its way makes it anew.
+                // Dropped, unless an answer that is on its way makes it again.
                 Err(Errno::NOENT) => {
                     let settled = self.nodes.settled(node, Instant::now());
                     if settled || !self.nodes.referred(node) || self.gone.load(Ordering::Acquire) {
@@ -212,8 +213,9 @@ impl KernelLink {
 }
 
 impl KernelLink {
-    /// Drops everything that the kernel may have, by several threads: one that waits for a page does
-    /// not hold up the rest. After a quarter of `within` requests that hold pages are failed.
+    /// Drops everything that the kernel may have, by several threads, so that one that waits for a
+    /// page does not delay the rest. After a quarter of `within` requests that hold pages are
+    /// failed.
     fn drop_all(&self, connection: &Connection, within: Duration) {
         let (since, all) = (Instant::now(), self.nodes.all());
         connection.drop_all_names();
@@ -248,7 +250,7 @@ impl KernelCache for KernelLink {
     fn shut(&self, for_good: bool, within: Duration) {
         let new = self.gate.shut(for_good, within / 2);
         let Some(connection) = self.connection.get() else { return };
-        // Who comes second waits until the first is done.
+        // A second caller waits until the first is done.
         let mut dropped = self.dropping.lock();
         if *dropped || !(new || for_good) || self.gone.load(Ordering::Acquire) {
             return;
@@ -309,9 +311,9 @@ impl KernelCache for KernelLink {
     }
 }
 
-/// Who hears that the pages of a write are dropped.
+/// What is called when the pages of a write are dropped.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum AnswerTo {
     /// The program, by an answer to this request.
     Program(Device, u64),
     /// The thread that answers the program.
@@ -320,8 +322,8 @@ pub(crate) enum Told {
 
 /// A write that is done, but whose pages in the kernel may be old.
 #[derive(Debug)]
-pub(crate) struct LateWrite {
-    pub told: Told,
+pub(crate) struct DeferredAnswer {
+    pub told: AnswerTo,
     pub node: u64,
     /// First byte and number of bytes; 0: to the end.
     pub range: (u64, u64),
@@ -330,36 +332,36 @@ pub(crate) struct LateWrite {
 }
 
 #[derive(Debug, Default)]
-struct LateState {
-    queue: VecDeque<LateWrite>,
+struct DeferredState {
+    queue: VecDeque<DeferredAnswer>,
     idle: usize,
     threads: usize,
     closed: bool,
 }
 
 /// Threads that drop the pages, then answer the write. The queue is bounded by the programs that
-/// wait in write(2); the threads by [`LATE_THREADS_MAX`], since one can be held up by a page fill
+/// wait in write(2); the threads by [`DEFERRED_THREADS_MAX`], since one can be held up by a page fill
 /// that waits for another node.
 #[derive(Debug)]
-pub(crate) struct Late {
+pub(crate) struct DeferredAnswers {
     link: Arc<KernelLink>,
-    state: Mutex<LateState>,
+    state: Mutex<DeferredState>,
     wake: Condvar,
 }
 
-impl Late {
+impl DeferredAnswers {
     pub fn new(link: Arc<KernelLink>) -> Arc<Self> {
         Arc::new(Self { link, state: Mutex::default(), wake: Condvar::new() })
     }
     /// Takes over the answer of a write.
-    pub fn submit(self: &Arc<Self>, write: LateWrite) {
+    pub fn submit(self: &Arc<Self>, write: DeferredAnswer) {
         let mut state = self.state.lock();
         state.queue.push_back(write);
-        let grow = state.queue.len() > state.idle && state.threads < LATE_THREADS_MAX;
+        let grow = state.queue.len() > state.idle && state.threads < DEFERRED_THREADS_MAX;
         if grow {
             let me = Arc::clone(self);
             let started =
-                std::thread::Builder::new().name("fuse-late".into()).spawn(move || me.run());
+                std::thread::Builder::new().name("fuse-answers".into()).spawn(move || me.run());
             match started {
                 Ok(_) => state.threads += 1,
                 Err(error) => {
@@ -408,13 +410,13 @@ impl Late {
     }
 }
 
-fn answer(write: &LateWrite) {
+fn answer(write: &DeferredAnswer) {
     match &write.told {
-        Told::Program(device, unique) => {
+        AnswerTo::Program(device, unique) => {
             let reply = Reply { way: Way::Device(device), unique: *unique };
             reply.value(&WriteOut { size: write.written, padding: 0 });
         }
         // It waits; if not, it has gone with the mount.
-        Told::Thread(tell) => drop(tell.try_send(())),
+        AnswerTo::Thread(tell) => drop(tell.try_send(())),
     }
 }

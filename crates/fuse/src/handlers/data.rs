@@ -15,7 +15,7 @@ use crate::abi::{
     self, CopyFileRangeIn, FallocateIn, FlushIn, FsyncIn, LkIn, LseekIn, OpenIn, OpenOut, ReadIn,
     ReleaseIn, WriteIn, WriteOut, o, op, write,
 };
-use crate::caches::notify::{LateWrite, Told};
+use crate::caches::notify::{AnswerTo, DeferredAnswer};
 use crate::error::BadRequest;
 use crate::transport::reply::{Reply, Way};
 use braid_format::InodeNo;
@@ -29,8 +29,8 @@ struct Early<'a, 'b, F: FileSystem> {
     sent: bool,
 }
 impl<F: FileSystem> EarlyReply for Early<'_, '_, F> {
-    /// Whoever fills pages from here on waits for the bytes. Pages filled before are seen to once
-    /// they are written, and the program waits.
+    /// From here on, a page fill waits for the bytes. Pages filled before are seen to once they are
+    /// written, and the program waits.
     fn may(&mut self) -> bool {
         !self.sheds
             && self.call.reply.may_be_early()
@@ -143,7 +143,7 @@ impl<F: FileSystem> Call<'_, F> {
             append: what.flags & o::APPEND != 0 && !from_page_cache,
             from_page_cache,
             kill_privileges: what.write_flags & write::KILL_SUIDGID != 0,
-            // Of the open file, or of this one write (`RWF_DSYNC`, `RWF_SYNC`).
+            // As the open file says, or this one write (`RWF_DSYNC`, `RWF_SYNC`).
             durable: if from_page_cache {
                 Durable::Nothing
             } else {
@@ -172,16 +172,16 @@ impl<F: FileSystem> Call<'_, F> {
         // not go on before they are gone, and this thread must not wait for that.
         let range = if flags.append { (0, 0) } else { (what.offset, u64::from(written)) };
         let (told, wait) = match self.reply.way {
-            Way::Device(device) => (Told::Program(Arc::clone(device), self.reply.unique), None),
+            Way::Device(device) => (AnswerTo::Program(Arc::clone(device), self.reply.unique), None),
             // The kernel lends this thread its memory until the answer: others cannot give it.
             Way::Ring(_) => {
                 let (tell, wait) = sync_channel(1);
-                (Told::Thread(tell), Some(wait))
+                (AnswerTo::Thread(tell), Some(wait))
             }
         };
-        self.server.late.submit(LateWrite { told, node: self.nodeid, range, written });
+        self.server.late.submit(DeferredAnswer { told, node: self.nodeid, range, written });
         if let Some(wait) = wait {
-            // Whoever drops the other end has tried.
+            // The thread that drops the other end has tried.
             let _ = wait.recv();
             return self.value(&WriteOut { size: written, padding: 0 });
         }
@@ -250,7 +250,8 @@ impl<F: FileSystem> Call<'_, F> {
         let (files, ino) = (self.files(), self.ino());
         self.done(if whole { files.flock(ino, &lock) } else { files.setlk(ino, &lock) })
     }
-    /// Asks for a lock that may have to be waited for: the answer may come later, from whoever frees it.
+    /// Asks for a lock and may have to wait: the answer may come later, from the thread that frees
+    /// the lock.
     fn lock_later(&self, lock: &Plock, whole: bool) -> Outcome<()> {
         let device = match self.reply.way {
             Way::Device(device) => Arc::clone(device),
@@ -287,7 +288,7 @@ impl<F: FileSystem> Call<'_, F> {
             let _ = tell.send(how);
         });
         if self.ask_for_lock(lock, whole, answer)? {
-            // Whoever drops the other end has not granted it.
+            // If the other end is dropped, the lock was not granted.
             return self.done(told.recv().unwrap_or(Err(Errno::INTR)));
         }
         self.done(Ok(()))

@@ -33,9 +33,9 @@ impl<F: FileSystem> Call<'_, F> {
     }
 }
 
-/// Whether the kernel would let the caller do this on a file system of its own: root, with the right
-/// to. The kernel does not say what a caller may; of one that is in another pid namespace nothing is
-/// known.
+/// Whether the kernel would let the caller do this on a file system of its own: root, with the
+/// right to. The kernel does not say what privileges a caller has. Nothing is known of a caller in
+/// another PID namespace.
 fn is_administrator(cred: Cred) -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     if cred.uid != 0 || cred.pid == 0 {

@@ -18,14 +18,15 @@ use zerocopy::{Immutable, IntoBytes};
 use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn, WriteIn, op};
 use crate::caches::lease_gate::HoldsPages;
 use crate::caches::nodes::{Keep, Nodes, Stamp};
-use crate::caches::notify::{KernelLink, Late};
+use crate::caches::notify::{DeferredAnswers, KernelLink};
 use crate::error::BadRequest;
 use crate::terms::Terms;
 use crate::transport::queue::RequestQueue;
 use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Body, Request};
+use crate::waits::handle_lookups::HandleLookups;
 use crate::waits::interrupts::Interrupts;
-use crate::waits::killed::{ANY_SIGNAL, Killed, Watched};
+use crate::waits::killed::{ANY_SIGNAL, BY_OTHERS, Killed, Watched};
 use crate::waits::lock_owners::LockOwners;
 use crate::waits::lock_waits::{LockWaits, RingWaits};
 use braid_fs::lock::interrupt;
@@ -80,11 +81,12 @@ pub struct Server<F: FileSystem> {
     link: Arc<KernelLink>,
     interrupts: Interrupts,
     queue: Arc<RequestQueue>,
+    handle_lookups: HandleLookups,
     killed: Arc<Killed>,
     lockers: LockOwners,
     waits: Arc<LockWaits<F::Wait>>,
     ring_waits: RingWaits,
-    late: Arc<Late>,
+    late: Arc<DeferredAnswers>,
 }
 
 /// One request under way.
@@ -102,8 +104,10 @@ impl<F: FileSystem> Server<F> {
     /// Ready to answer, with so many threads.
     pub fn new(files: F, link: Arc<KernelLink>, terms: Terms, threads: usize) -> Self {
         let (root, single) = (files.root(), files.is_single_node());
-        let late = Late::new(Arc::clone(&link));
+        let late = DeferredAnswers::new(Arc::clone(&link));
         let queue = Arc::<RequestQueue>::default();
+        let handle_lookups = HandleLookups::default();
+        let queues = [Arc::clone(&queue), Arc::clone(handle_lookups.queue())];
         Self {
             files,
             root,
@@ -111,8 +115,9 @@ impl<F: FileSystem> Server<F> {
             single,
             link,
             interrupts: Interrupts::default(),
-            killed: Arc::new(Killed::new(Arc::clone(&queue))),
+            killed: Arc::new(Killed::new(queues)),
             queue,
+            handle_lookups,
             lockers: LockOwners::default(),
             waits: Arc::default(),
             ring_waits: RingWaits::new(threads),
@@ -134,6 +139,10 @@ impl<F: FileSystem> Server<F> {
     /// Requests that came by the device and that no thread answers yet.
     pub(crate) fn queue(&self) -> &RequestQueue {
         &self.queue
+    }
+    /// Lookups by file handle of users other than root.
+    pub(crate) fn handle_lookups(&self) -> &HandleLookups {
+        &self.handle_lookups
     }
     /// For a thread that answers, as long as it lives: what it waits for others may then end when the
     /// program that waits for the answer is killed.
@@ -163,8 +172,9 @@ impl<F: FileSystem> Server<F> {
         let _pages = call.holds_pages();
         let admitted = self.link.gate().admit(header.opcode).map_err(Fault::from);
         if may_be_killed(header.opcode) {
-            let any = header.opcode == op::SETLKW;
-            interrupt::begin(header.unique, header.pid | if any { ANY_SIGNAL } else { 0 });
+            let any = if header.opcode == op::SETLKW { ANY_SIGNAL } else { 0 };
+            let by_others = if call.may_be_answered_by_others() { BY_OTHERS } else { 0 };
+            interrupt::begin(header.unique, header.pid | any | by_others);
         }
         let done = admitted.and_then(|()| call.run());
         interrupt::end();
@@ -195,7 +205,8 @@ impl<F: FileSystem> Server<F> {
     fn entry(&self, attr: &Attr, stamp: Stamp, keep: Keep) -> EntryOut {
         let nodeid = self.node(attr.ino);
         let keep = if self.terms.cache_attributes { keep } else { Keep::No };
-        let cache = self.nodes().promise(nodeid, stamp, keep, Instant::now());
+        let shown = (nodeid, wire::file_size(attr));
+        let cache = self.nodes().promise(shown, stamp, keep, Instant::now());
         EntryOut {
             nodeid,
             generation: attr.generation,
@@ -252,16 +263,23 @@ impl<'a, F: FileSystem> Call<'a, F> {
     /// Page fills and pages that the kernel writes back can be failed while they are under way, if
     /// they came from the device.
     fn holds_pages(&self) -> Option<HoldsPages<'a>> {
+        let holds = self.opcode == op::READ || self.is_write_back();
+        (holds && self.is_from_device())
+            .then(|| self.server.link.gate().holds_pages(self.reply.unique))
+    }
+
+    /// Whether the kernel writes pages back that programs have changed.
+    fn is_write_back(&self) -> bool {
         let mut body = self.body;
-        let holds = match self.opcode {
-            op::READ => true,
-            op::WRITE => {
-                body.take::<WriteIn>().is_ok_and(|what| what.write_flags & abi::write::CACHE != 0)
-            }
-            _ => false,
-        };
-        let from_device = matches!(self.reply.way, Way::Device(_));
-        (holds && from_device).then(|| self.server.link.gate().holds_pages(self.reply.unique))
+        self.opcode == op::WRITE
+            && body.take::<WriteIn>().is_ok_and(|what| what.write_flags & abi::write::CACHE != 0)
+    }
+    fn is_from_device(&self) -> bool {
+        matches!(self.reply.way, Way::Device(_))
+    }
+    /// See [`BY_OTHERS`].
+    fn may_be_answered_by_others(&self) -> bool {
+        self.is_from_device() && !self.is_write_back()
     }
 
     /// One arm per opcode.
@@ -311,7 +329,8 @@ impl<'a, F: FileSystem> Call<'a, F> {
             op::SETLKW => self.setlk(true),
             op::INTERRUPT => self.interrupt(),
             op::NOTIFY_REPLY => Ok(()),
-            // ACCESS among them: permissions are the kernel's, which asks no more once refused.
+            // ACCESS is among them: the kernel checks permissions itself, and does not send ACCESS
+            // again once it was refused.
             _ => Err(Errno::NOSYS.into()),
         }
     }

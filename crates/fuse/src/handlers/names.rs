@@ -15,6 +15,7 @@ use crate::abi::{
 };
 use crate::caches::moves::Moved;
 use crate::caches::nodes::{Keep, Stamp};
+use crate::waits::handle_lookups::is_of_handle;
 
 /// Longest answer to a READDIR, however much is asked for.
 const LISTING_MAX: usize = 256 << 10;
@@ -48,6 +49,9 @@ impl<F: FileSystem> Call<'_, F> {
     pub(super) fn lookup(&mut self) -> Outcome<()> {
         let name = self.body.name()?;
         let stamp = self.stamp();
+        let (lookups, on_ring) = (self.server.handle_lookups(), !self.is_from_device());
+        let bounded = (on_ring && is_of_handle(name)).then(|| lookups.on_ring(self.cred.uid));
+        let _under_way = bounded.transpose()?;
         // "." comes from file handles: the kernel knows the number and wants the inode.
         let found = if name == b"." {
             self.files().revisit(self.ino())
@@ -88,13 +92,17 @@ impl<F: FileSystem> Call<'_, F> {
         let (attr, valid) = self.attributes_to_keep()?;
         self.attributes(&attr, valid)
     }
-    /// Attributes, and for how long the kernel may keep them: until they change, since whoever changes
-    /// them after this tells the kernel; not at all while they change.
+    /// Attributes, and for how long the kernel may cache them: until they change, because a thread
+    /// that changes them later has the kernel drop them; not at all while they are being changed.
     fn attributes_to_keep(&self) -> Answer<(Attr, u64)> {
-        let keep = self.server.terms.cache_attributes
-            && self.server.nodes().caching(self.nodeid, Instant::now());
+        let nodes = self.server.nodes();
+        let keep = self.server.terms.cache_attributes && nodes.caching(self.nodeid, Instant::now());
         let attr = self.files().getattr(self.ino())?;
+        let keep = self.shows(&attr) && keep;
         Ok((attr, if keep { wire::FOREVER } else { 0 }))
+    }
+    fn shows(&self, attr: &Attr) -> bool {
+        self.server.nodes().shows(self.nodeid, wire::file_size(attr), Instant::now())
     }
     fn attributes(&self, attr: &Attr, attr_valid: u64) -> Outcome<()> {
         self.value(&AttrOut { attr_valid, attr: wire::attr(attr), ..AttrOut::default() })
@@ -107,14 +115,8 @@ impl<F: FileSystem> Call<'_, F> {
     pub(super) fn setattr(&mut self) -> Outcome<()> {
         let set: SetattrIn = self.body.take()?;
         let fh = (set.valid & abi::setattr::FH != 0).then(|| OpenMode::split(set.fh).0);
-        let resized = || {
-            if set.valid & abi::setattr::SIZE != 0 {
-                self.server.nodes().resized(self.nodeid, Instant::now());
-            }
-        };
-        resized();
         let attr = self.files().setattr(self.ino(), &wire::set_attr(&set), fh)?;
-        resized();
+        self.shows(&attr);
         // The kernel takes these over whatever it has been told to drop meanwhile: not to be kept.
         self.attributes(&attr, 0)
     }

@@ -169,7 +169,7 @@ impl FileSystem for Moody {
     }
     fn write(&self, _: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize> {
         *self.1.lock() = what.flags.durable;
-        // Half of them are answered first, and what they come to then is nobody's.
+        // Half of them are answered first, and nobody waits for what becomes of them later.
         if what.bytes.len().is_multiple_of(2) && reply.may() {
             reply.send();
         }
@@ -240,14 +240,14 @@ impl FileSystem for Moody {
 }
 
 /// The other end plays the kernel.
-struct Rig {
+struct Fixture {
     server: Server<Moody>,
     device: Device,
     kernel: UnixDatagram,
     scratch: Vec<u8>,
 }
 
-impl Rig {
+impl Fixture {
     fn new() -> Self {
         let (kernel, ours) = UnixDatagram::pair().unwrap();
         kernel.set_nonblocking(true).unwrap();
@@ -305,7 +305,7 @@ const SILENT: [u32; 4] = [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::NOTIF
 
 #[test]
 fn every_request_gets_one_answer_whatever_it_holds() {
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(0x1234_5678_9abc_def1);
     let mut late = Vec::new();
     for unique in 1..60_000_u64 {
@@ -319,7 +319,7 @@ fn every_request_gets_one_answer_whatever_it_holds() {
             }
         }
         let nodeid = [1, 5, 0, random.next()][random.below(4)];
-        let mut answers = rig.ask(&message(opcode, unique, nodeid, &body));
+        let mut answers = fixture.ask(&message(opcode, unique, nodeid, &body));
         answers.retain(|(header, _)| {
             let own = header.unique == unique;
             if !own {
@@ -345,44 +345,44 @@ fn every_request_gets_one_answer_whatever_it_holds() {
     }
     let start = std::time::Instant::now();
     while !late.is_empty() && start.elapsed() < std::time::Duration::from_mins(1) {
-        for (header, _) in rig.ask(&[]) {
+        for (header, _) in fixture.ask(&[]) {
             late.retain(|l| *l != header.unique);
         }
     }
     assert_eq!(late, [] as [u64; 0]);
-    rig.server.close();
+    fixture.server.close();
 }
 
 #[test]
 fn mangled_headers_are_dropped() {
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     let mut random = Random(99);
     let whole = message(op::GETATTR, 7, 1, &[0; 16]);
     for len in 0..whole.len() {
-        assert!(rig.ask(&whole[..len]).is_empty());
+        assert!(fixture.ask(&whole[..len]).is_empty());
     }
     for _ in 0..20_000 {
         let mut message = whole.clone();
         let at = random.below(whole.len() as u64);
         message[at] ^= 1 << random.below(8);
-        rig.ask(&message);
+        fixture.ask(&message);
     }
 }
 
 #[test]
 fn a_write_that_lies_about_its_length_is_refused() {
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     for size in [9, 4096, u32::MAX] {
         let head = WriteIn { size, ..WriteIn::default() };
         let body = [head.as_bytes(), &b"8 bytes."[..]].concat();
-        let answers = rig.ask(&message(op::WRITE, 3, 5, &body));
+        let answers = fixture.ask(&message(op::WRITE, 3, 5, &body));
         assert_eq!(answers[0].0.error, -Errno::IO.raw_os_error());
     }
 }
 
 #[test]
 fn a_write_says_what_is_to_be_durable() {
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     let (data, all) = (libc::O_DSYNC.cast_unsigned(), libc::O_SYNC.cast_unsigned());
     for (flags, write_flags, durable) in [
         (0, 0, Durable::Nothing),
@@ -391,16 +391,16 @@ fn a_write_says_what_is_to_be_durable() {
         (all, crate::abi::write::CACHE, Durable::Nothing),
     ] {
         let head = WriteIn { size: 8, flags, write_flags, ..WriteIn::default() };
-        rig.ask(&message(op::WRITE, 3, 5, &[head.as_bytes(), &b"8 bytes."[..]].concat()));
-        assert_eq!(*rig.server.files.1.lock(), durable);
+        fixture.ask(&message(op::WRITE, 3, 5, &[head.as_bytes(), &b"8 bytes."[..]].concat()));
+        assert_eq!(*fixture.server.files.1.lock(), durable);
     }
 }
 
 #[test]
 fn unknown_requests_are_not_implemented() {
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     for opcode in [op::ACCESS, 37, 40, 54, 4096, u32::MAX] {
-        let answers = rig.ask(&message(opcode, 3, 5, &[0; 64]));
+        let answers = fixture.ask(&message(opcode, 3, 5, &[0; 64]));
         assert_eq!(answers[0].0.error, -Errno::NOSYS.raw_os_error(), "{opcode}");
     }
 }
@@ -412,7 +412,7 @@ fn of_ioctls_there_is_one_and_for_root() {
         let what = abi::IoctlIn { cmd, in_size: size, out_size: size, ..abi::IoctlIn::default() };
         [what.as_bytes(), &[0; 24]].concat()
     };
-    let mut rig = Rig::new();
+    let mut fixture = Fixture::new();
     let mut ask = |uid: u32, pid: u32, body: &[u8]| {
         let mut asked = message(op::IOCTL, 3, 1, body);
         let header = InHeader {
@@ -425,7 +425,7 @@ fn of_ioctls_there_is_one_and_for_root() {
             ..InHeader::default()
         };
         asked[..size_of::<InHeader>()].copy_from_slice(header.as_bytes());
-        rig.ask(&asked)[0]
+        fixture.ask(&asked)[0]
     };
     let me = std::process::id();
     for (cmd, size) in [(abi::FITRIM, 16), (abi::FITRIM, 0), (0x8008_6601, 24), (0, 24)] {
@@ -449,23 +449,23 @@ fn lock_request(unique: u64, owner: u64) -> Vec<u8> {
 
 #[test]
 fn waits_for_locks_are_answered_once_by_whoever_ends_them() {
-    let mut rig = Rig::new();
-    let waiters = Arc::clone(&rig.server.files.2);
+    let mut fixture = Fixture::new();
+    let waiters = Arc::clone(&fixture.server.files.2);
     for unique in 0..2_000_u64 {
-        assert!(rig.ask(&lock_request(2 * unique, WAITS)).is_empty(), "no thread is kept");
+        assert!(fixture.ask(&lock_request(2 * unique, WAITS)).is_empty(), "no thread is kept");
     }
-    assert_eq!(rig.server.waits.all().len(), 2_000);
+    assert_eq!(fixture.server.waits.all().len(), 2_000);
     // A signal, before and after the request it is for.
     let interrupt = |unique: u64| message(op::INTERRUPT, unique | 1, 0, unique.as_bytes());
     let code = |errno: Errno| -errno.raw_os_error();
-    let answers = rig.ask(&interrupt(40));
+    let answers = fixture.ask(&interrupt(40));
     assert_eq!(
         answers.iter().map(|a| (a.0.unique, a.0.error)).collect::<Vec<_>>(),
         [(40, code(Errno::INTR))]
     );
-    assert!(rig.ask(&interrupt(40)).is_empty(), "answered twice");
-    assert!(rig.ask(&interrupt(9_000)).is_empty());
-    let answers = rig.ask(&lock_request(9_000, WAITS));
+    assert!(fixture.ask(&interrupt(40)).is_empty(), "answered twice");
+    assert!(fixture.ask(&interrupt(9_000)).is_empty());
+    let answers = fixture.ask(&lock_request(9_000, WAITS));
     assert_eq!(
         answers.iter().map(|a| (a.0.unique, a.0.error)).collect::<Vec<_>>(),
         [(9_000, code(Errno::INTR))]
@@ -474,17 +474,17 @@ fn waits_for_locks_are_answered_once_by_whoever_ends_them() {
     let done = waiters.0.lock()[3].take().unwrap();
     done(Ok(()));
     let mut buf = [0; 64];
-    let len = rig.kernel.recv(&mut buf).unwrap();
+    let len = fixture.kernel.recv(&mut buf).unwrap();
     let header = OutHeader::read_from_prefix(&buf[..len]).unwrap().0;
     assert_eq!((header.unique, header.error, len), (6, 0, size_of::<OutHeader>()));
-    assert!(rig.ask(&interrupt(6)).is_empty(), "a granted lock is not interrupted");
+    assert!(fixture.ask(&interrupt(6)).is_empty(), "a granted lock is not interrupted");
     // The end of the mount.
-    let reader = rig.kernel.try_clone().unwrap();
+    let reader = fixture.kernel.try_clone().unwrap();
     reader.set_nonblocking(false).unwrap();
     let count = std::thread::spawn(move || {
         (0..1_998).for_each(|_| assert!(reader.recv(&mut [0; 64]).is_ok()));
     });
-    rig.server.close();
+    fixture.server.close();
     count.join().unwrap();
-    assert!(rig.server.waits.all().is_empty() && waiters.0.lock().iter().all(Option::is_none));
+    assert!(fixture.server.waits.all().is_empty() && waiters.0.lock().iter().all(Option::is_none));
 }

@@ -12,6 +12,11 @@ const LOCK_END: u64 = i64::MAX as u64;
 /// `STATX_BASIC_STATS | STATX_BTIME`.
 const STATX_MASK: u32 = 0x7ff | 0x800;
 
+/// The size of a regular file; of anything else nobody relies on it.
+pub fn file_size(a: &Attr) -> Option<u64> {
+    (a.mode & libc::S_IFMT == libc::S_IFREG).then_some(a.size)
+}
+
 /// Attributes.
 pub fn attr(a: &Attr) -> WireAttr {
     WireAttr {

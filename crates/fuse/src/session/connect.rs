@@ -141,7 +141,7 @@ pub fn set_read_ahead(mount_point: &Path, kib: u64) {
     let stat = rustix::fs::statx(
         rustix::fs::CWD,
         mount_point,
-        // No request may be caused: nobody answers yet.
+        // This must not cause a request, because nobody answers yet.
         rustix::fs::AtFlags::STATX_DONT_SYNC,
         rustix::fs::StatxFlags::TYPE,
     );

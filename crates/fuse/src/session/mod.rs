@@ -140,12 +140,12 @@ impl Session {
     /// What became of `uring`. Said once somebody reads the log.
     fn say(&self, ring: Result<PreparedRing, String>) -> Option<PreparedRing> {
         if self.switched_on {
-            tracing::warn!("uring: switched {RING_SWITCH} on, for this whole host");
+            tracing::info!("uring: switched {RING_SWITCH} on, for this whole host");
         }
         match ring {
             Ok(ring) => Some(ring),
             Err(why) => {
-                tracing::warn!("uring: no requests by io_uring, but from /dev/fuse: {why}");
+                tracing::warn!("uring: requests come from /dev/fuse, not by io_uring: {why}");
                 None
             }
         }
@@ -174,7 +174,7 @@ impl Drop for Unmount<'_> {
         if let Some(mount_point) = self.0
             && let Err(error) = connect::unmount(mount_point, true)
         {
-            tracing::error!(%error, "a mount without a server stays behind");
+            tracing::error!(%error, "cannot remove a mount that nobody serves");
         }
     }
 }

@@ -100,7 +100,7 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name("fuse-ring".into()).spawn(work).map(drop)
 }
 
-/// A thread before it is told what to do.
+/// A thread before it has its first work.
 fn sit(
     device: &Device,
     queue: u16,
@@ -166,7 +166,7 @@ pub struct RingThreads<F: FileSystem> {
     queues: Vec<Queue>,
     threads_max: usize,
     mount_point: PathBuf,
-    /// Hears of every request.
+    /// Is called for every request.
     note: Arc<dyn Note>,
     threads: Mutex<usize>,
     /// That there is no further thread has been said.
@@ -263,10 +263,11 @@ impl<F: FileSystem> RingThreads<F> {
             tracing::warn!(why, "every thread is busy; further requests wait");
         }
     }
-    /// The kernel hands requests that waits in the queue to whoever answers, not to an entry that has just come.
-    /// This makes a request that the new entry gets and answers, so that it takes one from the line,
-    /// whatever all the others wait for. Each added entry needs that: when it was asked for, another was
-    /// free, but the line may have formed since.
+    /// The kernel gives a request that waits in its queue to an entry that has just been answered,
+    /// not to an entry that has just come. This makes a request that the new entry gets and
+    /// answers, so that it takes one from the line, whatever all the others wait for. Each added
+    /// entry needs that: when it was asked for, another was free, but the line may have formed
+    /// since.
     fn nudge(&self, queue: u16) {
         let mount_point = self.mount_point.clone();
         let _ = spawn(move || {

@@ -1,6 +1,6 @@
 //! What all threads that answer requests share.
 
-/// Hears of requests that come by another way.
+/// Is called for requests that come by another way.
 pub trait Note: Send + Sync {
     /// One has come.
     fn note(&self);

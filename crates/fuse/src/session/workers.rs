@@ -33,6 +33,7 @@ use crate::transport::queue::frees_others;
 use crate::transport::reply::{Device, Way};
 use crate::transport::request::{Request, longest};
 use crate::transport::space::Space;
+use crate::waits::handle_lookups::is_bounded;
 
 /// Threads that stay parked, beyond one per processor, however long nothing happens.
 const SPARE: usize = 2;
@@ -43,7 +44,7 @@ const KEPT: usize = 8;
 const PARKED_MAX: Duration = Duration::from_secs(10);
 /// How often the deputy looks.
 const LOOK: Duration = Duration::from_millis(2);
-/// After so many looks at a mount where nothing happens it sleeps until something does.
+/// After so many looks without any request, it sleeps until one comes.
 const LOOKS_IDLE: u32 = 50;
 const _: () = assert!(cpu_latency::LOOKS_QUIET < LOOKS_IDLE, "nobody looks any more");
 
@@ -155,7 +156,7 @@ impl<F: FileSystem> Pool<F> {
             state.bound_met = true;
             tracing::warn!(
                 threads = state.threads,
-                "every thread is busy: requests wait, but for those that others wait for (workers_max)"
+                "every thread is busy: requests wait, except those that others wait for (workers_max)"
             );
         }
         if state.threads >= self.threads_max + KEPT {
@@ -241,14 +242,12 @@ impl<F: FileSystem> Pool<F> {
             && self.server.queue().push(space);
         loop {
             if !stands {
-                space.with(|message| {
-                    self.server.answer(Way::Device(&self.device), message, scratch);
-                });
-                space.clear();
+                self.answer_one(space, scratch);
             }
             stands = false;
-            // Whoever leaves fewer than the bound takes what waits in the queue: the last of those that
-            // were busy when it was put there, at the latest.
+            // A thread that is done, and leaves fewer busy threads than the bound, takes what waits
+            // in the queue. So a queued request is taken at the latest by the last thread that was
+            // busy when it was queued.
             if self.busy.fetch_sub(1, Ordering::SeqCst) > self.threads_max {
                 return;
             }
@@ -258,9 +257,27 @@ impl<F: FileSystem> Pool<F> {
             self.busy.fetch_add(1, Ordering::SeqCst);
         }
     }
+    /// Answers a request. A lookup by handle too many is put into the queue of those; one that has ended is
+    /// followed by the next from there.
+    fn answer_one(&self, space: &mut Space, scratch: &mut Vec<u8>) {
+        let lookups = self.server.handle_lookups();
+        let bounded = is_bounded(space.message());
+        if bounded && !lookups.begin(space) {
+            return;
+        }
+        loop {
+            space.with(|message| {
+                self.server.answer(Way::Device(&self.device), message, scratch);
+            });
+            space.clear();
+            if !(bounded && lookups.end(space)) {
+                return;
+            }
+        }
+    }
     /// The next request. `None`: this thread is to end.
     fn take(&self, space: &mut Space) -> Option<Result<(), Errno>> {
-        // Taking a large write out of the device is copying it. Who leads may be at that while
+        // Taking a large write out of the device is copying it. The leader may be doing that while
         // others wait in the queue.
         if self.led.load(Ordering::SeqCst) && self.poller.crowded() && space.prepare(&self.payloads)
         {
@@ -287,8 +304,8 @@ impl<F: FileSystem> Pool<F> {
             if state.closed {
                 return false;
             }
-            // Looked at under the lock: whoever stops leading and calls then finds this thread
-            // parked.
+            // This is checked under the lock, so a thread that stops leading, and then calls, finds
+            // this thread parked.
             if !self.led.swap(true, Ordering::SeqCst) {
                 return true;
             }

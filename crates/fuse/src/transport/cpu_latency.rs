@@ -39,7 +39,7 @@ impl CpuLatency {
     pub fn new(may: bool) -> Self {
         Self { request: None, may, quiet: 0 }
     }
-    /// To be told regularly how many requests have come since.
+    /// Call this regularly with the number of requests that have come since.
     pub fn look(&mut self, requests: u64) {
         self.look_with(requests, || ask(Path::new(REQUEST), bound(Path::new(DRIVER))));
     }
@@ -62,7 +62,7 @@ impl CpuLatency {
             Ok(request) => self.request = Some(request),
             Err(error) => {
                 self.may = false;
-                tracing::debug!(%error, "idle processors sleep as deep as ever ({REQUEST})");
+                tracing::debug!(%error, "cannot keep idle processors from sleeping deeply ({REQUEST})");
             }
         }
     }

@@ -5,12 +5,12 @@
 //! knows how large the next message is, so without memory for the largest nothing is read: the kernel
 //! keeps what it asks for, and programs wait there.
 //!
-//! A message that has memory may wait for what another frees that is not read yet: a lock of another node,
-//! which waits for pages of this node's kernel. So who waits for memory gets some beyond the bound when
-//! nothing came back for a while: soon if a request that has memory waits for a lock, and late otherwise,
-//! as a device answers by itself. Small messages then come without a wait, until a large one fills that
-//! memory. The next large ones come sooner, as long as nothing comes back: whoever is behind them waits
-//! for each.
+//! A message that has memory may wait for what another frees that is not read yet: a lock of
+//! another node, which waits for pages of this node's kernel. So a reader that waits for memory
+//! gets some beyond the bound if nothing came back for a while: soon, if a request that has memory
+//! waits for a lock; late otherwise, because a device answers by itself. Small messages then come
+//! without a wait, until a large one fills that memory. As long as nothing comes back, the next
+//! large messages are read sooner, because requests behind them wait for each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -170,7 +170,7 @@ impl Payload {
         state.taken -= self.counted - memory.touched;
         self.counted = memory.touched;
         drop(state);
-        // Whoever waits may want what this message does not fill.
+        // A waiting reader may want the part that this message does not fill.
         self.of.returned.notify_one();
     }
 }
@@ -209,7 +209,8 @@ mod tests {
 
     #[test]
     fn what_is_lent_is_bounded_by_what_messages_fill() {
-        // Of some the kernel was asked for huge pages, which a small message takes whole.
+        // For some buffers the kernel was asked for huge pages, and a small message takes a whole
+        // huge page.
         let all = payloads(64 * MIB);
         let lend = |len| {
             all.lend().map(|mut p| {
@@ -256,7 +257,8 @@ mod tests {
         let mut beyond = all.wait();
         assert!(begun.elapsed() < PATIENCE_DEVICES);
         assert!(all.state.lock().taken > all.bound);
-        // Small messages give it back as it is: the next ones wait no more, a large one does.
+        // Small messages give their memory back as it is: then the next small ones no longer wait,
+        // but a large one does.
         let begun = Instant::now();
         for _ in 0..100 {
             drop(beyond);

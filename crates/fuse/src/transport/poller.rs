@@ -16,8 +16,8 @@ use crate::transport::space::Space;
 
 /// Longest time that the leader asks before it sleeps: a few times what sleeping and waking cost.
 const PATIENCE: Duration = Duration::from_micros(50);
-/// What a request found by asking adds to the hope that asking is worth it; one that did not come
-/// in time takes 1.
+/// A request that is found by polling adds this much to the estimate that polling is worthwhile;
+/// one that did not come in time subtracts 1.
 const HOPE: u32 = 4;
 /// Bound of it.
 const HOPE_MAX: u32 = 16;
@@ -113,7 +113,7 @@ impl RequestPoller {
     fn ask_until(&self, end: Instant, space: &mut Space) -> Option<Result<usize, Errno>> {
         while Instant::now() < end {
             match self.read(space) {
-                // Whoever else wants this processor goes first.
+                // Other threads that want this processor go first.
                 Err(Errno::AGAIN) => std::thread::yield_now(),
                 done => return Some(done),
             }

@@ -57,7 +57,8 @@ impl RequestQueue {
         let (messages, _) = &*self.messages.lock();
         messages.iter().filter_map(|m| header(m.bytes())).map(|h| (h.unique, h.pid)).collect()
     }
-    /// Takes a request out: whoever does answers it. `false`: it does not waits in the queue any more.
+    /// Takes a request out of the queue; the caller answers it. `false`: it does not waits in the
+    /// queue any more.
     pub fn remove(&self, unique: u64) -> bool {
         let (messages, bytes) = &mut *self.messages.lock();
         let at =
@@ -73,7 +74,7 @@ fn header(message: &[u8]) -> Option<InHeader> {
 }
 
 /// Whether others may wait for what a request does: it gives something up, or writes what a lock's
-/// demotion waits for. Such a request waits for no other that comes by the same mount.
+/// demotion waits for. Such a request does not wait for another request of the same mount.
 pub(crate) fn frees_others(message: &[u8]) -> bool {
     let Ok((header, body)) = InHeader::read_from_prefix(message) else { return true };
     match header.opcode {

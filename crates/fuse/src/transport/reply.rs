@@ -55,7 +55,7 @@ pub trait RingReply: std::fmt::Debug {
     ) -> Result<(), Errno>;
 }
 
-/// Where a request came from, and its answer goes.
+/// The way by which a request came, and by which its answer goes.
 #[derive(Debug, Clone, Copy)]
 pub enum Way<'a> {
     /// The device.

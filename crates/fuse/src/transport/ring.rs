@@ -108,7 +108,7 @@ fn failed(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// Puts a message together; returns where it stands, and what names it to the kernel.
+/// Assembles a message. Returns where it is, and the number by which the kernel knows it.
 fn gather(memory: &mut [u8], max: usize) -> Message {
     let head = RingHead::read_from_prefix(memory).map(|(head, _)| head).unwrap_or_default();
     let header =
@@ -252,7 +252,7 @@ struct Kept {
 
 #[derive(Debug)]
 struct State<'a> {
-    /// The place, if the message does not stand in it.
+    /// The place, if the message is not in it.
     taken: Option<Taken<'a>>,
     kept: Kept,
 }

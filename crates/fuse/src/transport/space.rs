@@ -9,8 +9,8 @@ use braid_fs::lock::interrupt;
 use crate::transport::payloads::{Payload, Payloads};
 use crate::transport::request::{REQUEST_START, longest};
 
-/// Memory of a thread's own. Messages that fit into it, such as writes of 8 KiB, need no other; of longer
-/// ones so much is copied once more.
+/// Memory of a thread's own. Messages that fit into it, such as writes of 8 KiB, need no other
+/// memory. That many bytes of longer messages are copied once more.
 const OWN: usize = 16 << 10;
 /// Longest message in a thread's own memory.
 const SHORT: usize = OWN - REQUEST_START;

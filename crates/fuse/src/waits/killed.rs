@@ -1,17 +1,24 @@
 //! Requests of programs that have been killed: their waits for other nodes end with `EINTR`.
 //!
-//! The kernel says once of a request that a signal has come for its program (INTERRUPT), whatever signal
-//! it is, and lets the program go on only when the request is answered. Programs do not expect `EINTR` of
-//! files, so a request is interrupted only when its program is about to end: the kernel then shows SIGKILL
-//! pending for each of its threads. One that has got another signal may be killed later, and of that
-//! nothing is said: such requests are looked at until they are answered. A request that no thread has
-//! begun ([`crate::transport::queue`]) is answered at once.
+//! The kernel says once of a request that a signal has come for its program (INTERRUPT), whatever
+//! signal it is, and lets the program go on only when the request is answered. Programs do not
+//! expect `EINTR` of files, so a request is interrupted only when its program is about to end: the
+//! kernel then shows SIGKILL pending for each of its threads. A program that has got another signal
+//! may be killed later, and the kernel does not report that. So such requests are checked until
+//! they are answered. A request that no thread has begun ([`crate::transport::queue`]) is answered
+//! at once.
+//!
+//! A request that is interrupted may wait for something else than a lock, and be in the middle of a change:
+//! for a member that does not answer, for a node that has not taken note of a change of the pool. It is
+//! seen through, but its program need not wait for that: [`PATIENCE`] later the program gets its `EINTR`
+//! from here, and what the thread answers in the end nobody hears ([`BY_OTHERS`]). The thread keeps the
+//! locks that it has, so what others do to the file comes after it.
 //!
 //! INTERRUPT only makes this quick. It may be read before its request has got to a thread, or while the
 //! request is between the queue and a thread, and the kernel sends none for a request that goes to a ring
 //! just then. So every request that lasts longer than [`SLOW_LOOK`] is looked at, too.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
@@ -35,15 +42,25 @@ const SUSPECTS_MAX: usize = 4096;
 /// Signals that end a program with a core dump: SIGQUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
 const CORE: [u32; 10] = [3, 4, 5, 6, 7, 8, 11, 24, 25, 31];
 const KILL: u32 = 9;
+/// How long an interrupted request may take to end before its program is let go.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Beside a thread's number, which is below 2^22: an INTERRUPT ends the wait, whatever the signal, as of a
 /// lock that a program waits for.
 pub const ANY_SIGNAL: u32 = 1 << 31;
+/// Beside it too: its answer may come from another thread than the one that is at it. The kernel takes the
+/// first of two, and tells whoever comes second that there is no such request. Not where an answer is bound
+/// to a thread's ring, nor of pages that the kernel writes back, which would count as lost.
+pub const BY_OTHERS: u32 = 1 << 30;
+/// The thread's number.
+const THREAD: u32 = !(ANY_SIGNAL | BY_OTHERS);
 
 struct Suspect {
     unique: u64,
     /// Where the answer goes if the request still waits in the queue.
     device: Device,
     since: Instant,
+    /// When it was interrupted.
+    tripped: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -54,7 +71,7 @@ struct State {
 
 /// Requests under way, by the threads that answer them, and those in the queue.
 pub struct Killed {
-    queue: Arc<RequestQueue>,
+    queues: [Arc<RequestQueue>; 2],
     /// Where answers to requests in the queue go.
     device: OnceLock<Weak<OwnedFd>>,
     threads: Mutex<Vec<Interrupt>>,
@@ -76,10 +93,10 @@ pub struct Watched<'a> {
 }
 
 impl Killed {
-    /// None. Requests that no thread answers yet stand in `queue`.
-    pub fn new(queue: Arc<RequestQueue>) -> Self {
+    /// None. Requests that no thread has begun are in `queues`.
+    pub fn new(queues: [Arc<RequestQueue>; 2]) -> Self {
         let (device, threads, state, called) = Default::default();
-        Self { queue, device, threads, state, called }
+        Self { queues, device, threads, state, called }
     }
     /// For a thread that answers requests of the mount of `device`, as long as it lives.
     pub fn place(self: &Arc<Self>, device: &Device) -> Watched<'_> {
@@ -105,7 +122,7 @@ impl Killed {
             return;
         }
         let device = Arc::clone(device);
-        state.suspects.push(Suspect { unique, device, since: Instant::now() });
+        state.suspects.push(Suspect { unique, device, since: Instant::now(), tripped: None });
         self.called.notify_one();
     }
     /// The mount is gone.
@@ -115,13 +132,14 @@ impl Killed {
     }
 
     fn watch(&self) {
-        let (mut before, mut looked) = (HashSet::new(), Instant::now());
+        let (mut before, mut looked) = (HashMap::new(), Instant::now());
         let mut state = self.state.lock();
         while !state.closed {
             let suspects = std::mem::take(&mut state.suspects);
             drop(state);
-            let queued = if suspects.is_empty() { HashMap::new() } else { self.queue.whose() };
-            let stay: Vec<_> = suspects.into_iter().filter(|s| self.look(s, &queued)).collect();
+            let queued = if suspects.is_empty() { HashMap::new() } else { self.queued() };
+            let stay =
+                suspects.into_iter().filter_map(|s| self.look(s, &queued)).collect::<Vec<_>>();
             if looked.elapsed() >= SLOW_LOOK {
                 before = self.look_at_all(&before, &is_killed);
                 looked = Instant::now();
@@ -134,53 +152,93 @@ impl Killed {
             }
         }
     }
-    /// Ends the requests that were under way `before` and whose threads are killed. Those that are under
-    /// way now.
-    fn look_at_all(&self, before: &HashSet<u64>, killed: &dyn Fn(u32) -> bool) -> HashSet<u64> {
-        let mut now = HashSet::new();
+    /// The threads that wait for requests that no thread answers yet.
+    fn queued(&self) -> HashMap<u64, u32> {
+        self.queues.iter().flat_map(|queue| queue.whose()).collect()
+    }
+    /// Takes such a request out of its queue: whoever does answers it.
+    fn remove(&self, unique: u64) -> bool {
+        self.queues.iter().any(|queue| queue.remove(unique))
+    }
+    /// Ends the requests that were under way `before` and whose threads are killed; lets go of those that
+    /// it wanted to end then. Those that are under way now, and whether it wanted to end them.
+    fn look_at_all(
+        &self,
+        before: &HashMap<u64, bool>,
+        killed: &dyn Fn(u32) -> bool,
+    ) -> HashMap<u64, bool> {
+        let mut now = HashMap::new();
+        let device = self.device.get().and_then(Weak::upgrade);
         let threads = self.threads.lock().clone();
         for interrupt in threads {
-            let unique = interrupt.current();
-            if unique != 0 {
-                now.insert(unique);
-                if before.contains(&unique) && killed(interrupt.whose() & !ANY_SIGNAL) {
-                    interrupt.trip(unique);
+            let (unique, whose) = (interrupt.under_way(), interrupt.whose());
+            if unique == 0 {
+                continue;
+            }
+            let ends = before.contains_key(&unique) && killed(whose & THREAD);
+            now.insert(unique, ends);
+            if ends {
+                interrupt.trip(unique);
+                let tripped = before.get(&unique) == Some(&true);
+                if let Some(device) = device.as_ref().filter(|_| tripped) {
+                    let_go(device, unique, whose);
                 }
             }
         }
-        let device = self.device.get().and_then(Weak::upgrade);
-        for (unique, thread) in self.queue.whose() {
-            now.insert(unique);
+        for (unique, thread) in self.queued() {
+            now.insert(unique, false);
             if let Some(device) = &device
-                && before.contains(&unique)
+                && before.contains_key(&unique)
                 && killed(thread)
-                && self.queue.remove(unique)
+                && self.remove(unique)
             {
                 Reply { way: Way::Device(device), unique }.error(Errno::INTR);
             }
         }
         now
     }
-    /// Whether a request is to be looked at again. `queued`: the threads that wait for those in the queue.
-    fn look(&self, suspect: &Suspect, queued: &HashMap<u64, u32>) -> bool {
+    /// The request, if it is to be looked at again. `queued`: the threads that wait for those in the queue.
+    fn look(&self, mut suspect: Suspect, queued: &HashMap<u64, u32>) -> Option<Suspect> {
         let unique = suspect.unique;
         if let Some(thread) = queued.get(&unique) {
-            let ends = is_dying(*thread) && self.queue.remove(unique);
+            let ends = is_dying(*thread) && self.remove(unique);
             if ends {
                 Reply { way: Way::Device(&suspect.device), unique }.error(Errno::INTR);
             }
-            return !ends;
+            return (!ends).then_some(suspect);
         }
         let threads = self.threads.lock();
-        let at = threads.iter().find(|i| i.current() == unique).cloned();
+        let at = threads.iter().find(|i| i.under_way() == unique).cloned();
         drop(threads);
-        let Some(interrupt) = at else { return suspect.since.elapsed() < EARLY };
+        let Some(interrupt) = at else {
+            return (suspect.since.elapsed() < EARLY).then_some(suspect);
+        };
         let whose = interrupt.whose();
-        if whose & ANY_SIGNAL != 0 || is_dying(whose) {
+        let dying = is_dying(whose & THREAD);
+        if dying || whose & ANY_SIGNAL != 0 {
             interrupt.trip(unique);
         }
-        true
+        if dying {
+            let tripped = *suspect.tripped.get_or_insert_with(Instant::now);
+            if tripped.elapsed() >= PATIENCE && let_go(&suspect.device, unique, whose) {
+                return None;
+            }
+        }
+        Some(suspect)
     }
+}
+
+/// Answers a request whose program is killed, instead of the thread that is at it. Whether that may be.
+fn let_go(device: &Device, unique: u64, whose: u32) -> bool {
+    let may_be = whose & BY_OTHERS != 0;
+    if may_be {
+        tracing::debug!(
+            unique,
+            "a program was killed, and does not wait for the end of its request"
+        );
+        Reply { way: Way::Device(device), unique }.error(Errno::INTR);
+    }
+    may_be
 }
 
 impl Drop for Watched<'_> {
@@ -199,8 +257,8 @@ fn is_dying(thread: u32) -> bool {
         }
 }
 
-/// Whether a thread is about to end. One that has ended may have left a request for others, such as a
-/// readahead.
+/// Whether a thread is about to end. A thread that has ended may have left a request that serves
+/// others, such as a readahead.
 fn is_killed(thread: u32) -> bool {
     thread != 0 && status_of(thread).is_ok_and(|status| has_fatal(&status))
 }
@@ -244,6 +302,38 @@ mod tests {
         assert!(!is_dying(std::process::id()));
     }
 
+    /// Where answers go, and those that went there.
+    fn answers() -> (Device, std::fs::File) {
+        let (from, to) = std::io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&from, true).unwrap();
+        (Arc::new(to.into()), OwnedFd::from(from).into())
+    }
+
+    #[test]
+    fn a_killed_program_does_not_wait_for_what_is_seen_through() {
+        use braid_fs::lock::interrupt::{self, Held};
+        use std::io::Read;
+
+        let killed = Arc::new(Killed::new(Default::default()));
+        let (device, mut heard) = answers();
+        let _place = killed.place(&device);
+        let mut answer = [0; 16];
+        for (whose, hears) in [(10, false), (10 | BY_OTHERS, true)] {
+            interrupt::begin(4, whose);
+            let _changing = Held::begin();
+            let first = killed.look_at_all(&HashMap::from([(4, false)]), &|thread| thread == 10);
+            assert_eq!(first, HashMap::from([(4, true)]));
+            assert!(!interrupt::is_interrupted());
+            heard.read(&mut answer).unwrap_err();
+            killed.look_at_all(&first, &|thread| thread == 10);
+            assert_eq!(heard.read(&mut answer).is_ok(), hears);
+            interrupt::end();
+            assert!(killed.look_at_all(&first, &|_| true).is_empty());
+        }
+        assert_eq!(answer[8..], 4_u64.to_ne_bytes());
+        killed.close();
+    }
+
     #[test]
     fn a_request_of_a_killed_program_ends_even_if_no_interrupt_names_it() {
         use braid_fs::lock::interrupt;
@@ -253,7 +343,7 @@ mod tests {
         use crate::transport::space::{Kept, Space};
 
         let queue = Arc::<RequestQueue>::default();
-        let killed = Arc::new(Killed::new(Arc::clone(&queue)));
+        let killed = Arc::new(Killed::new([Arc::clone(&queue), Arc::default()]));
         let device: Device = Arc::new(std::fs::File::create("/dev/null").unwrap().into());
         let _place = killed.place(&device);
         interrupt::begin(4, 10 | ANY_SIGNAL);
@@ -263,14 +353,14 @@ mod tests {
             space.put(Kept::Short(message.as_bytes().into()));
             assert!(queue.push(&mut space));
         }
-        let under_way = HashSet::from([4, 6, 8]);
+        let under_way = HashMap::from([(4, false), (6, false), (8, false)]);
         let dying = |thread| thread == 10 || thread == 12;
-        assert_eq!(killed.look_at_all(&HashSet::new(), &dying), under_way);
+        assert_eq!(killed.look_at_all(&HashMap::new(), &dying), under_way);
         assert!(!interrupt::is_interrupted() && queue.whose().len() == 2, "they have just begun");
         killed.look_at_all(&under_way, &|_| false);
         assert!(!interrupt::is_interrupted() && queue.whose().len() == 2, "nobody is killed");
-        killed.look_at_all(&under_way, &dying);
-        assert!(interrupt::is_interrupted());
+        let tripped = killed.look_at_all(&under_way, &dying);
+        assert!(interrupt::is_interrupted() && tripped[&4]);
         assert_eq!(queue.whose(), HashMap::from([(6, 11)]));
         interrupt::begin(14, 10);
         killed.look_at_all(&under_way, &dying);

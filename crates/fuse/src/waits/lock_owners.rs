@@ -2,8 +2,9 @@
 //!
 //! A process's locks go when it closes any descriptor of the file: the kernel says so with FLUSH,
 //! which names the owner. Locks of an open file description (`F_OFD_SETLK`) have the description
-//! itself for an owner, and nothing names that one when it goes. So owners are kept by open file:
-//! whoever is still there at RELEASE was a description, since every process has flushed by then.
+//! itself for an owner, and nothing names that one when it goes. So owners are kept by open file.
+//! An owner that is still there at RELEASE was an open file description, since every process has
+//! flushed by then.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +44,7 @@ impl LockOwners {
         }
         self.files.store(map.len(), Ordering::Release);
     }
-    /// `fh` is closed: who is left.
+    /// `fh` is closed: the owners that are left.
     pub fn released(&self, fh: Fh) -> Vec<u64> {
         if self.files.load(Ordering::Acquire) == 0 {
             return Vec::new();

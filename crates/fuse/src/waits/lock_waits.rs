@@ -1,10 +1,10 @@
-//! Requests that wait for a lock of another program. Such a request has no thread: what is kept of it is
-//! its number and the file system's name for the wait, so that an INTERRUPT finds it; whoever makes
-//! the lock free answers it.
+//! Requests that wait for a lock of another program. Such a request has no thread. Its number and
+//! the file system's identifier of the wait are kept, so that an INTERRUPT finds it. The thread
+//! that frees the lock answers it.
 //!
-//! A request that came by a ring keeps its ring entry, and with it a thread ([`crate::session::ring_threads`]): of those only
-//! so many may wait, and one user only for a part of them, so that entries are left for what frees
-//! others.
+//! A request that came by a ring keeps its ring entry, and with it a thread
+//! ([`crate::session::ring_threads`]). Only so many of these may wait, and only a part of them for
+//! one user, so that entries are left for requests that free the locks.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ impl<W: Copy> LockWaits<W> {
     pub fn waits(&self, unique: u64, wait: W) -> bool {
         self.by_request.lock().get_mut(&unique).map(|named| *named = Some(wait)).is_some()
     }
-    /// It does not wait, or no more.
+    /// It does not wait, or waits no longer.
     pub fn ended(&self, unique: u64) {
         self.by_request.lock().remove(&unique);
     }

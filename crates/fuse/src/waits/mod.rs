@@ -1,12 +1,14 @@
 //! Requests that wait, and what ends their waits.
 //!
 //! ```text
-//!  interrupts    waits that a signal may end
-//!  killed        requests of killed programs: their waits end
-//!  lock_owners   whose locks came through which file
-//!  lock_waits    requests that wait for a lock of another program
+//!  handle_lookups  lookups by file handle: so many at once
+//!  interrupts      waits that a signal may end
+//!  killed          requests of killed programs: their waits end
+//!  lock_owners     whose locks came through which file
+//!  lock_waits      requests that wait for a lock of another program
 //! ```
 
+pub(crate) mod handle_lookups;
 pub(crate) mod interrupts;
 pub(crate) mod killed;
 pub(crate) mod lock_owners;

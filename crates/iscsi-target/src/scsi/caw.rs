@@ -41,7 +41,7 @@ fn exchange(c: &Command<'_>, span: Span, expected: &[u8], new: &[u8]) -> Result<
     };
     let len = new.len() as u64;
     let one = len.is_power_of_two() && len <= CAW_MAX.get() && at.get().is_multiple_of(len);
-    if one && device.info().caps.compare_and_write {
+    if one && device.info().caps.compare_and_write.get() > 0 {
         let outcome = device.compare_and_write(at, expected, new);
         return match outcome.map_err(failed(c, Sense::WRITE_ERROR))? {
             CawOutcome::Written => Ok(()),

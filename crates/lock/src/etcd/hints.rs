@@ -49,7 +49,7 @@ impl Drop for HintWatch {
 }
 
 impl Etcd {
-    /// Hands hints to `me` to `heed` until the watch is dropped. After a loss of the connection it
+    /// Hands hints to `me` to `on_hint` until the watch is dropped. After a loss of the connection it
     /// goes on where it was.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ impl Etcd {
     pub fn watch_hints(
         self: &Arc<Self>,
         me: Me,
-        heed: Box<dyn Fn(LockNo, Hint) + Send>,
+        on_hint: Box<dyn Fn(LockNo, Hint) + Send>,
     ) -> std::io::Result<HintWatch> {
         let ended = Arc::new(AtomicBool::new(false));
         let (etcd, stop) = (self.clone(), ended.clone());
@@ -68,7 +68,7 @@ impl Etcd {
                 let before = from;
                 from = etcd.client.watch(&key, from, &mut |value| {
                     if let Some((lock, hint)) = decode(value, me) {
-                        heed(lock, hint);
+                        on_hint(lock, hint);
                     }
                     !stop.load(Ordering::Acquire)
                 });

@@ -288,7 +288,7 @@ impl Etcd {
 /// Whose keys these are, for people.
 fn shown(mark: &[Pair]) -> String {
     let value = mark.first().map(|p| String::from_utf8_lossy(&p.1).into_owned());
-    value.unwrap_or_else(|| "something that is none of Braid's".into())
+    value.unwrap_or_else(|| "something that does not belong to Braid".into())
 }
 
 fn slot_name(kind: &str, slot: NodeId) -> String {

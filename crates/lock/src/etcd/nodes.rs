@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use braid_device::LockHolder;
 use braid_format::NodeId;
 use braid_format::node::{LockPlace, RawSlot, SlotRecord};
 use parking_lot::Mutex;
@@ -155,6 +156,15 @@ impl NodeStore for EtcdNodes {
     }
     fn life_partly_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         self.pool.life_partly_locked(slot)
+    }
+    fn life_holder(&self, slot: NodeId, pid: u32) -> Option<LockHolder> {
+        self.pool.life_holder(slot, pid)
+    }
+    fn is_life_stopped(&self, slot: NodeId, pid: u32) -> bool {
+        self.pool.is_life_stopped(slot, pid)
+    }
+    fn holds_life(&self, holder: &LockHolder, slot: NodeId) -> bool {
+        self.pool.holds_life(holder, slot)
     }
     fn heartbeat_copies(&self) -> Result<Vec<Vec<u8>>, StoreError> {
         self.pool.heartbeat_copies()

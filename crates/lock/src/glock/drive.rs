@@ -87,7 +87,7 @@ impl Core {
             if let Event::Record(answer) = &event {
                 answered = true;
                 if state.dlock().is_guess() {
-                    self.guesses.heed(answer);
+                    self.guesses.learn(answer);
                 }
             }
             let outside = self.step(entry, state, event, &mut ran);

@@ -27,7 +27,7 @@ impl Guesses {
             || self.passed.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1
     }
     /// The first answer about a lock that was guessed.
-    pub fn heed(&self, answer: &Event) {
+    pub fn learn(&self, answer: &Event) {
         match answer {
             Event::Written => self.wrong.store(0, Ordering::Relaxed),
             Event::Mismatch(_) => {
@@ -57,11 +57,11 @@ mod tests {
         let miss = Event::Mismatch(Seen { record, dead: Vec::new() });
         for _ in 0..WRONG_MAX {
             assert!(guesses.is_worth_it());
-            guesses.heed(&miss);
+            guesses.learn(&miss);
         }
         let made = (0..SELDOM * 10).filter(|_| guesses.is_worth_it()).count();
         assert_eq!(made, 10);
-        guesses.heed(&Event::Written);
+        guesses.learn(&Event::Written);
         assert!((0..1000).all(|_| guesses.is_worth_it()));
     }
 }

@@ -122,12 +122,12 @@ impl TcpHints {
         self.wake();
     }
 
-    /// Hears, and does what could not be done at once, until it is closed. `heed` gets what comes.
-    pub fn run(&self, heed: &dyn Fn(Received)) {
+    /// Hears, and does what could not be done at once, until it is closed. `on_hint` gets what comes.
+    pub fn run(&self, on_hint: &dyn Fn(Received)) {
         let mut incoming: Vec<Incoming> = Vec::new();
         let mut doors = Doors { since: Instant::now(), taken: 0 };
         while !self.closing.load(Ordering::Acquire) {
-            if let Err(e) = self.round(&mut incoming, &mut doors, heed) {
+            if let Err(e) = self.round(&mut incoming, &mut doors, on_hint) {
                 tracing::warn!("no hints by TCP any more, locks are polled: {e}");
                 break;
             }
@@ -141,7 +141,7 @@ impl TcpHints {
         &self,
         incoming: &mut Vec<Incoming>,
         doors: &mut Doors,
-        heed: &dyn Fn(Received),
+        on_hint: &dyn Fn(Received),
     ) -> io::Result<()> {
         let now = Instant::now();
         let (links, mut until) = self.links(now);
@@ -168,7 +168,7 @@ impl TcpHints {
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
         let heard: Vec<bool> = ready.by_ref().take(incoming.len()).collect();
-        self.hear(incoming, &heard, heed);
+        self.hear(incoming, &heard, on_hint);
         for (link, ready) in links.iter().zip(ready.by_ref()) {
             if ready && let Some(peer) = self.peers.lock().get_mut(&link.slot) {
                 peer.ready(self.me, Instant::now());
@@ -195,13 +195,13 @@ impl TcpHints {
         (waits, until)
     }
 
-    fn hear(&self, incoming: &mut Vec<Incoming>, ready: &[bool], heed: &dyn Fn(Received)) {
+    fn hear(&self, incoming: &mut Vec<Incoming>, ready: &[bool], on_hint: &dyn Fn(Received)) {
         let now = Instant::now();
         let mut ready = ready.iter();
         let mut changed = false;
         incoming.retain_mut(|one| {
             let ready = ready.next().is_some_and(|r| *r);
-            let stays = (!ready || one.hear(self.me, &self.secret, heed))
+            let stays = (!ready || one.hear(self.me, &self.secret, on_hint))
                 && one.deadline().is_none_or(|d| d > now);
             changed |= one.is_news() || !stays;
             stays

@@ -78,8 +78,8 @@ impl HintSocket {
     pub fn path(&self) -> String {
         self.path.display().to_string()
     }
-    /// Sends if that is possible at once; whether somebody is there. One whose socket is full has
-    /// more to heed than it can: lost is lost, and whoever waits looks by itself.
+    /// Sends if that is possible at once; returns whether somebody listens. If the listener's socket is
+    /// full, the hint is lost, and its sender polls the lock instead.
     pub fn send(&self, path: &str, to: Me, lock: LockNo, hint: Hint) -> bool {
         let message = encode(self.me, to, lock, hint);
         let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return false };

@@ -6,19 +6,11 @@ use braid_format::NodeId;
 use braid_format::node::{SlotRecord, SlotState};
 
 use super::NodeStore;
+use super::life::is_over;
 use crate::Me;
 
 /// A slot is read again when its life matters and the last look is older than this.
 const STALE: Duration = Duration::from_millis(20);
-
-/// Whether `life` is over by its slot's `record`, and what it held may be broken: the slot is free or
-/// a later life's, or the life's journal is replayed. In doubt not: a later life may be joining, or
-/// taking the slot over, and this record be of before.
-pub(super) fn is_over(record: &SlotRecord, life: Me) -> bool {
-    let now = record.life.incarnation;
-    let over = record.state == SlotState::Free || record.is_replayed();
-    now > life.incarnation || (now == life.incarnation && over)
-}
 
 /// A slot's record, and when it was read.
 pub(super) struct Cached {

@@ -1,13 +1,14 @@
-//! Fences: how a node of another host, of which silence says nothing, is known to be dead.
+//! Fences: how a node, of which silence says nothing, is known to be dead.
 //!
 //! | | method | is had when | is the proof because |
 //! |---|---|---|---|
-//! | 1 | its kernel lock | it is of this host | its last descriptor is closed (see [`super::watch`]) |
+//! | 1 | its kernel lock | it is of this host: its process is ended if it is silent and has not ended | its last descriptor is closed (see [`super::watch`]) |
 //! | 2 | reservations | it and this node registered with every member | every member has ended what it had under way, and refuses it from now on |
 //! | 3 | a command | this node has been given one | whoever wrote it says so: exit code 0 means that the host is off |
 //! | 4 | the operator | somebody says so | as 3 |
 //!
-//! They are tried in this order; what fails leaves the next one.
+//! They are tried in this order; what fails leaves the next one: [`super::fencing`] decides, this
+//! carries it out.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -20,12 +21,18 @@ use braid_pool::{FenceHow, Reservable};
 use parking_lot::RwLock;
 use thiserror::Error;
 
-use super::{NodeStore, Timing};
+use super::fencing::{Action, Event, Fencing, Means, Why};
+use super::{HostIdentity, NodeStore, Timing};
 use crate::Me;
 use crate::error::StoreError;
 
+/// Beats for which a silent node of this host is looked at once more before its process is killed.
+const LOOKED_AT_BEATS: u32 = 4;
+/// Between two looks whether a process that was killed has let its lock go.
+const ENDED_LOOK: Duration = Duration::from_millis(20);
+
 /// By what a node is known, or would be, to be dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FenceMethod {
     /// It is of this host: the kernel says so.
     Kernel,
@@ -109,6 +116,9 @@ pub enum NotFenced {
     /// This node may not act itself: others may be about to do the same to it.
     #[error("this node has withdrawn, or cannot say that it lives")]
     Unfit,
+    /// By the end of its process.
+    #[error("its process: {0}")]
+    Process(String),
     /// There is no method.
     #[error("there is no way to do so: turn its host off, then `braid fence {} --confirm`", slot)]
     NoMethod {
@@ -131,29 +141,20 @@ pub(super) struct Fencer<'a> {
     /// This node's own key; 0: none.
     pub key: u64,
     /// This node's host: no command turns that off.
-    pub host: &'a str,
+    pub identity: &'a HostIdentity,
 }
 
 impl Fencer<'_> {
-    /// What would be tried first to fence the node of another host in a slot. The members are asked
-    /// once.
-    pub fn methods(&self) -> impl Fn(&SlotRecord) -> FenceMethod + use<> {
+    /// What it has to fence others with. The members are asked.
+    pub fn means(&self) -> Means {
         let reserves = self.key != 0 && self.store.pool().reservable() == Reservable::All;
-        let (command, own) = (self.options.command.is_some(), self.key);
-        let host = self.host.to_owned();
-        move |record| {
-            // Who has this node's key shares its host's path: it cannot be shut out alone.
-            if reserves && record.fence_key != 0 && record.fence_key != own {
-                FenceMethod::Reservation
-            } else if command && record.host != host {
-                FenceMethod::Command
-            } else {
-                FenceMethod::Operator
-            }
+        Means {
+            key: if reserves { self.key } else { 0 },
+            command: self.options.command.is_some(),
+            host: self.identity.host.clone(),
         }
     }
-    /// Fences it. `fit`: whether this node may still act, which a method that takes long may
-    /// change.
+    /// Fences it. `fit`: whether this node may act, which a method that takes long may change.
     ///
     /// # Errors
     /// What kept the last method from it.
@@ -162,31 +163,107 @@ impl Fencer<'_> {
         record: &SlotRecord,
         fit: &dyn Fn() -> bool,
     ) -> Result<FenceMethod, NotFenced> {
-        let slot = record.life.slot;
-        let mut failed = NotFenced::NoMethod { slot };
-        if self.methods()(record) == FenceMethod::Reservation {
-            let epoch_seen = self.last_epoch(slot);
-            let how = FenceHow { prove: true, reset: self.options.reset, epoch_seen };
-            match self.store.pool().fence(record.fence_key, how) {
-                Ok(()) => return Ok(FenceMethod::Reservation),
-                // It is this node that is to be dead: not the other's host, by its word.
-                Err(e) if e.is_fenced() => return Err(NotFenced::Reservation(e)),
-                Err(e) => failed = NotFenced::Reservation(e),
+        let here = self.sees_process(record);
+        let mut fencing = Fencing::new(self.means(), Box::new(record.clone()), here);
+        let (mut event, mut failed) = (Event::Begin { fit: fit() }, None);
+        loop {
+            event = match fencing.step(event) {
+                Action::EndProcess => match self.end_process(record, fit) {
+                    Ok(()) => Event::ProcessEnded,
+                    Err(e) => {
+                        failed = Some(e);
+                        Event::ProcessStays { fit: fit() }
+                    }
+                },
+                Action::Preempt => match self.preempt(record) {
+                    Ok(()) => Event::Preempted,
+                    Err(e) => {
+                        let self_fenced = e.is_fenced();
+                        failed = Some(NotFenced::Reservation(e));
+                        Event::NotPreempted { self_fenced, fit: fit() }
+                    }
+                },
+                Action::Call => {
+                    if let Some(NotFenced::Reservation(e)) = &failed {
+                        let slot = record.life.slot;
+                        tracing::warn!(%slot, "not fenced by reservation: {e}");
+                    }
+                    let called = self.call(record);
+                    failed = called.err();
+                    Event::Called(failed.is_none())
+                }
+                Action::TakeKey => {
+                    self.forget(record);
+                    Event::KeyTaken
+                }
+                Action::Fenced(method) => return Ok(method),
+                Action::NotFenced(Why::Unfit) => return Err(NotFenced::Unfit),
+                Action::NotFenced(_) => {
+                    let none = NotFenced::NoMethod { slot: record.life.slot };
+                    return Err(failed.unwrap_or(none));
+                }
             }
         }
-        let elsewhere = record.host != self.host;
-        let Some(command) = self.options.command.as_ref().filter(|_| elsewhere) else {
-            return Err(failed);
+    }
+    /// Whether a process of this host is seen to hold the liveness lock of the slot's node.
+    fn sees_process(&self, record: &SlotRecord) -> bool {
+        self.identity.sees_lock_of(record, &self.store.lock_places())
+            && self.store.life_locked(record.life.slot).unwrap_or(false)
+    }
+    /// Ends the process of a silent node of this host, and waits until its liveness lock is gone.
+    ///
+    /// Whoever was stopped with its host goes on with it: so the node is looked at for some beats more
+    /// first. Nobody else is hit: the process holds that lock, and the slot names it, at the end of that
+    /// time as at its beginning.
+    fn end_process(&self, record: &SlotRecord, fit: &dyn Fn() -> bool) -> Result<(), NotFenced> {
+        let (slot, failed) = (record.life.slot, |why: &str| NotFenced::Process(why.to_owned()));
+        let Some(holder) = self.store.life_holder(slot, record.pid) else {
+            return Err(failed(
+                "it is not seen here: it is in another container or of another user; end it there",
+            ));
         };
-        if let NotFenced::Reservation(e) = &failed {
-            tracing::warn!(%slot, "not fenced by reservation: {e}");
+        let shown = || {
+            let beats = self.store.read_heartbeats().unwrap_or_default();
+            let sector = beats.chunks(self.store.sector_len()).nth(usize::from(slot.0));
+            let stands = self.store.read_slot(slot).ok();
+            let stands = stands.and_then(|bytes| SlotRecord::decode(&bytes, slot).ok());
+            (sector.map(<[u8]>::to_vec), stands.as_ref() == Some(record))
+        };
+        let (timing, before) = (Timing::of_slot(record.io_timeout), shown());
+        std::thread::sleep(timing.beat() * LOOKED_AT_BEATS);
+        let (beat, same) = shown();
+        if before.0 != beat || !(before.1 && same) {
+            return Err(failed("it goes on"));
+        }
+        if !self.store.holds_life(&holder, slot) {
+            return Err(failed("it has just ended"));
         }
         if !fit() {
             return Err(NotFenced::Unfit);
         }
-        self.call(command, record)?;
-        self.forget(record);
-        Ok(FenceMethod::Command)
+        let (pid, stopped) = (holder.number(), holder.is_stopped());
+        tracing::warn!(
+            %slot, pid, stopped, mount_point = record.mount_point,
+            "this node of this host has shown no heartbeat for too long: its process is killed, so that others can recover it"
+        );
+        holder.kill().map_err(|e| NotFenced::Process(format!("cannot kill process {pid}: {e}")))?;
+        let ended = || !self.store.life_locked(slot).unwrap_or(true);
+        let until = Instant::now() + timing.io_timeout();
+        holder.ends_within(timing.io_timeout());
+        while !ended() {
+            if Instant::now() >= until {
+                return Err(NotFenced::Process(format!(
+                    "process {pid} was killed and has not ended: it waits for a device that does not answer, or is dumping core"
+                )));
+            }
+            std::thread::sleep(ENDED_LOOK);
+        }
+        Ok(())
+    }
+    fn preempt(&self, record: &SlotRecord) -> Result<(), StoreError> {
+        let epoch_seen = self.last_epoch(record.life.slot);
+        let how = FenceHow { prove: true, reset: self.options.reset, epoch_seen };
+        self.store.pool().fence(record.fence_key, how)
     }
     /// Takes the key of a node that is known to be dead, unless this node, of the same host, has it too.
     pub fn forget(&self, record: &SlotRecord) {
@@ -205,7 +282,10 @@ impl Fencer<'_> {
         let beat = sector.and_then(|sector| Heartbeat::decode(sector, slot).ok());
         Epoch(beat.map_or(0, |beat| beat.pool_epoch.into()))
     }
-    fn call(&self, command: &PathBuf, record: &SlotRecord) -> Result<(), NotFenced> {
+    fn call(&self, record: &SlotRecord) -> Result<(), NotFenced> {
+        let Some(command) = &self.options.command else {
+            return Err(NotFenced::NoMethod { slot: record.life.slot });
+        };
         let failed = |what: String| NotFenced::Command { command: command.clone(), what };
         let life = record.acting();
         let (slot, incarnation) = (life.slot.0.to_string(), life.incarnation.0.to_string());

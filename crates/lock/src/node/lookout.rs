@@ -1,19 +1,22 @@
 //! Fences for a node that is still joining. Recovering the slot that it takes may wait for what a silent
-//! node of another host holds, and there is no watcher yet that would fence that one.
+//! node holds, and every change for its word of the pool's epoch; and there is no watcher yet that would
+//! fence that one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use braid_device::Moment;
 use braid_format::NodeId;
-use braid_format::node::{Heartbeat, SlotRecord, SlotState};
-use parking_lot::Mutex;
+use braid_format::node::SlotRecord;
 
-use super::claim::read_slots;
 use super::fence::Fencer;
-use super::watch::{SlotSight, Watch, WatchAction, WatchEvent};
-use super::{FenceMethod, HostIdentity, JoinOptions, NodeStore};
+use super::life::user_of;
+use super::sight::{Heartbeats, Looker, SlotSight, tag_of};
+use super::slots::read_slots;
+use super::waits::LONG;
+use super::watch::{Watch, WatchAction, WatchEvent};
+use super::{HostIdentity, JoinOptions, NodeStore};
+use crate::dlock::Time;
 use crate::error::LockError;
 
 /// Looks at the other nodes, and fences those that are silent. It recovers nobody.
@@ -21,22 +24,26 @@ pub(super) struct Lookout<'a> {
     pub store: &'a dyn NodeStore,
     pub options: &'a JoinOptions,
     pub identity: &'a HostIdentity,
-    /// The slot that is being taken.
+    /// The slot that is being taken, or has just been.
     pub mine: &'a SlotRecord,
-    /// When the last heartbeat that was written was issued: who cannot say that it lives fences nobody.
-    pub said: &'a Mutex<Moment>,
+    /// Whether this node says in heartbeats that it lives: who cannot do so fences nobody.
+    pub fit: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl Lookout<'_> {
     /// Looks once in a beat, until `done`. A fence that is under way then is waited for.
     pub fn run(&self, done: &AtomicBool) {
-        let beat = self.options.timing.beat();
+        let (beat, mut behind) = (self.options.timing.beat(), HashMap::new());
         let mut watch = Watch::new(self.mine.life, self.identity.clone(), beat);
-        let (origin, mut sequences, mut nonce) = (Instant::now(), HashMap::new(), self.mine.nonce);
+        let (origin, mut nonce) = (Instant::now(), self.mine.nonce);
+        let mut beats = Heartbeats::default();
         while !done.load(Ordering::Acquire) {
             std::thread::park_timeout(beat);
-            let mut events = match self.sight(&mut sequences) {
-                Ok(sight) => vec![WatchEvent::Sight(sight)],
+            let mut events = match self.sight(&mut beats, origin.elapsed()) {
+                Ok(sight) => {
+                    self.say_behind(&sight, &beats, &mut behind);
+                    vec![WatchEvent::Sight(sight)]
+                }
                 Err(e) => {
                     tracing::warn!("cannot look at the other nodes: {e}");
                     continue;
@@ -66,13 +73,41 @@ impl Lookout<'_> {
         }
     }
 
+    /// Says once for whom this node waits before it can join: all changes wait until every node has taken
+    /// note of the pool's epoch. `behind`: those who have not, since when, and whether that was said.
+    fn say_behind(
+        &self,
+        sight: &[SlotSight],
+        beats: &Heartbeats,
+        behind: &mut HashMap<NodeId, (Instant, bool)>,
+    ) {
+        let tag = self.store.pool().epoch();
+        for SlotSight { record, .. } in sight {
+            let slot = record.life.slot;
+            let uses_other = beats.of(record.acting()).is_some_and(|(beat, _)| tag_of(beat) != tag);
+            if user_of(record).is_none() || !uses_other {
+                behind.remove(&slot);
+                continue;
+            }
+            let (since, said) = behind.entry(slot).or_insert_with(|| (Instant::now(), false));
+            if since.elapsed() > LONG && !std::mem::replace(said, true) {
+                let stopped = self.store.is_life_stopped(slot, record.pid);
+                tracing::warn!(
+                    "waiting until node {slot} ({}, process {}{}) takes note of a change of the pool: nobody can change anything before",
+                    record.host,
+                    record.pid,
+                    if stopped { ", which is stopped" } else { "" },
+                );
+            }
+        }
+    }
+
     fn fencer(&self) -> Fencer<'_> {
-        self.options.fencer(self.store, self.mine.fence_key, &self.identity.host)
+        self.options.fencer(self.store, self.mine.fence_key, self.identity)
     }
 
     fn fence(&self, record: &SlotRecord) -> bool {
-        let fit = || Moment::now().since(*self.said.lock()) < self.options.timing.lease();
-        if !fit() {
+        if !(self.fit)() {
             return false;
         }
         let life = record.acting();
@@ -81,7 +116,7 @@ impl Lookout<'_> {
             host = record.host,
             "no heartbeat for too long: fencing it, for a recovery may wait for what it holds"
         );
-        match self.fencer().fence(record, &fit) {
+        match self.fencer().fence(record, self.fit) {
             Ok(method) => {
                 tracing::warn!(?life, method = method.name(), "fenced");
                 self.options.proofs.add(record, method);
@@ -94,41 +129,32 @@ impl Lookout<'_> {
         }
     }
 
-    fn sight(
-        &self,
-        sequences: &mut HashMap<NodeId, (super::Me, u64)>,
-    ) -> Result<Vec<SlotSight>, LockError> {
+    fn sight(&self, beats: &mut Heartbeats, now: Time) -> Result<Vec<SlotSight>, LockError> {
         // One that cannot be read is nobody's that could be fenced.
         let records = read_slots(self.store, &[])?.records;
         let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let (methods, places) = (self.fencer().methods(), self.store.lock_places());
+        let looker = Looker {
+            me: self.mine.life,
+            identity: self.identity,
+            places: self.store.lock_places(),
+            // Strangers were refused before.
+            by_lock: false,
+            means: self.fencer().means(),
+            epoch: self.store.pool().epoch(),
+        };
         let mut sight = Vec::with_capacity(records.len());
         for record in records {
-            let (slot, life) = (record.life.slot, record.acting());
+            let slot = record.life.slot;
             let sector = bytes.chunks(self.store.sector_len()).nth(usize::from(slot.0));
-            // Torn by its own write: the last one stands.
-            if let Some(Ok(beat)) = sector.map(|s| Heartbeat::decode(s, slot)) {
-                sequences.insert(slot, (beat.life, beat.sequence));
-            }
+            beats.note(now, slot, sector.unwrap_or_default());
             if slot == self.mine.life.slot {
                 continue;
             }
-            let sequence = sequences.get(&slot).filter(|s| s.0 == life).map(|s| s.1);
+            // Of other hosts nothing is seen.
+            let seen = self.identity.sees_lock_of(&record, &looker.places);
+            let locked = !seen || self.store.life_locked(slot).map_err(LockError::NodeStore)?;
             let proven = self.options.proofs.of(&record).is_some();
-            let fenceable =
-                record.state != SlotState::Free && methods(&record) != FenceMethod::Operator;
-            // Who of this host is dead is no matter here, and strangers were refused before.
-            let witnessed = self.identity.sees_lock_of(&record, &places);
-            let (life_locked, stranger) = (true, false);
-            sight.push(SlotSight {
-                record,
-                sequence,
-                life_locked,
-                witnessed,
-                stranger,
-                proven,
-                fenceable,
-            });
+            sight.push(looker.sight(record, beats, locked, proven));
         }
         Ok(sight)
     }

@@ -6,7 +6,6 @@ mod look;
 mod mail;
 mod view;
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -22,29 +21,36 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 pub use lease::OnLease;
 
-use super::cached::{Cached, is_over};
-use super::claim::{Claim, Unreadable, say_damage, sweep, write_slot};
+use super::cached::Cached;
+use super::claim::{Claim, Claimed, sweep};
 use super::fence::Fencer;
+use super::fencing::Means;
+use super::leave::{self, Leave};
+use super::life::is_over;
+use super::lookout::Lookout;
+use super::sight::{Heartbeats, tag_of};
+use super::slot_write::Outcome;
+use super::slots::{Unreadable, say_damage, write_slot};
 use super::waits::Said;
-use super::watch::{Recovery, Watch, WatchAction, WatchEvent, freed};
+use super::watch::{Recovery, Watch, WatchAction, WatchEvent};
+use super::wishes::{Wish, Wishes};
 use super::{
     Deltas, FenceMethod, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NodeWait,
     NotFenced, NotRecovered, Peers, Recover, Timing,
 };
-use crate::dlock::Hint;
+use crate::Me;
+use crate::dlock::{Hint, Time};
 use crate::error::LockError;
 use crate::glock::LockManager;
 use crate::hints::Hints;
 use crate::runtime::join_all;
-use crate::{Me, Mode};
 
+/// Name of the thread that fences silent nodes before there is a watcher.
+const LOOKOUT: &str = "lookout";
 /// Name of the watcher's thread.
 const WATCHER: &str = "watcher";
 /// Pause between two looks at whether the recoveries of a leaving node have ended.
 const RECOVERY_LOOK: Duration = Duration::from_millis(5);
-/// A wish that stands for so many beats is looked at even by nodes that know nothing of the lock:
-/// a late write may have made one of them a holder without its knowledge.
-const STUBBORN_BEATS: u32 = 8;
 
 /// This node's place in the cluster. Only [`Membership::leave`] frees the slot; one that is
 /// dropped or abandoned is recovered by others.
@@ -72,7 +78,7 @@ pub(super) struct Inner {
     /// Locks of regions of the pool have a manager of their own.
     regions: OnceLock<(Range<LockNo>, Weak<LockManager>)>,
     slots: RwLock<Vec<Cached>>,
-    beats: Mutex<HashMap<NodeId, (Heartbeat, Instant)>>,
+    beats: Mutex<Heartbeats>,
     deltas: Mutex<Deltas>,
     /// The member that this node could not fill or move, and in which epoch.
     stuck: Mutex<Option<(MemberIndex, EpochTag)>>,
@@ -89,6 +95,10 @@ pub(super) struct Inner {
     alarm: lease::Alarm,
     /// Slots that could not be read at the last look.
     unreadable: Mutex<Vec<Unreadable>>,
+    /// The pool's epoch in use here, as the watcher saw it, and since when.
+    epoch_since: Mutex<(EpochTag, Instant)>,
+    /// The watcher looks from now on, or none ever will.
+    is_watched: AtomicBool,
     /// Wakes the watcher: `None` to end.
     watcher: Mutex<Option<Sender<Option<WatchEvent>>>>,
     /// What the watcher has started.
@@ -111,10 +121,8 @@ impl Membership {
         recover: Arc<dyn Recover>,
     ) -> Result<Arc<Self>, LockError> {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
-        let begun = Mutex::new(Moment::now());
-        let claim = Claim { store: &*store, options: &options, identity: &identity, begun };
-        let (mine, hints, life) = claim.any(&*recover)?;
-        let begun = claim.begun.into_inner();
+        let claim = Claim::new(&*store, &options, &identity, &*recover);
+        let Claimed { mine, begun, hints, life } = claim.run()?;
         store.pool().flush().map_err(LockError::NodeStore)?;
         // The pool may have been changed by others who did not see this node yet.
         store.pool().follow().map_err(LockError::NodeStore)?;
@@ -137,7 +145,7 @@ impl Membership {
             manager: OnceLock::new(),
             regions: OnceLock::new(),
             slots: RwLock::new(Vec::new()),
-            beats: Mutex::new(HashMap::new()),
+            beats: Mutex::default(),
             deltas: Mutex::default(),
             stuck: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
@@ -145,6 +153,8 @@ impl Membership {
             withdrawn: AtomicBool::new(false),
             has_claimed: AtomicBool::new(false),
             unreadable: Mutex::default(),
+            epoch_since: Mutex::new((store.pool().epoch(), Instant::now())),
+            is_watched: AtomicBool::new(false),
             watcher: Mutex::new(None),
             errands: Mutex::default(),
             following: AtomicBool::new(false),
@@ -158,6 +168,8 @@ impl Membership {
             Arc::new(Self { inner, threads: Mutex::new(Vec::new()), life: Mutex::new(Some(life)) });
         let inner = this.inner.clone();
         this.spawn("heartbeat", move || inner.beat(begun))?;
+        let inner = this.inner.clone();
+        this.spawn(LOOKOUT, move || inner.look_out())?;
         // This may take long: others hear of this node meanwhile.
         sweep(&*this.inner.store, this.inner.key);
         Ok(this)
@@ -185,6 +197,7 @@ impl Membership {
         }
         let (sender, receiver) = mpsc::channel();
         *self.inner.watcher.lock() = Some(sender);
+        self.inner.is_watched.store(true, Ordering::Release);
         let inner = self.inner.clone();
         self.spawn(WATCHER, move || inner.watch(&receiver))?;
         if self.inner.hints.unix().is_some() {
@@ -245,7 +258,7 @@ impl Membership {
         let slots = self.inner.slots.read();
         let beats = self.inner.beats.lock();
         let lives = slots.iter().filter(|s| s.record.state != SlotState::Free);
-        let beats = lives.filter_map(|s| beats.get(&s.record.life.slot)).map(|b| &b.0);
+        let beats = lives.filter_map(|s| beats.of_slot(s.record.life.slot));
         beats.filter(|b| b.life != self.inner.me).fold(Deltas::default(), |sum, b| {
             sum + Deltas { free: b.free_delta, inodes: b.inode_delta, meta: b.meta_delta }
         })
@@ -312,24 +325,43 @@ impl Membership {
     /// # Errors
     /// The slot could not be freed: others will recover it.
     pub fn leave(&self) -> Result<(), LockError> {
-        self.stop();
-        if self.life.lock().is_none() {
-            return Ok(());
-        }
-        // Nobody extends the lease any more, and what is left to change says by itself whether the
-        // slot is still this node's.
-        self.inner.lease(Moment::now());
-        let mine = self.inner.mine.lock().clone();
-        let new = freed(&mine, self.inner.nonce());
-        let written = self.inner.write_slot(&mine, &new);
-        if matches!(written, Ok(true)) {
-            self.inner.store.pool().unregister();
-        }
-        drop(self.life.lock().take());
-        match written {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(LockError::Withdrawn),
-            Err(e) => Err(e),
+        let mut leave = Leave::new(self.inner.nonce());
+        let (mut event, mut failed) = (leave::Event::Begin, LockError::Withdrawn);
+        loop {
+            event = match leave.step(event) {
+                leave::Action::Stop => {
+                    self.stop();
+                    if self.life.lock().is_none() {
+                        return Ok(());
+                    }
+                    leave::Event::Stopped
+                }
+                leave::Action::EndLease => {
+                    self.inner.lease(Moment::now());
+                    leave::Event::LeaseEnded(Box::new(self.inner.mine.lock().clone()))
+                }
+                leave::Action::Write { expected, new } => {
+                    let outcome = match self.inner.write_slot(&expected, &new) {
+                        Ok(true) => Outcome::Stands,
+                        Ok(false) => Outcome::Lost,
+                        Err(e) => {
+                            failed = e;
+                            Outcome::Failed
+                        }
+                    };
+                    leave::Event::Wrote(outcome)
+                }
+                leave::Action::GiveKeyBack => {
+                    self.inner.store.pool().unregister();
+                    leave::Event::KeyGivenBack
+                }
+                leave::Action::LetLifeGo => {
+                    drop(self.life.lock().take());
+                    leave::Event::LifeLetGo
+                }
+                leave::Action::End(Outcome::Stands) => return Ok(()),
+                leave::Action::End(_) => return Err(failed),
+            };
         }
     }
     /// Ends the threads and drops the liveness lock without freeing the slot: others recover it.
@@ -342,6 +374,7 @@ impl Membership {
         let (stopped, condition) = &self.inner.stop;
         *stopped.lock() = true;
         condition.notify_all();
+        self.inner.is_watched.store(true, Ordering::Release);
         self.inner.alarm.ring();
         if let Some(watcher) = &*self.inner.watcher.lock() {
             let _ = watcher.send(None);
@@ -473,10 +506,23 @@ impl Inner {
         }
     }
 
+    /// Fences silent nodes until the watcher does so.
+    fn look_out(&self) {
+        let mine = self.mine.lock().clone();
+        let fit = || self.may_fence();
+        let (store, options, identity) = (&*self.store, &self.options, &self.identity);
+        Lookout { store, options, identity, mine: &mine, fit: &fit }.run(&self.is_watched);
+    }
+
+    /// Whether this node may act: it has not withdrawn, and its lease lasts.
+    fn may_fence(&self) -> bool {
+        !self.withdrawn.load(Ordering::Acquire) && Moment::now() < *self.lease.lock()
+    }
+
     /// The watcher's life.
     fn watch(self: &Arc<Self>, inbox: &Receiver<Option<WatchEvent>>) {
         let mut watch = Watch::new(self.me, self.identity.clone(), self.options.timing.beat());
-        let (mut stubborn, mut said) = (HashMap::new(), Said::default());
+        let (mut wishes, mut said) = (Wishes::default(), Said::default());
         let beat = self.options.timing.beat();
         let mut look = Instant::now() + beat;
         loop {
@@ -511,9 +557,10 @@ impl Inner {
             if looked {
                 look = Instant::now() + beat;
                 self.expect_mail(Instant::now());
+                self.note_epoch();
                 self.heed_epoch();
                 self.heed_slot();
-                self.heed_wishes(&mut stubborn);
+                self.heed_wishes(&mut wishes);
                 said.say(self.waits());
             }
         }
@@ -593,34 +640,30 @@ impl Inner {
     }
 
     fn fencer(&self) -> Fencer<'_> {
-        self.options.fencer(&*self.store, self.key, &self.identity.host)
+        self.options.fencer(&*self.store, self.key, &self.identity)
     }
 
     /// For how long who acts by a slot has shown no heartbeat here, and the last one, if there is one.
     fn silence(&self, record: &SlotRecord) -> (Duration, Option<Heartbeat>) {
         let beats = self.beats.lock();
-        let beat = beats.get(&record.life.slot).filter(|b| b.0.life == record.acting());
+        let last = beats.of(record.acting());
         // Nobody was watched before this node was there.
-        let since = beat.map_or(self.origin, |b| b.1);
-        (since.elapsed(), beat.map(|b| b.0.clone()))
+        let since = last.map_or(Time::ZERO, |(_, seen)| seen);
+        (self.origin.elapsed().saturating_sub(since), last.map(|(beat, _)| beat.clone()))
     }
 
     /// How the node of a slot is, or would be, known to be dead.
-    fn method(
-        &self,
-        record: &SlotRecord,
-        methods: &dyn Fn(&SlotRecord) -> FenceMethod,
-    ) -> FenceMethod {
+    fn method(&self, record: &SlotRecord, means: &Means) -> FenceMethod {
         if self.sees_lock_of(record) {
             return FenceMethod::Kernel;
         }
-        self.options.proofs.of(record).unwrap_or_else(|| methods(record))
+        self.options.proofs.of(record).unwrap_or_else(|| means.first_for(record))
     }
 
-    /// Fences the node of a slot, which is of another host and silent.
+    /// Fences the node of a slot, which is silent.
     fn fence(&self, record: &SlotRecord) -> bool {
         let (life, began) = (record.acting(), Instant::now());
-        let fit = || !self.withdrawn.load(Ordering::Acquire) && Moment::now() < *self.lease.lock();
+        let fit = || self.may_fence();
         if !fit() {
             return false;
         }
@@ -692,7 +735,7 @@ impl Inner {
         let other = {
             let (slots, beats) = (self.slots.read(), self.beats.lock());
             let mut lives = slots.iter().filter(|s| s.record.state != SlotState::Free);
-            lives.any(|s| beats.get(&s.record.life.slot).is_some_and(|b| tag_of(&b.0) != mine))
+            lives.any(|s| beats.of_slot(s.record.life.slot).is_some_and(|b| tag_of(b) != mine))
         };
         if !other || self.following.swap(true, Ordering::AcqRel) {
             return;
@@ -720,25 +763,14 @@ impl Inner {
         errands.push(errand);
     }
 
-    fn heed_wishes(&self, stubborn: &mut HashMap<(Me, LockNo), (u32, u64)>) {
-        let wishes: Vec<(Me, u64, LockNo, Mode)> = {
+    fn heed_wishes(&self, wishes: &mut Wishes) {
+        let news = {
             let beats = self.beats.lock();
-            let others = beats.values().map(|b| &b.0).filter(|b| b.life != self.me);
-            let flat = |b: &Heartbeat| {
-                let (life, sequence) = (b.life, b.sequence);
-                b.wishes.iter().map(move |w| (life, sequence, w.0, w.1)).collect::<Vec<_>>()
-            };
-            others.flat_map(flat).collect()
+            wishes.look(beats.iter().filter(|b| b.life != self.me))
         };
-        stubborn.retain(|key, _| wishes.iter().any(|w| (w.0, w.2) == *key));
-        for (from, sequence, lock, mode) in wishes {
-            let (count, last) = stubborn.entry((from, lock)).or_insert((0, 0));
-            if *last == sequence {
-                continue;
-            }
-            (*count, *last) = (*count + 1, sequence);
+        for Wish { lock, mode, stubborn } in news {
             let Some(manager) = self.manager_of(lock) else { continue };
-            if *count % STUBBORN_BEATS == 0 {
+            if stubborn {
                 manager.hint(lock, Hint::Wanted(mode));
             } else {
                 manager.wish(lock, mode);
@@ -760,8 +792,4 @@ fn outcome(dead: Me, done: Result<(), NotRecovered>) -> Recovery {
             Recovery::Failed
         }
     }
-}
-
-pub(super) fn tag_of(beat: &Heartbeat) -> EpochTag {
-    EpochTag { epoch: beat.pool_epoch, change: beat.pool_change }
 }

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use braid_format::node::{Heartbeat, SlotRecord, SlotState};
+use braid_format::node::{Heartbeat, SlotRecord};
 use braid_format::{Incarnation, NodeId};
 use braid_pool::{EpochTag, Reservable};
 use parking_lot::Mutex;
 
-use super::cached::{Cached, is_over};
-use super::claim::{Unreadable, decode_slot, read_slots};
-use super::member::tag_of;
+use super::cached::Cached;
+use super::life::{is_over, user_of};
+use super::sight::tag_of;
+use super::slots::{Unreadable, decode_slot, read_slots};
 use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, Proofs, Timing};
 use crate::Me;
@@ -37,15 +38,6 @@ struct Seen {
     since: Instant,
     /// New beats since the lock was first not seen.
     beats_unlocked: u32,
-}
-
-/// Who may use the pool by this slot: its node, or who takes the slot over and recovers it first.
-fn user_of(record: &SlotRecord) -> Option<Me> {
-    match record.state {
-        SlotState::Free => None,
-        SlotState::Active => Some(record.life),
-        SlotState::Recovering => record.recoverer.filter(|by| by.slot == record.life.slot),
-    }
 }
 
 impl Onlooker {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use braid_device::LockHolder;
 use braid_format::lock_record::nodes_max;
 use braid_format::node::{Heartbeat, LockPlace, SlotRecord};
 use braid_format::superblock::RawSuperblock;
@@ -86,6 +87,23 @@ pub trait NodeStore: Send + Sync {
     fn life_partly_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         let _ = slot;
         Ok(false)
+    }
+    /// The process of this host that holds it and calls itself `pid`, if it is seen here and is not this
+    /// one.
+    fn life_holder(&self, slot: NodeId, pid: u32) -> Option<LockHolder> {
+        let _ = (slot, pid);
+        None
+    }
+    /// Whether that process is seen here and stopped, by a signal or a debugger. Looks at the process of
+    /// this number alone.
+    fn is_life_stopped(&self, slot: NodeId, pid: u32) -> bool {
+        let _ = (slot, pid);
+        false
+    }
+    /// Whether that process holds it now.
+    fn holds_life(&self, holder: &LockHolder, slot: NodeId) -> bool {
+        let _ = (holder, slot);
+        false
     }
     /// All heartbeats, packed, as each copy of them says.
     ///
@@ -312,6 +330,16 @@ impl NodeStore for PoolNodes {
     }
     fn life_partly_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.byte_partly_locked(Self::byte(slot))?)
+    }
+    fn life_holder(&self, slot: NodeId, pid: u32) -> Option<LockHolder> {
+        LockHolder::find(Self::byte(slot), &self.pool.lock_places(), pid)
+    }
+    fn is_life_stopped(&self, slot: NodeId, pid: u32) -> bool {
+        let holder = LockHolder::at(pid, Self::byte(slot), &self.pool.lock_places());
+        holder.is_some_and(|holder| holder.is_stopped())
+    }
+    fn holds_life(&self, holder: &LockHolder, slot: NodeId) -> bool {
+        holder.holds(Self::byte(slot), &self.pool.lock_places())
     }
     fn heartbeat_copies(&self) -> Result<Vec<Vec<u8>>, StoreError> {
         let copies = 0..self.pool.copies();

@@ -11,8 +11,8 @@ use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_format::{Incarnation, NodeId};
 use braid_pool::Reservable;
 
-use super::claim::{decode_slot, write_slot};
 use super::fence::{FenceOptions, Fencer, key_of};
+use super::slots::{decode_slot, write_slot};
 use super::{FenceMethod, NodeStore, Timing};
 use crate::Me;
 use crate::error::LockError;
@@ -120,11 +120,10 @@ fn await_silence(store: &dyn NodeStore, record: &SlotRecord) -> Result<(), LockE
 
 fn note(store: &dyn NodeStore, record: &SlotRecord, key: u64) -> Result<FenceMethod, LockError> {
     let options = FenceOptions::default();
-    // There is no command, so no host that it must not turn off.
-    let (timing, host) = (Timing::of_slot(record.io_timeout), "");
-    let fencer = Fencer { store, options: &options, timing, key, host };
+    let (timing, identity) = (Timing::of_slot(record.io_timeout), super::watch::this_host());
+    let fencer = Fencer { store, options: &options, timing, key, identity: &identity };
     let mut method = FenceMethod::Operator;
-    if fencer.methods()(record) == FenceMethod::Reservation {
+    if fencer.means().first_for(record) == FenceMethod::Reservation {
         match fencer.fence(record, &|| true) {
             Ok(by) => method = by,
             // The word of a person is enough. What its host still has under way in the devices was

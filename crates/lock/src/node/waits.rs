@@ -14,27 +14,46 @@ pub(super) const LONG: Duration = Duration::from_secs(5);
 /// The same is said again after so long.
 const AGAIN: Duration = Duration::from_mins(1);
 
+/// What a node is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// So many of its locks.
+    Locks(usize),
+    /// That it says it uses the pool's epoch of this number (its low bits): until then nobody changes
+    /// anything.
+    Epoch(u32),
+}
+
 /// A node that keeps threads of this one waiting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeWait {
     /// The node, as far as its slot says.
     pub node: NodeView,
-    /// So many of its locks are waited for.
-    pub locks: usize,
+    /// Its process is stopped, as far as that is seen here.
+    pub stopped: bool,
+    /// What for.
+    pub awaited: Awaited,
     /// For so long at most.
     pub longest: Duration,
 }
 
 impl fmt::Display for NodeWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { node, locks, longest } = self;
-        let (slot, host) = (node.life.slot, &node.host);
-        let s = if *locks == 1 { "" } else { "s" };
-        write!(
-            f,
-            "{locks} lock{s} of node {slot} ({host}) have been waited for, for {:.1} s at most: ",
-            longest.as_secs_f64()
-        )?;
+        let Self { node, stopped, awaited, longest } = self;
+        let (slot, host, longest) = (node.life.slot, &node.host, longest.as_secs_f64());
+        match awaited {
+            Awaited::Locks(locks) => {
+                let s = if *locks == 1 { "" } else { "s" };
+                write!(
+                    f,
+                    "{locks} lock{s} of node {slot} ({host}) have been waited for, for {longest:.1} s at most: "
+                )?;
+            }
+            Awaited::Epoch(epoch) => write!(
+                f,
+                "the pool was changed {longest:.1} s ago (epoch {epoch}), and all changes wait until node {slot} ({host}) takes note of that: "
+            )?,
+        }
         match (node.state, node.recoverer) {
             _ if node.damage.is_some() => {
                 write!(
@@ -45,16 +64,24 @@ impl fmt::Display for NodeWait {
             (SlotState::Recovering, Some(by)) => {
                 write!(f, "it is dead, and node {} recovers it", by.slot)
             }
-            (SlotState::Active, _) if node.beating => {
-                write!(f, "it lives, and has not given them up")
-            }
+            (SlotState::Active, _) if node.beating && !stopped => match awaited {
+                Awaited::Locks(_) => write!(f, "it lives, and has not given them up"),
+                Awaited::Epoch(_) => write!(f, "it lives, and has not done so"),
+            },
             _ => {
                 let silent = node.last_beat.unwrap_or_default().as_secs_f64();
-                write!(f, "it has shown no heartbeat for {silent:.1} s; ")?;
+                if *stopped {
+                    write!(f, "its process ({}) is stopped, and ", node.pid)?;
+                } else {
+                    write!(f, "it ")?;
+                }
+                write!(f, "has shown no heartbeat for {silent:.1} s; ")?;
                 match node.fence {
-                    FenceMethod::Kernel => {
-                        write!(f, "it is of this host, and recovered once its process has ended")
-                    }
+                    FenceMethod::Kernel => write!(
+                        f,
+                        "its process is killed after {:.1} s of silence, then it is recovered",
+                        node.timing.suspect().as_secs_f64()
+                    ),
                     FenceMethod::Operator => write!(
                         f,
                         "nothing here can fence it: if its host is off, say so (`braid fence POOL {slot} --confirm`)"

@@ -4,7 +4,7 @@
 //!                      lock gone twice, no beat between (this kernel sees its lock)
 //!   Active(other) ---- earlier boot of this machine, silent -------> Claim --written--> Recover
 //!        |                                                             ^                   |
-//!        | silent, of anybody else                                     |                   v
+//!        | silent, and its lock, if that is seen here, still held       |                   v
 //!        v                                            Recovering(by a dead node)    say: replayed
 //!      Fence ---- done, or the operator's word: proven ----------------^                   |
 //!        | no way to do so                                                                 v
@@ -21,7 +21,8 @@
 //!   so nothing of it is in flight any more. That holds only where both nodes lock one inode under one
 //!   kernel, which the slot says; and a node whose heartbeats come while its lock is not seen is never
 //!   again believed dead for the lack of that lock;
-//! * any other node is never dead by silence alone, but for those of an earlier boot of this machine;
+//! * any other node is never dead by silence alone, but for those of an earlier boot of this machine; one
+//!   whose lock is seen here, and held, is fenced by ending its process;
 //! * one recoverer of a slot at a time: the claim is a compare-and-write against the record seen;
 //! * a slot is freed only by its recoverer, or by its own node;
 //! * a recoverer's own journal is replayed before what it was recovering is looked at: it may have
@@ -36,29 +37,11 @@ use braid_format::node::{SlotDamage, SlotRecord, SlotState};
 
 use super::Timing;
 pub use super::host::{HostIdentity, this_host};
+pub use super::life::freed;
+use super::life::has_no_journal;
+pub use super::sight::SlotSight;
 use crate::Me;
 use crate::dlock::Time;
-
-/// One slot at one look.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-#[expect(clippy::struct_excessive_bools, reason = "independent facts, seen at one look")]
-pub struct SlotSight {
-    /// Its record.
-    pub record: SlotRecord,
-    /// Sequence of the last heartbeat of who acts by it (its node, or who takes it over), if there is
-    /// one.
-    pub sequence: Option<u64>,
-    /// Whether a process of this host holds its liveness lock.
-    pub life_locked: bool,
-    /// Whether that would be seen here ([`HostIdentity::sees_lock_of`]).
-    pub witnessed: bool,
-    /// It compares and writes under locks that this node does not see: only one of the two may live.
-    pub stranger: bool,
-    /// Whether it is known to be fenced.
-    pub proven: bool,
-    /// Whether there is a way to fence it from here.
-    pub fenceable: bool,
-}
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -97,7 +80,8 @@ pub enum WatchAction {
         /// What shall stand.
         new: Box<SlotRecord>,
     },
-    /// Fence the node in this slot, which is of another host and silent.
+    /// Fence the node in this slot, which is silent: of another host, or of this one and its process has
+    /// not ended.
     Fence(Box<SlotRecord>),
     /// Recover a fenced node, as far as that needs no lock.
     Recover(Box<SlotRecord>),
@@ -356,7 +340,7 @@ impl Watch {
             && !taken
             && record.life.slot != self.me.slot
             && !self.tasks.contains_key(&record.life.slot)
-            && !self.is_witness(sight)
+            && (sight.life_locked || !self.is_witness(sight))
             && sight.fenceable
             && !sight.proven
             && !self.pauses(now, record.life);
@@ -588,32 +572,6 @@ impl Watch {
     }
 }
 
-/// Nothing is left in the journal of the node that this record names: it has left, was recovered,
-/// or its journal was replayed.
-fn has_no_journal(record: &SlotRecord) -> bool {
-    match record.state {
-        SlotState::Free => true,
-        SlotState::Active => false,
-        SlotState::Recovering => record.is_replayed(),
-    }
-}
-
-/// The record of a slot whose life is over and recovered, or has left.
-pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
-    SlotRecord {
-        state: SlotState::Free,
-        recoverer: None,
-        replayed: false,
-        damage: None,
-        vouched: false,
-        nonce,
-        pid: 0,
-        address: String::new(),
-        fence_key: 0,
-        ..record.clone()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -774,6 +732,28 @@ mod tests {
         assert_eq!(w.step(BEAT * (n + 2), 9, WatchEvent::Fenced(NodeId(1), false)), vec![]);
         let actions = w.step(BEAT * (n + 2), 9, WatchEvent::Wrote(NodeId(1), true));
         assert_eq!(recovers(&actions), Some(me(1, 1)));
+    }
+
+    /// Its process does not end by itself: it is stopped. One whose lock is gone is dead already.
+    #[test]
+    fn a_silent_node_of_this_host_is_fenced_while_its_lock_is_held() {
+        let mut w = watch();
+        let mut other = active(me(1, 1), 1);
+        other.fenceable = true;
+        let mut slots = vec![active(me(0, 1), 1), other];
+        let look = |w: &mut Watch, n: u32, slots: &[SlotSight]| {
+            w.step(BEAT * n, 9, WatchEvent::Sight(slots.to_vec()))
+        };
+        let at = (0..200).find(|n| fences(&look(&mut w, *n, &slots)).is_some()).unwrap();
+        assert_eq!(at, suspect_beats() + 1);
+        w.step(BEAT * at, 9, WatchEvent::Fenced(NodeId(1), true));
+        slots[1].proven = true;
+        assert_eq!(claims(&look(&mut w, at + 1, &slots)), Some(me(1, 1)));
+        // The same where the process was ended by somebody else.
+        let mut w = watch();
+        (slots[1].proven, slots[1].life_locked) = (false, false);
+        let said: Vec<_> = (0..3).flat_map(|n| look(&mut w, n, &slots)).collect();
+        assert_eq!((claims(&said), fences(&said)), (Some(me(1, 1)), None));
     }
 
     #[test]

@@ -20,8 +20,8 @@ use crate::layout::{Classes, Redundancy};
 
 /// Times that the one class must answer sooner than the other.
 pub const CLEARLY: u32 = 4;
-/// Where the system says that only the other rotates: it may not be so (what is virtual often claims
-/// to), and caches hide it.
+/// The same, if the system says that only the other class rotates. That may be wrong (virtual disks
+/// often claim to rotate), and caches hide it.
 pub const ROTATES: u32 = 2;
 /// And by so much.
 pub const LEAST: Duration = Duration::from_micros(50);
@@ -89,7 +89,7 @@ pub enum Why {
 }
 
 /// Measures how soon each member answers small reads; `rotates`: what the system says of them.
-/// `progress` hears of members done, and of all.
+/// `progress` gets the number of members that are done, and of all.
 ///
 /// # Errors
 /// A member cannot be read.
@@ -176,8 +176,8 @@ fn ruled_out(fast: &[usize], members: &[Member], redundancy: Redundancy) -> Opti
 }
 
 /// In microseconds, or milliseconds where they are many.
-struct Took(Duration);
-impl fmt::Display for Took {
+struct Latency(Duration);
+impl fmt::Display for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = self.0.as_micros();
         if us < 10_000 { write!(f, "{us} us") } else { write!(f, "{} ms", us / 1000) }
@@ -191,8 +191,8 @@ impl fmt::Display for Why {
             Self::Alike { least, most } => write!(
                 f,
                 "no device answers small reads clearly sooner ({} to {})",
-                Took(*least),
-                Took(*most)
+                Latency(*least),
+                Latency(*most)
             ),
             Self::Few { fast, others } => write!(
                 f,
@@ -227,8 +227,8 @@ impl fmt::Display for Choice {
                     "metadata and journals on {n} {} that {} small reads in {} or less (the others in {} or more{})",
                     if n == 1 { "device" } else { "devices" },
                     if n == 1 { "answers" } else { "answer" },
-                    Took(*fast),
-                    Took(*slow),
+                    Latency(*fast),
+                    Latency(*slow),
                     if *rotates { ": they rotate" } else { "" }
                 )
             }

@@ -65,11 +65,11 @@ pub struct Measurements {
     pub together: Vec<u64>,
     /// Buses that are full.
     pub shared: Vec<Shared>,
-    /// Members were too many to find out who shares a bus with whom.
+    /// There were too many members to find out which of them share a bus.
     pub buses_not_sought: bool,
 }
 
-/// Measures everything; `progress` hears of runs done, and of all.
+/// Measures everything; `progress` gets the number of runs that are done, and of all.
 ///
 /// # Errors
 /// A member cannot be read.
@@ -126,7 +126,7 @@ fn buses(
     let alone = |i: usize| found.alone.get(i).copied().unwrap_or(0);
     let slowed: Vec<usize> =
         (0..n).filter(|i| !enough(rate(*i).into(), alone(*i).into())).collect();
-    // Of m on one bus each gains 1 / (m - 1) when one is gone, at least if all are on one.
+    // If m members share a bus and one is left out, each of the others gains 1 / (m - 1).
     let least = 0.5 / (slowed.len().max(2) - 1) as f64;
     let mut gains = vec![vec![0.0; n]; n];
     for (count, out) in (1..).zip(&slowed) {
@@ -146,7 +146,7 @@ fn buses(
     while let Some(seed) = left.first().copied() {
         let mut members = vec![seed];
         left.retain(|i| *i != seed);
-        // Whoever shares with one of them shares with all.
+        // A member that shares a bus with one of them shares it with all.
         while let Some(at) = left.iter().position(|i| {
             members.iter().any(|m| f64::midpoint(gain(*m, *i), gain(*i, *m)) >= least)
         }) {

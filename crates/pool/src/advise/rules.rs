@@ -45,13 +45,13 @@ pub const SLOWEST: Guideline = Guideline {
     source: "T. Lam, Improving File System Performance by Striping, NASA Ames 1992",
 };
 
-/// Of a unit, the part that one request at a time may lose: four tracks.
+/// The part of its time that one request at a time may lose with a unit: four tracks.
 const LOSS_MAX: f64 = 0.2;
-/// Of the most, at which a request size counts as enough.
+/// The part of the best rate at which a request size counts as large enough.
 const REACHED: f64 = 0.95;
 /// Units that are advised.
 const UNITS: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
-/// Of a disk, what does not make it one more that a bus carries.
+/// The part of a disk that a bus must have left to carry one more disk.
 const SLACK: f64 = 0.1;
 /// Costs below this part are noise.
 const NOISE: f64 = 0.02;
@@ -61,7 +61,7 @@ const NOISE: f64 = 0.02;
 pub struct Advice {
     /// Bytes on one member before the next.
     pub unit: u64,
-    /// Of the writes, what one request at a time loses with this unit.
+    /// The part of the write rate that one request at a time loses with this unit.
     pub unit_loss: f64,
     /// The request size from which a member alone gives all it has, one request at a time.
     pub enough: Option<u64>,
@@ -105,7 +105,7 @@ pub fn cost_of_request(alone: u64, by_request: &[u64]) -> f64 {
     costs.get(costs.len() / 2).copied().unwrap_or(0.0).max(0.0)
 }
 
-/// Of what a member could move, what is lost with requests of `len` one at a time: `1 / (n + 1)`.
+/// The part of a member's rate that is lost with requests of `len`, one at a time: `1 / (n + 1)`.
 pub fn loss(alone: u64, cost: f64, len: u64) -> f64 {
     let moving = float(len) / float(alone.max(1));
     cost / (cost + moving)

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_device::model::{Bus, Client, DiskModel, ModelClock, ModelDevice, Touch, drive, presets};
+use braid_device::model::{Bus, DiskModel, ModelClock, presets};
+use braid_device::modelled::{Client, ModelDevice, Touch, drive};
 use braid_device::{Device, DeviceError, MemoryDevice};
 use braid_format::{ByteOffset, Bytes, StripeUnit};
 
@@ -301,7 +302,8 @@ fn nothing_is_chosen_where_it_is_not_clear_or_not_safe() {
         assert!(matches!(choice, Choice::Whole(Why::Alike { .. })), "{choice}");
     }
     assert!(split(&of(&[10, 9, 60, 80, 70, 90], &[], 100 << 30, none)) && LEAST.as_micros() == 50);
-    // Twice is enough where the system says what rotates; not where it contradicts, or is silent.
+    // Twice as fast is enough if the system says which devices rotate, but not if it says the
+    // opposite, or nothing.
     let (turns, still) = (Some(true), Some(false));
     let told = [still, still, turns, turns, turns, turns];
     let micros = [1000, 900, 2000, 2500, 2200, 3000];

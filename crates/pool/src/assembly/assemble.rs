@@ -199,7 +199,8 @@ fn refuse(found: &Found, verdict: &Verdict, label: &Label) -> Result<(), PoolErr
     let (path, name, current) = (found.path().to_owned(), label.name.clone(), label.epoch);
     Err(match verdict {
         Verdict::Current(_) => return Ok(()),
-        // Whoever has failed is not used, and its label is of before: if not, it was used alone.
+        // A member that failed is not used any more, so its label is of an earlier epoch. If it is
+        // not, the member was used alone since.
         Verdict::Stale(_) if found.has_failed(label) => return Ok(()),
         Verdict::Stale(epoch) if found.failed_at(label).is_some() => {
             PoolError::Diverged { path, name, epoch: *epoch, current }

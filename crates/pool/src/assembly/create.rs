@@ -8,10 +8,12 @@ use braid_format::redundancy::LogPlace;
 use braid_format::{Bytes, Epoch, MemberIndex, StripeUnit};
 
 use crate::clock::unix_seconds;
-use crate::cluster::reservations::seize;
+use crate::cluster::reservations::take_over;
 use crate::error::PoolError;
 use crate::identity::fresh;
-use crate::labels::{Found, Hint, LABEL_LOCK_BYTE, member_of, same_device, wipe, write_epoch};
+use crate::labels::{
+    Found, Hint, LABEL_LOCK_BYTE, member_of, same_device, wipe, write_boot_sector, write_epoch,
+};
 use crate::layout::build::BuildOptions;
 use crate::layout::map::Map;
 use crate::layout::{Layout, Redundancy, Weights, build, usual};
@@ -40,7 +42,7 @@ pub struct CreateOptions {
     pub weights: Weights,
     /// Leave the order of members in stripes and groups as given, whatever bus they are on.
     pub keep_order: bool,
-    /// What is known of the devices, in their order; of those past its end nothing is.
+    /// What is known of the devices, in their order. Nothing is known of devices past its end.
     pub hints: Vec<Hint>,
     /// Node slots to keep redundancy logs for, where there is redundancy.
     pub log_slots: u16,
@@ -96,13 +98,15 @@ impl Pool {
         options: &CreateOptions,
     ) -> Result<Self, PoolError> {
         examine(&devices, options)?;
-        // Until the labels stand: nobody who has read the old ones gets any further with them.
+        // Held until the labels are written: a node that has read the old labels gets no further
+        // with them.
         let _claimed = claim(&devices)?;
-        let _seized = options.force.then(|| seize(&devices)).transpose()?;
+        let _taken_over = options.force.then(|| take_over(&devices)).transpose()?;
         let (label, dirty) = examine_claimed(&devices, options)?;
         for device in &dirty {
             wipe(device)?;
         }
+        devices.iter().try_for_each(|device| write_boot_sector(&**device))?;
         write_epoch(&devices, &label)?;
         for (device, member) in devices.iter().zip(&label.members) {
             verify(device, member, &devices)?;
@@ -144,7 +148,7 @@ fn claim(devices: &[Arc<dyn Device>]) -> Result<Vec<ByteLockGuard>, PoolError> {
         for byte in LABEL_LOCK_BYTE..=NODE_SLOTS_MAX {
             let how = "a node is mounting, or another create or check runs";
             let busy = || PoolError::InUse { path: path_of(device), how: how.to_owned() };
-            claimed.push(device.lock_byte(byte)?.ok_or_else(busy)?);
+            claimed.push(device.abilities().locks.lock_byte(byte)?.ok_or_else(busy)?);
         }
     }
     Ok(claimed)

@@ -19,7 +19,8 @@ use uuid::Uuid;
 use super::member_verify::{SampleReport, verify_members};
 use crate::error::PoolError;
 use crate::labels::{
-    Found, LABEL_LOCK_BYTE, counts, id, on_all, own_uuid, same_device, second, write_copies,
+    Found, LABEL_LOCK_BYTE, counts, id, on_all, own_uuid, same_device, second, write_boot_sector,
+    write_copies,
 };
 
 /// Which member of a pool, as the operator says it.
@@ -36,7 +37,7 @@ impl core::str::FromStr for Which {
         if let Ok(index) = text.parse::<u16>() {
             return Ok(Self::Index(MemberIndex(index)));
         }
-        let what = "a member is told by its number or its UUID";
+        let what = "name a member by its number or its UUID";
         Uuid::try_parse(text).map(Self::Uuid).map_err(|_| format!("{text:?}: {what}"))
     }
 }
@@ -63,7 +64,7 @@ pub struct Target {
 pub enum Source {
     /// The label in force on the other members.
     Members,
-    /// One that was kept elsewhere; no member on the host may know a later one.
+    /// A label that was saved elsewhere. No member on the host may have a later one.
     Kept(Box<Label>),
 }
 
@@ -129,7 +130,9 @@ pub enum RestoreError {
         pool: String,
     },
     /// Another member of the pool.
-    #[error("{path} is member {is} of pool {pool:?}, not member {index}: not even --force helps")]
+    #[error(
+        "{path} is member {is} of pool {pool:?}, not member {index}: refused, even with --force"
+    )]
     OtherMember {
         /// The device.
         path: String,
@@ -170,7 +173,7 @@ pub enum RestoreError {
     },
     /// What stands on the device is not that member's.
     #[error(
-        "{path} is not member {index} of pool {pool:?}: {against} of {looked} places that were looked at contradict it{likeness}. {advice}"
+        "{path} is not member {index} of pool {pool:?}: {against} of {looked} sampled places contradict it{likeness}. {advice}"
     )]
     Contradicted {
         /// The device.
@@ -224,9 +227,9 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// Checks everything and writes nothing. `others`: every device on which this pool's labels may
-    /// stand; those without one, and of other pools where the label was kept elsewhere, are passed
-    /// over.
+    /// Checks everything and writes nothing. `others`: every device that may have labels of this
+    /// pool. Devices without one are passed over, and so are those of other pools if the label was
+    /// saved elsewhere.
     ///
     /// # Errors
     /// [`RestoreError`].
@@ -269,8 +272,8 @@ impl Restore {
         Ok(Self { label, steps, others })
     }
 
-    /// Writes both labels of every member in the plan, each durable before the next. Whoever else
-    /// changes labels is kept out.
+    /// Writes both labels of every member in the plan, each durable before the next. Other writers
+    /// of labels are kept out.
     ///
     /// # Errors
     /// [`RestoreError::Changed`], with nothing written, when the devices are not as they were when
@@ -287,6 +290,7 @@ impl Restore {
         for step in &self.steps {
             // Only the place of this member is used.
             let devices = vec![step.found.device.clone(); self.label.members.len()];
+            write_boot_sector(&*step.found.device).map_err(PoolError::from)?;
             for copy in [0, 1] {
                 write_copies(&devices, &self.label, copy, &[usize::from(step.index.0)])?;
             }
@@ -294,13 +298,18 @@ impl Restore {
         Ok(())
     }
 
-    /// The lock of whoever writes labels, on every device concerned.
+    /// The lock that a writer of labels holds, on every device concerned.
     fn claim(&self) -> Result<Vec<ByteLockGuard>, RestoreError> {
         let all = self.others.iter().chain(self.steps.iter().map(|s| &s.found));
         let claim = |f: &Found| {
             let how = "somebody else is changing labels".to_owned();
             let busy = || PoolError::InUse { path: f.path().to_owned(), how };
-            f.device.lock_byte(LABEL_LOCK_BYTE).map_err(PoolError::from)?.ok_or_else(busy)
+            f.device
+                .abilities()
+                .locks
+                .lock_byte(LABEL_LOCK_BYTE)
+                .map_err(PoolError::from)?
+                .ok_or_else(busy)
         };
         all.map(|f| Ok(claim(f)?)).collect()
     }
@@ -346,7 +355,7 @@ fn in_force(others: &[Found], targets: &[Target]) -> Result<Label, RestoreError>
     let label = labels.iter().find(stands).map(|l| (*l).clone());
     let newest = labels.first().map_or(first, |l| *l);
     label.ok_or_else(|| {
-        // Who is named wrongly is missing in the count: that is what should be said.
+        // A member that was named wrongly is missing in the count, so that is reported.
         if let Some(wrong) = targets.iter().find_map(|t| resolve_member(newest, t, others).err()) {
             return wrong;
         }
@@ -436,15 +445,16 @@ fn compare_contents(
         step.samples = samples;
     }
     let wrong = |s: &&Step| s.samples.contradicts() && !(force && s.samples.looks_like.is_empty());
-    // Who it is said of may be right, and another one wrong: what looks like another is named first.
+    // The device that this is reported for may be the right one, and another one wrong. So a device
+    // that looks like another member is named first.
     let mut wrongs: Vec<&Step> = steps.iter().filter(wrong).collect();
     wrongs.sort_by_key(|s| s.samples.looks_like.is_empty());
     let Some(step) = wrongs.first() else { return Ok(()) };
     let e = &step.samples;
     let advice = if e.looks_like.is_empty() {
-        "A device that never was a member is for `braid replace`; --force writes the label nevertheless"
+        "Use a device that never was a member with `braid replace`; --force writes the label nevertheless"
     } else {
-        "Name the devices again; not even --force helps"
+        "Name the devices again; --force does not help"
     };
     Err(RestoreError::Contradicted {
         path: step.found.path().to_owned(),
@@ -474,8 +484,8 @@ fn check_device(
         let (sector, lock_sector) = (info.sector, label.lock_sector);
         return Err(PoolError::BadLockSector { path, sector, lock_sector }.into());
     }
-    // A device without a descriptor has no path that somebody else could use.
-    if device.as_raw_fd().is_some()
+    // Another device has no path that somebody else could use.
+    if info.is_path
         && let Some(how) =
             braid_device::in_use(std::path::Path::new(&path)).map_err(PoolError::from)?
     {

@@ -31,7 +31,8 @@ pub(crate) fn distinct(places: &mut Vec<LockPlace>) {
 }
 
 impl HeldBytes {
-    /// Lets go of those that stand on devices which are no members, any more or after all.
+    /// Releases those that are held on devices which are no longer members, or never became
+    /// members.
     pub fn part(&self, topology: &Topology) {
         let member = |uuid: &Uuid| topology.label.members.iter().any(|m| m.uuid == *uuid);
         for guards in self.0.lock().values_mut() {
@@ -47,7 +48,7 @@ impl HeldBytes {
                 if guards.iter().any(|(uuid, _)| *uuid == m.uuid) {
                     continue;
                 }
-                match topology.device(member).lock_byte(*byte) {
+                match topology.device(member).abilities().locks.lock_byte(*byte) {
                     Ok(guard) => guards.extend(guard.map(|g| (m.uuid, g))),
                     Err(error) => {
                         tracing::warn!(%error, "liveness is not shown on a new member");

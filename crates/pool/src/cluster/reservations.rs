@@ -38,7 +38,7 @@ use crate::error::PoolError;
 use crate::labels::carriers;
 use crate::topology::Topology;
 
-/// What a new reservation is, if the member can; else the next.
+/// The kinds of a new reservation: the first that the member supports.
 const KINDS: [ReservationKind; 2] =
     [ReservationKind::WriteExclusiveAll, ReservationKind::WriteExclusiveRegistrants];
 
@@ -56,16 +56,16 @@ pub(crate) struct OwnKey(
     Mutex<Vec<Arc<dyn Device>>>,
 );
 
-/// Devices of members that are in use, or may be from one moment to the next. Of one that is being
-/// moved both: its successor is a member too.
+/// Devices of members that are in use, or may be from one moment to the next. Both devices of a
+/// member that is being moved, because its successor is a member, too.
 pub(crate) fn used(topology: &Topology) -> Vec<Arc<dyn Device>> {
     let members = carriers(&topology.label).into_iter();
     members.filter_map(|i| topology.devices.get(i).cloned()).collect()
 }
 
-/// Reservations of a device: by them this node, or its whole host, is told from the others.
+/// The reservations of a device: by its key a device knows this node, or its whole host.
 pub(crate) fn reservations_of(device: &dyn Device) -> Option<&dyn Reservations> {
-    device.reservations()
+    device.abilities().reservations
 }
 
 pub(crate) fn fenced(device: &dyn Device) -> DeviceError {
@@ -92,7 +92,7 @@ pub(crate) fn reserve(
         }
         let Some(wanted) = kind else { break };
         match reservations.reserve(own, *wanted) {
-            // The next look says so. Of two at once one is refused.
+            // The next look says so. If two nodes reserve at once, one is refused.
             Ok(()) => {}
             Err(e) if is_fenced(&e) => {
                 if !reservations.keys()?.contains(&own) {
@@ -180,7 +180,7 @@ fn give_back_in_background(devices: Vec<Arc<dyn Device>>, key: u64) {
     }
     let run = move || give_back(&devices, key);
     if let Err(error) = std::thread::Builder::new().name("unregister".to_owned()).spawn(run) {
-        tracing::warn!(%error, "registrations with members that have left stay");
+        tracing::warn!(%error, "cannot end registrations with members that have left");
     }
 }
 
@@ -275,12 +275,12 @@ fn join(
 /// Members that were registered by lives that are over, while nobody but this process may write them.
 /// Dropped: nobody is registered any more.
 #[derive(Debug)]
-pub struct Seized {
+pub struct TakenOver {
     /// With the key that each has.
     devices: Vec<(Arc<dyn Device>, u64)>,
 }
 
-impl Drop for Seized {
+impl Drop for TakenOver {
     fn drop(&mut self) {
         for (device, key) in &self.devices {
             give_back(std::slice::from_ref(device), *key);
@@ -298,18 +298,18 @@ pub(crate) fn has_registrants(device: &dyn Device) -> Result<bool, PoolError> {
 ///
 /// # Errors
 /// [`PoolError::Reserved`], [`PoolError::Device`].
-pub(crate) fn seize(devices: &[Arc<dyn Device>]) -> Result<Seized, PoolError> {
+pub(crate) fn take_over(devices: &[Arc<dyn Device>]) -> Result<TakenOver, PoolError> {
     let key = 1 << 63 | uuid::Uuid::new_v4().as_u64_pair().0;
-    let mut seized = Seized { devices: Vec::new() };
+    let mut taken_over = TakenOver { devices: Vec::new() };
     for device in devices {
         let Some(reservations) = reservations_of(&**device) else { continue };
         let mut keys = reservations.keys()?;
         if keys.is_empty() {
             continue;
         }
-        // Of a path that this host has kept a key for, that one is taken on: the others go.
+        // If this host has kept a key for the path, it uses that one, and removes the others.
         let key = reservations.register_anyhow(key)?;
-        seized.devices.push((device.clone(), key));
+        taken_over.devices.push((device.clone(), key));
         let kind = reserve(&**device, reservations, key)?;
         keys.sort_unstable();
         keys.dedup();
@@ -320,7 +320,7 @@ pub(crate) fn seize(devices: &[Arc<dyn Device>]) -> Result<Seized, PoolError> {
             }
         }
     }
-    Ok(seized)
+    Ok(taken_over)
 }
 
 /// Ends registrations of this process's.
@@ -334,7 +334,7 @@ pub(crate) fn give_back(devices: &[Arc<dyn Device>], key: u64) {
 
 fn give_back_one(reservations: &dyn Reservations, key: u64) {
     match reservations.register(key, 0) {
-        Err(e) if !is_fenced(&e) => tracing::warn!("a registration stays: {e}"),
+        Err(e) if !is_fenced(&e) => tracing::warn!("cannot end a registration: {e}"),
         _ => {}
     }
 }

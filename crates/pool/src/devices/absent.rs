@@ -2,8 +2,12 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use braid_device::{ByteLockGuard, Capabilities, CawOutcome, Device, DeviceError, DeviceInfo};
+use braid_device::{
+    Abilities, AnswerBound, ByteLockGuard, Capabilities, Command, Completion, Device, DeviceError,
+    DeviceInfo, LivenessLocks, Session,
+};
 use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, Bytes};
 use parking_lot::RwLock;
@@ -26,6 +30,7 @@ impl AbsentDevice {
             sector: Bytes(512),
             physical_sector: Bytes(Label::GRAIN as u64),
             is_block: false,
+            is_path: false,
             read_only: false,
             rotational: None,
             caps: Capabilities::default(),
@@ -47,29 +52,18 @@ impl Device for AbsentDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
-    fn read(&self, at: ByteOffset, _: &mut [u8]) -> Result<(), DeviceError> {
-        self.fail("read", at)
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Deallocate(_) => Ok(Completion::Unsupported),
+            other => self.fail(other.name(), at),
+        }
     }
-    fn write(&self, at: ByteOffset, _: &[u8]) -> Result<(), DeviceError> {
-        self.fail("write", at)
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities::only(self)
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.fail("flush", ByteOffset(0))
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        _: &[u8],
-        _: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.fail("compare-and-write", at)
-    }
-    fn discard(&self, at: ByteOffset, _: Bytes) -> Result<(), DeviceError> {
-        self.fail("discard", at)
-    }
-    fn write_zeroes(&self, at: ByteOffset, _: Bytes) -> Result<(), DeviceError> {
-        self.fail("write", at)
-    }
+}
+
+impl LivenessLocks for AbsentDevice {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         self.fail("lock byte", ByteOffset(byte))
     }
@@ -82,10 +76,12 @@ impl Device for AbsentDevice {
 /// Stands for a member whose device has grown, which this host does not see yet: what it sees is
 /// used. When more is asked for the device is looked at again.
 pub(crate) struct ShortDevice {
-    /// As it is where its growth is seen.
+    /// The device as it is on hosts that see its growth.
     info: DeviceInfo,
     member: Member,
     seen: RwLock<Arc<dyn Device>>,
+    /// It is reached by a session.
+    in_network: bool,
     open: Opener,
 }
 
@@ -99,7 +95,9 @@ impl ShortDevice {
     /// `seen` is the device of `member`, as far as this host knows.
     pub fn over(seen: Arc<dyn Device>, member: &Member, open: Opener) -> Arc<dyn Device> {
         let info = DeviceInfo { size: member.device_size, ..seen.info().clone() };
-        Arc::new(Self { info, member: member.clone(), seen: RwLock::new(seen), open })
+        let in_network = seen.abilities().session.is_some();
+        let seen = RwLock::new(seen);
+        Arc::new(Self { info, member: member.clone(), seen, in_network, open })
     }
 
     /// The device, with all bytes of a range.
@@ -108,7 +106,7 @@ impl ShortDevice {
         let Err(short) = seen.info().check(at, len) else { return Ok(seen) };
         let Some(now) = (self.open)(&self.member) else { return Err(short) };
         now.info().check(at, len)?;
-        tracing::warn!(path = self.info.name, "this node sees now that the device has grown");
+        tracing::info!(path = self.info.name, "this node sees now that the device has grown");
         *self.seen.write() = now.clone();
         Ok(now)
     }
@@ -122,54 +120,56 @@ impl Device for ShortDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.whole(at, Bytes::from(buf.len()))?.read(at, buf)
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Flush => self.now().submit(at, command),
+            _ => self.whole(at, command.len())?.submit(at, command),
+        }
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.whole(at, Bytes::from(buf.len()))?.write(at, buf)
+    fn abilities(&self) -> Abilities<'_> {
+        let session = self.in_network.then_some(self as &dyn Session);
+        Abilities { session, bound: Some(self), ..Abilities::only(self) }
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.now().flush()
-    }
-    fn intact(&self) -> Result<(), DeviceError> {
-        self.now().intact()
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.whole(at, Bytes::from(new.len()))?.compare_and_write(at, expected, new)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.whole(at, len)?.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.whole(at, len)?.write_zeroes(at, len)
-    }
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        self.whole(at, len)?.deallocate(at, len)
-    }
-    fn sever(&self) {
-        self.now().sever();
-    }
-    fn lease(&self, until: std::time::Instant) {
-        self.now().lease(until);
-    }
-    fn answers_within(&self, time: std::time::Duration) {
-        self.now().answers_within(time);
-    }
+}
+
+impl LivenessLocks for ShortDevice {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.now().lock_byte(byte)
+        self.now().abilities().locks.lock_byte(byte)
     }
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.now().byte_locked(byte)
+        self.now().abilities().locks.byte_locked(byte)
     }
     fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.now().byte_held(byte)
+        self.now().abilities().locks.byte_held(byte)
     }
     fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.now().settle_byte(byte)
+        self.now().abilities().locks.settle_byte(byte)
+    }
+}
+
+impl Session for ShortDevice {
+    fn unit(&self) -> [u8; 16] {
+        self.now().abilities().session.map(Session::unit).unwrap_or_default()
+    }
+    fn sever(&self) {
+        if let Some(session) = self.now().abilities().session {
+            session.sever();
+        }
+    }
+    fn lease(&self, until: Instant) {
+        if let Some(session) = self.now().abilities().session {
+            session.lease(until);
+        }
+    }
+}
+
+impl AnswerBound for ShortDevice {
+    fn answers_within(&self, time: Duration) {
+        if let Some(bound) = self.now().abilities().bound {
+            bound.answers_within(time);
+        }
+    }
+    fn given_up(&self) -> Option<Duration> {
+        self.now().abilities().bound?.given_up()
     }
 }

@@ -14,7 +14,7 @@ pub(crate) enum Side {
     Follower(DeviceError),
 }
 
-/// Brings a sector of `follower` to what stands on `arbiter`.
+/// Makes a sector of `follower` equal to the same sector of `arbiter`.
 pub(crate) fn follow(
     arbiter: &dyn Device,
     place: ByteOffset,

@@ -21,7 +21,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use braid_device::{AlignedBuf, ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo};
+use braid_device::{
+    Abilities, AlignedBuf, CawOutcome, Command, Completion, Device, DeviceError, DeviceInfo,
+};
 use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use uuid::Uuid;
@@ -101,7 +103,7 @@ impl MemberMigration {
     }
 
     /// `changed`, the result of a change of the old one.
-    fn heed<T>(&self, changed: Result<T, DeviceError>) -> Result<T, DeviceError> {
+    fn note_failure<T>(&self, changed: Result<T, DeviceError>) -> Result<T, DeviceError> {
         changed.inspect_err(|error| {
             self.behind.get_or_init(|| error.clone());
         })
@@ -128,17 +130,13 @@ impl MemberMigration {
     }
 
     /// Does the same on both.
-    fn both(
-        &self,
-        at: ByteOffset,
-        len: Bytes,
-        each: impl Fn(&dyn Device) -> Result<(), DeviceError>,
-    ) -> Result<(), DeviceError> {
+    fn both(&self, at: ByteOffset, command: &mut Command<'_>) -> Result<(), DeviceError> {
         self.note_use();
+        let len = command.len();
         let _held = self.hold(at, len);
-        self.heed(each(&*self.old))?;
+        self.note_failure(self.old.submit(at, command.again()))?;
         if self.shared(at, len)
-            && let Err(error) = each(&*self.new)
+            && let Err(error) = self.new.submit(at, command.again())
         {
             self.give_up(error);
         }
@@ -189,19 +187,9 @@ impl MemberMigration {
     }
 }
 
-impl Device for MemberMigration {
-    fn info(&self) -> &DeviceInfo {
-        self.old.info()
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.note_use();
-        self.old.read(at, buf)
-    }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.both(at, Bytes::from(buf.len()), |d| d.write(at, buf))
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.heed(self.old.flush())?;
+impl MemberMigration {
+    fn flush_both(&self) -> Result<(), DeviceError> {
+        self.note_failure(self.old.flush())?;
         if self.broken.get().is_none()
             && let Err(error) = self.new.flush()
         {
@@ -209,10 +197,9 @@ impl Device for MemberMigration {
         }
         Ok(())
     }
-    fn intact(&self) -> Result<(), DeviceError> {
-        self.old.intact()
-    }
-    fn compare_and_write(
+
+    /// The old one decides, the new one follows.
+    fn compare(
         &self,
         at: ByteOffset,
         expected: &[u8],
@@ -220,23 +207,24 @@ impl Device for MemberMigration {
     ) -> Result<CawOutcome, DeviceError> {
         let len = Bytes::from(new.len());
         let _held = self.hold(at, len);
-        let outcome = self.heed(self.old.compare_and_write(at, expected, new))?;
+        let outcome = self.note_failure(self.old.compare_and_write(at, expected, new))?;
         if matches!(outcome, CawOutcome::Written) && self.shared(at, len) {
             match follow(&*self.old, at, &*self.new, at, new.len()) {
                 Ok(()) => {}
-                Err(Side::Arbiter(error)) => return self.heed(Err(error)),
+                Err(Side::Arbiter(error)) => return self.note_failure(Err(error)),
                 Err(Side::Follower(error)) => self.give_up(error),
             }
         }
         Ok(outcome)
     }
+
     /// Advice: a successor that is sound may refuse it.
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
+    fn discard_both(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
         self.note_use();
         let _held = self.hold(at, len);
         match self.old.discard(at, len) {
             Err(refused) if is_refusal(&refused) => return Err(refused),
-            done => self.heed(done)?,
+            done => self.note_failure(done)?,
         }
         if self.shared(at, len)
             && let Err(error) = self.new.discard(at, len)
@@ -246,15 +234,13 @@ impl Device for MemberMigration {
         }
         Ok(())
     }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.both(at, len, |d| d.write_zeroes(at, len))
-    }
+
     /// A failure here is not a failed change: the caller then writes zeros.
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
+    fn deallocate_both(&self, at: ByteOffset, len: Bytes) -> Result<Completion, DeviceError> {
         self.note_use();
         let _held = self.hold(at, len);
         if !self.old.deallocate(at, len)? {
-            return Ok(false);
+            return Ok(Completion::Unsupported);
         }
         if self.shared(at, len) {
             let done = match self.new.deallocate(at, len) {
@@ -265,18 +251,31 @@ impl Device for MemberMigration {
                 self.give_up(error);
             }
         }
-        Ok(true)
+        Ok(Completion::Done)
     }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.old.lock_byte(byte)
+}
+
+impl Device for MemberMigration {
+    fn info(&self) -> &DeviceInfo {
+        self.old.info()
     }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.old.byte_locked(byte)
+    fn submit(&self, at: ByteOffset, mut command: Command<'_>) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Read(_) => {
+                self.note_use();
+                return self.old.submit(at, command);
+            }
+            Command::Write(_) | Command::WriteZeroes(_) => self.both(at, &mut command)?,
+            Command::Flush => self.flush_both()?,
+            Command::CompareAndWrite { expected, new } => {
+                return self.compare(at, expected, new).map(Completion::from);
+            }
+            Command::Discard(len) => self.discard_both(at, len)?,
+            Command::Deallocate(len) => return self.deallocate_both(at, len),
+        }
+        Ok(Completion::Done)
     }
-    fn byte_held(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.old.byte_held(byte)
-    }
-    fn settle_byte(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.old.settle_byte(byte)
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities::only(self.old.abilities().locks)
     }
 }

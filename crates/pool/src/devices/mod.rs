@@ -10,8 +10,8 @@ use std::io::ErrorKind;
 
 use braid_device::DeviceError;
 
-/// Whether a discard has ended, without success. Of one whose session broke that is not known: it may
-/// still land, when somebody else has written there. Then it counts as a write that failed.
+/// Whether a discard has ended, without success. If its session broke, nobody knows: the discard
+/// may still land, after another node has written there. Then it counts as a failed write.
 pub(crate) fn is_refusal(error: &DeviceError) -> bool {
     let DeviceError::Io { source, .. } = error else { return false };
     let answered = matches!(source.kind(), ErrorKind::Other | ErrorKind::ResourceBusy);

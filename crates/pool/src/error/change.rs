@@ -34,14 +34,14 @@ pub enum ChangeError {
         state: &'static str,
     },
     /// There is nothing to move.
-    #[error("no byte of the pool stands on {member}: `braid remove` takes it out of the pool")]
+    #[error("{member} holds no byte of the pool: `braid remove` takes it out of the pool")]
     HoldsNothing {
         /// The member.
         member: String,
     },
     /// Something stands on it.
     #[error(
-        "{bytes} bytes of the pool stand on {member}: move them to another device first (`braid evacuate POOL {index} --to DEVICE`), or make the pool smaller (`braid remove POOL {index}` where it is mounted); nothing was changed"
+        "{member} holds {bytes} bytes of the pool: move them to another device first (`braid evacuate POOL {index} --to DEVICE`), or make the pool smaller (`braid remove POOL {index}` while it is mounted); nothing was changed"
     )]
     HoldsData {
         /// The member.
@@ -66,7 +66,7 @@ pub enum ChangeError {
         member: String,
     },
     /// Journals stay where they are.
-    #[error("journals stay where they are: add a layout for metadata and data, or for data only")]
+    #[error("journals cannot be added: give a layout for metadata and data, or for data only")]
     NoJournals,
     /// A pool of one subpool gets no other kinds.
     #[error(

@@ -3,7 +3,7 @@
 
 mod change;
 
-use braid_device::DeviceError;
+use braid_device::{DeviceError, Silent};
 use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, Bytes, Epoch, FormatError, MemberIndex};
 use thiserror::Error;
@@ -85,7 +85,7 @@ pub enum PoolError {
     Closed,
     /// A member has no persistent reservations, or this node has not registered.
     #[error(
-        "{path} has no persistent reservations: who is kept from the other members can write here"
+        "{path} has no persistent reservations: a node that is fenced from the other members could still write here"
     )]
     NotReservable {
         /// Its device.
@@ -93,15 +93,16 @@ pub enum PoolError {
     },
     /// The node may go on with members that this node has lost.
     #[error(
-        "members {members:?} failed after that node was last heard, and may be all that it has left: it could go on \
-         with them. Reach them again, or turn its host off and say so: `braid fence POOL NODE --confirm`"
+        "members {members:?} failed after that node was last heard, and may be all that it has left: it could go on with them. Make them reachable again, or turn its host off and confirm that: `braid fence POOL NODE --confirm`"
     )]
     Split {
         /// Where those were.
         members: Vec<String>,
     },
     /// The key is that of this node's whole host.
-    #[error("{path}: the key is this node's own, or its host's: who takes it fences this node too")]
+    #[error(
+        "{path}: the key is this node's own, or its host's: removing it would fence this node, too"
+    )]
     OwnKey {
         /// Its device.
         path: String,
@@ -109,7 +110,7 @@ pub enum PoolError {
     /// All nodes of this host share its path to a member, which is registered with another key than
     /// those to the others.
     #[error(
-        "{path}: this host is registered there with the key {key:#x}, and with other members by another; end who uses it, or clear that registration"
+        "{path}: this host is registered there with the key {key:#x}, and with other members by another; end the program that uses it, or clear that registration"
     )]
     OtherKey {
         /// Its device.
@@ -119,7 +120,7 @@ pub enum PoolError {
     },
     /// Nodes are registered with a device that is to be new.
     #[error(
-        "{path} is reserved for nodes that have registered with it, perhaps of other hosts; if none of them lives, --force takes it"
+        "{path} is reserved for nodes that have registered with it, perhaps of other hosts; if none of them is alive, --force takes it over"
     )]
     Registered {
         /// Its device.
@@ -127,7 +128,7 @@ pub enum PoolError {
     },
     /// A reservation of another kind stands on a member.
     #[error(
-        "{path} is reserved by somebody else, in a way that shuts nodes out: see who it is, and clear that reservation"
+        "{path} is reserved by another program, in a way that excludes nodes: find out which, and clear that reservation"
     )]
     Reserved {
         /// Its device.
@@ -204,7 +205,7 @@ pub enum PoolError {
     },
     /// A device with something else on it.
     #[error(
-        "{path} carries {what}, which would be lost: give another device, or --force to overwrite it"
+        "{path} has {what} on it, which would be lost: give another device, or --force to overwrite it"
     )]
     Foreign {
         /// The device.
@@ -242,7 +243,7 @@ pub enum PoolError {
     },
     /// Both labels of a member are damaged.
     #[error(
-        "both labels of {path} are damaged (first: {first}; second: {second}): its data may be whole, so keep the device as it is and do not create anew; `braid label restore --member INDEX={path} DEVICE...` writes them again from the pool's other members, or `--from` a dump; `braid dump-label` shows what is left of both"
+        "both labels of {path} are damaged (first: {first}; second: {second}): its data may be whole, so keep the device as it is and do not create a pool on it; `braid label restore --member INDEX={path} DEVICE...` writes them again from the pool's other members, or `--from` a dump; `braid dump-label` shows what is left of both"
     )]
     LabelsDamaged {
         /// The device.
@@ -307,9 +308,9 @@ pub enum PoolError {
         if members.len() == 1 { "is" } else { "are" },
         if members.len() == 1 { "device" } else { "devices" },
         if *spared {
-            "or mount without, with `-o degraded`: what is out of date then counts as failed, and `braid replace` fills it anew"
+            "or mount without it, with `-o degraded`: what is out of date then counts as failed, and `braid replace` fills it again"
         } else {
-            "the pool cannot do without; if there is no current one any more, `braid label accept` takes all members as they are, and `braid check --repair` mends what does not fit"
+            "the pool cannot do without it; if there is no current one any more, `braid label accept` takes all members as they are, and `braid check --repair` repairs the file system"
         }
     )]
     OutOfDate {
@@ -323,7 +324,7 @@ pub enum PoolError {
     /// A member that was used without the others, as they were without it: since then each side
     /// has a history of its own.
     #[error(
-        "{path} and the other members of pool {name:?} were used without each other (its label is of epoch {epoch}, theirs of {current}) and now differ: leave out those that you do without, and make them anew when they are added again"
+        "{path} and the other members of pool {name:?} were used without each other (its label is of epoch {epoch}, theirs of {current}) and now differ: leave out those that you can do without, and fill them again when they are added"
     )]
     Diverged {
         /// The device.
@@ -438,7 +439,7 @@ pub enum PoolError {
         source: std::sync::Arc<dyn std::error::Error + Send + Sync>,
     },
     /// A member that the pool does not have, or not in the state that was expected.
-    #[error("the pool has no member {member} to do that with (`braid status` lists them)")]
+    #[error("the pool has no such member {member} (`braid status` lists them)")]
     NoSuchMember {
         /// Its place.
         member: MemberIndex,
@@ -463,7 +464,7 @@ pub enum PoolError {
     },
     /// A compare-and-write against what is no record, on a mirror of which a copy is being filled.
     #[error(
-        "a compare-and-write at {at}, where no record of a lock or of a node stands, while a member is filled: it is to be tried again when that is done"
+        "a compare-and-write at {at}, where there is no record of a lock or of a node, while a member is filled: try again when that is done"
     )]
     NoRecord {
         /// Where.
@@ -480,7 +481,7 @@ pub enum PoolError {
         size: Bytes,
     },
     /// A read or write of what has left the pool.
-    #[error("{len} bytes at {at}: what stood there has left the pool")]
+    #[error("{len} bytes at {at}: that part has left the pool")]
     Hole {
         /// Where.
         at: ByteOffset,
@@ -496,6 +497,14 @@ pub enum PoolError {
         len: Bytes,
         /// The pool's sector.
         sector: Bytes,
+    },
+    /// A member that is needed answers nothing.
+    #[error("{name} {silent}, and the pool cannot do without it")]
+    SilentMember {
+        /// Its place and its device.
+        name: String,
+        /// For how long.
+        silent: Silent,
     },
     /// A device failed; its error names it.
     #[error(transparent)]

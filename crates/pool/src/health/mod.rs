@@ -1,5 +1,7 @@
-//! What is noticed of members that still work: how long their transfers take, and what they return.
+//! What is noticed of members that still work: how long their transfers take, whether they end, and what they
+//! return.
 
+pub(crate) mod silent;
 pub(crate) mod slow;
 pub(crate) mod suspect;
 
@@ -10,6 +12,8 @@ use parking_lot::Mutex;
 pub(crate) struct MemberHealth {
     /// The members' times.
     pub slow: Mutex<slow::Watch>,
+    /// Members that answer nothing.
+    pub silence: Mutex<silent::Silence>,
     /// Members that return garbage.
     pub suspicion: Mutex<suspect::Suspicion>,
 }

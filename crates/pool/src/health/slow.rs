@@ -17,9 +17,9 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 pub(crate) const LEAST: u64 = 16;
 /// So many times the peers' time is slow,
 const SLOW: u32 = 4;
-/// and less than so many times is slow no more.
+/// and if it is less than so many times, the member is no longer slow.
 const SOUND: u32 = 2;
-/// Whoever takes less than this is not slow, whatever the others take.
+/// A member that takes less than this is not slow, whatever the others take.
 const FLOOR: Duration = Duration::from_millis(5);
 /// Loads are similar when neither is more than so many times the other.
 const SIMILAR: u64 = 4;
@@ -35,14 +35,14 @@ pub(crate) struct Watch {
 /// A member's last window, in one direction: its mean time, and its peers' median.
 type Compared = (Duration, Duration);
 
-/// A member that has become slow, or is slow no more.
+/// A member that has become slow, or is no longer slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Noticed {
     /// Which.
     pub member: MemberIndex,
     /// It has become slow.
     pub slow: bool,
-    /// How long its transfers took on average; nothing where it left the comparison.
+    /// How long its transfers took on average; `None` if it left the comparison.
     pub took: Duration,
     /// The same of its peers: their median.
     pub peers: Duration,
@@ -58,7 +58,8 @@ fn compare<'a>(own: &Traffic, peers: impl Iterator<Item = &'a Traffic>) -> Optio
     let mut times: Vec<Duration> =
         peers.filter(|p| similar(own, p)).filter_map(Traffic::latency).collect();
     times.sort_unstable();
-    // Of an even number the lesser: where two of three are slow, one is known to be faster.
+    // Of an even number, the lesser of the middle two: if two of three are slow, one is known to be
+    // faster.
     Some((own.latency()?, *times.get(times.len().checked_sub(1)? / 2)?))
 }
 

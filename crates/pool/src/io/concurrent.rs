@@ -19,7 +19,7 @@ use std::cell::Cell;
 use braid_device::{AlignedBuf, Op, Request};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
-use super::PoolRequest;
+use super::request::PoolRequest;
 use crate::cluster::{Hold, Locks, add_locks, hold_of};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
@@ -63,7 +63,7 @@ pub(crate) fn settle_concurrent(
     Ok(same)
 }
 
-/// The part that stands on a member without copies that is being moved.
+/// The part that is on a member without copies, if that member is being moved.
 fn follow(topology: &Topology, at: ByteOffset, len: Bytes) -> Result<(), PoolError> {
     let Some(pair) = &topology.migration else { return Ok(()) };
     for p in topology.map.pieces(at, len) {

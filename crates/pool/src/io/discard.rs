@@ -4,7 +4,7 @@
 //! not differ, and parity must stay right: so on a group the bytes become zeros on all members at
 //! once ([`Device::deallocate`]), under the same protection as a write. The regions are held and
 //! noted first, so a crash in the middle is repaired; a member that fails is failed for all nodes.
-//! Of parity only whole rows are given back, because the parities of zeros are zeros; partial rows
+//! With parity, only whole rows are given back, because the parity of zeros is zeros. Partial rows
 //! at the ends stay as they are.
 //!
 //! If one member of a group cannot do that, the group is left alone. If that shows only in the
@@ -204,8 +204,9 @@ fn columns(
     })
 }
 
-/// Zeroes a run of a member; whether its space went back. What cannot be given back, or not just now,
-/// is written: the others may be zeros already. Where the giving back may still land, the member fails.
+/// Zeroes a run of a member; whether its space went back. What cannot be given back, or not just
+/// now, is written: the others may be zeros already. If the discard may still land, the member is
+/// failed.
 fn zero_member(device: &dyn Device, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
     match device.deallocate(at, len) {
         Ok(true) => return Ok(true),

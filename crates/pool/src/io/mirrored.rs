@@ -103,7 +103,8 @@ impl Exchange<'_> {
                     break;
                 }
                 Ok(mismatch) => return Some(mismatch),
-                // Of two against the same bytes one lands: no value is written twice.
+                // If two compare with the same bytes, one of them lands, because no value is
+                // written twice.
                 Err(DeviceError::Unknown { .. }) if unknown < UNKNOWN_MAX => unknown += 1,
                 Err(error) => {
                     lost.push((arbiter, error));

@@ -12,6 +12,7 @@ mod discard;
 mod mirrored;
 mod node_records;
 pub mod queue;
+mod request;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use std::sync::atomic::Ordering;
 use braid_device::{AlignedBuf, CawOutcome, Device, DeviceError, Op, Request};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
+
+pub use self::request::PoolRequest;
 
 use self::concurrent::{hold_concurrent, settle_concurrent};
 use crate::background_io::is_foreground;
@@ -30,8 +33,9 @@ use crate::error::PoolError;
 use crate::layout::map::Place;
 use crate::pool::{Pool, PoolState};
 use crate::redundancy::EpochInUse;
-use crate::redundancy::batch::{Read, Work, Write, execute};
+use crate::redundancy::batch::execute;
 use crate::redundancy::divergent::DivergentWrite;
+use crate::redundancy::work::{Read, Work, Write};
 use crate::topology::{EpochTag, FailedMembers, Topology};
 
 /// Device requests of one submission that are kept on the stack.
@@ -40,31 +44,6 @@ const INLINE: usize = 16;
 const ZEROS_MAX: u64 = 1 << 20;
 /// Regions that were not written for this long are no longer compared after a crash.
 const CLEAN_SECONDS: u64 = 5;
-
-/// One request of a batch.
-#[derive(Debug)]
-pub struct PoolRequest<'a> {
-    /// First logical byte; ignored by a flush.
-    pub at: ByteOffset,
-    /// What to do with which memory.
-    pub op: Op<'a>,
-    /// `Ok` once [`Pool::run`] has returned and the request has succeeded.
-    pub result: Result<(), PoolError>,
-}
-impl<'a> PoolRequest<'a> {
-    /// Reads `buf.len()` bytes from `at`.
-    pub fn read(at: ByteOffset, buf: &'a mut [u8]) -> Self {
-        Self { at, op: Op::Read(buf), result: Ok(()) }
-    }
-    /// Writes `buf` to `at`.
-    pub fn write(at: ByteOffset, buf: &'a [u8]) -> Self {
-        Self { at, op: Op::Write(buf), result: Ok(()) }
-    }
-    /// Flushes all members.
-    pub fn flush() -> Self {
-        Self { at: ByteOffset(0), op: Op::Flush, result: Ok(()) }
-    }
-}
 
 /// Device requests of a batch on bare members, and which pool request each belongs to; and what
 /// concerns groups.
@@ -170,16 +149,16 @@ impl PoolState {
         &self,
         requests: &mut [PoolRequest<'_>],
         write_gate: &WriteGate,
-        whose: Whose,
+        sharing: Sharing,
     ) -> Failures {
         let shared = self.cluster.shared().is_some();
         let tried = loop {
-            let held = match self.hold_writes(requests, whose) {
+            let held = match self.hold_writes(requests, sharing) {
                 Ok(held) => held,
                 Err(error) => return all(requests, &error),
             };
             let tag = held.as_ref().map(|h| h.1);
-            match self.attempt(requests, (!shared).then_some(write_gate), (tag, whose)) {
+            match self.attempt(requests, (!shared).then_some(write_gate), (tag, sharing)) {
                 Ok(Some(tried)) => break self.see_through(requests, tried, write_gate),
                 Ok(None) => {}
                 Err(error) => return all(requests, &error),
@@ -214,7 +193,7 @@ impl PoolState {
             _ => return Ok(()),
         };
         let _held = self.hold_bytes(range.0, range.1)?;
-        let Some(tried) = self.attempt(one, Some(write_gate), (None, Whose::Own))? else {
+        let Some(tried) = self.attempt(one, Some(write_gate), (None, Sharing::Own))? else {
             return Ok(());
         };
         let tried = self.see_through(one, tried, write_gate);
@@ -250,7 +229,7 @@ impl PoolState {
     fn hold_writes(
         &self,
         requests: &[PoolRequest<'_>],
-        whose: Whose,
+        sharing: Sharing,
     ) -> Result<Option<(HeldRegions, EpochTag)>, PoolError> {
         let tag = Cell::new(EpochTag::default());
         let held = self.hold_regions(|topology, count| {
@@ -262,9 +241,9 @@ impl PoolState {
                     let Place::Group(index) = p.place else { continue };
                     let group = topology.map.group(index);
                     let range = group.affected(p.at.0, p.len.0);
-                    let hold = match whose {
-                        Whose::Own => hold_of(group),
-                        Whose::Anyones => hold_concurrent(topology, group),
+                    let hold = match sharing {
+                        Sharing::Own => hold_of(group),
+                        Sharing::Concurrent => hold_concurrent(topology, group),
                     };
                     add_locks(&mut locks, (index, group), range, hold, count);
                 }
@@ -283,7 +262,7 @@ impl PoolState {
         &self,
         requests: &mut [PoolRequest<'_>],
         reconstruct: Option<&WriteGate>,
-        (tag, whose): (Option<EpochTag>, Whose),
+        (tag, sharing): (Option<EpochTag>, Sharing),
     ) -> Result<Option<Tried<'_>>, PoolError> {
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
         let topology = match reconstruct {
@@ -306,7 +285,7 @@ impl PoolState {
             return Ok(Some(tried));
         }
         self.submit(&topology, requests, reconstruct, &mut tried);
-        if whose == Whose::Anyones && changes {
+        if sharing == Sharing::Concurrent && changes {
             // In the same epoch: nobody ends a move, or begins to fill a member, in between.
             match settle_concurrent(&topology, requests) {
                 Ok(true) => {}
@@ -367,13 +346,13 @@ struct Tried<'a> {
     divergent: Option<DivergentWrite<'a>>,
 }
 
-/// Whose bytes are written.
+/// Whether other nodes may write the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// This node's alone: the caller holds what keeps other nodes from writing them.
+pub(crate) enum Sharing {
+    /// No: the caller holds what keeps other nodes from writing them.
     Own,
-    /// Other nodes may be writing them now.
-    Anyones,
+    /// Yes, they may be writing them now.
+    Concurrent,
 }
 
 /// The same error for every request: none was tried.
@@ -416,17 +395,17 @@ impl Pool {
     /// fail, as long as the rest hold every byte; a member that fails a write is first taken out
     /// of the pool, durably.
     pub fn run(&self, requests: &mut [PoolRequest<'_>]) {
-        self.run_on(requests, Whose::Own);
+        self.run_on(requests, Sharing::Own);
     }
 
     /// As [`Pool::run`], for writes of bytes that other nodes may be writing at the same time: all
     /// copies of each byte are what one of the writers wrote when the last of them returns. Where
     /// bytes have copies this costs a read of each copy more; nothing otherwise.
     pub fn run_concurrent(&self, requests: &mut [PoolRequest<'_>]) {
-        self.run_on(requests, Whose::Anyones);
+        self.run_on(requests, Sharing::Concurrent);
     }
 
-    fn run_on(&self, requests: &mut [PoolRequest<'_>], whose: Whose) {
+    fn run_on(&self, requests: &mut [PoolRequest<'_>], sharing: Sharing) {
         let changes = requests.iter().any(|r| !matches!(r.op, Op::Read(_)));
         let pass = changes.then(|| self.1.pass());
         if let Some(Err(_)) = pass {
@@ -437,15 +416,15 @@ impl Pool {
         }
         if self.0.redundancy.present && changes && requests.len() > 1 && overlapping(requests) {
             for one in requests.chunks_mut(1) {
-                self.settle(one, whose);
+                self.settle(one, sharing);
             }
             return;
         }
-        self.settle(requests, whose);
+        self.settle(requests, sharing);
     }
 
-    fn settle(&self, requests: &mut [PoolRequest<'_>], whose: Whose) {
-        for (owner, error) in self.0.issue(requests, &self.1, whose) {
+    fn settle(&self, requests: &mut [PoolRequest<'_>], sharing: Sharing) {
+        for (owner, error) in self.0.issue(requests, &self.1, sharing) {
             let request = usize::try_from(owner).ok().and_then(|i| requests.get_mut(i));
             if let Some(r) = request.filter(|r| r.result.is_ok()) {
                 r.result = Err(error);

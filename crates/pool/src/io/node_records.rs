@@ -71,10 +71,10 @@ impl Pool {
         self.read_copies(&*self.0.enter()?, at, buf, 0)
     }
 
-    /// As [`Pool::read`], for what nodes say of themselves: waits for no epoch and no region, and
-    /// mends nothing. Where there are copies, the `nth` is read; after all of them, the successor of
-    /// a member that is being moved. A node that uses another epoch may not write all that are read
-    /// in this one: to hear of that all must be looked at.
+    /// As [`Pool::read`], for heartbeats: waits for no epoch and no region, and repairs nothing.
+    /// Where there are copies, the `nth` is read; after all of them, the successor of a member that
+    /// is being moved. A node that uses another epoch may not write all copies that are read in
+    /// this one. So all of them must be read to see its heartbeat.
     ///
     /// # Errors
     /// As [`Pool::read`].
@@ -149,8 +149,8 @@ impl Pool {
         Ok(())
     }
 
-    /// As [`Pool::write`], for what a node says of itself: waits for no epoch, no region and no
-    /// lease, and is content if one copy has it and none refuses this node.
+    /// As [`Pool::write`], for a heartbeat: waits for no epoch, no region and no lease. It succeeds
+    /// if one copy has it and none refuses this node.
     ///
     /// # Errors
     /// As [`Pool::write`].

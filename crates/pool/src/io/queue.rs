@@ -53,7 +53,7 @@ enum Engine {
         /// Kept from request to request, so that none allocates.
         parts: Vec<Part>,
     },
-    Crew(Crew),
+    Workers(Workers),
 }
 
 impl PoolQueue {
@@ -63,7 +63,7 @@ impl PoolQueue {
     /// [`PoolError::Queue`] when the kernel refuses it.
     pub fn new(pool: Pool, depth: usize) -> Result<Self, PoolError> {
         let engine = if pool.0.redundancy.present {
-            Engine::Crew(Crew::new(&pool, depth))
+            Engine::Workers(Workers::new(&pool, depth))
         } else {
             let queue =
                 IoQueue::new(depth).map_err(|e| PoolError::Queue { source: Box::new(e) })?;
@@ -76,7 +76,7 @@ impl PoolQueue {
     pub fn in_flight(&self) -> usize {
         match &self.engine {
             Engine::Ring { queue, .. } => queue.in_flight(),
-            Engine::Crew(crew) => crew.in_flight,
+            Engine::Workers(workers) => workers.in_flight,
         }
     }
 
@@ -99,8 +99,8 @@ impl PoolQueue {
         inner.check(&topology, at, op.len())?;
         let (queue, parts) = match &mut self.engine {
             Engine::Ring { queue, parts } => (queue, parts),
-            Engine::Crew(crew) => {
-                crew.submit(token, at, op);
+            Engine::Workers(workers) => {
+                workers.submit(token, at, op);
                 return Ok(());
             }
         };
@@ -137,7 +137,7 @@ impl PoolQueue {
                 self.pool.0.io.queued.fetch_sub(1, Ordering::AcqRel);
                 (token, buf, result.map_err(PoolError::from))
             }
-            Engine::Crew(crew) => crew.complete(),
+            Engine::Workers(workers) => workers.complete(),
         }
     }
 
@@ -150,7 +150,7 @@ impl PoolQueue {
                 self.pool.0.io.queued.fetch_sub(1, Ordering::AcqRel);
                 Some((token, buf, result.map_err(PoolError::from)))
             }
-            Engine::Crew(crew) => crew.completed(),
+            Engine::Workers(workers) => workers.completed(),
         }
     }
 }
@@ -165,65 +165,65 @@ impl Drop for PoolQueue {
 
 /// Threads that run one request each.
 #[derive(Debug)]
-struct Crew {
-    desk: Arc<Desk>,
+struct Workers {
+    jobs: Arc<JobQueue>,
     threads: Vec<JoinHandle<()>>,
     in_flight: usize,
 }
 
 #[derive(Debug, Default)]
-struct Desk {
-    state: Mutex<Orders>,
-    ordered: Condvar,
+struct JobQueue {
+    state: Mutex<Jobs>,
+    submitted: Condvar,
     finished: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Orders {
+struct Jobs {
     open: VecDeque<(u64, ByteOffset, PoolOp)>,
     done: VecDeque<Completion>,
     closed: bool,
 }
 
-impl Crew {
+impl Workers {
     fn new(pool: &Pool, depth: usize) -> Self {
-        let desk = Arc::new(Desk::default());
+        let jobs = Arc::new(JobQueue::default());
         let work = || {
-            let (desk, pool) = (desk.clone(), pool.clone());
-            std::thread::spawn(move || desk.work(&pool))
+            let (jobs, pool) = (jobs.clone(), pool.clone());
+            std::thread::spawn(move || jobs.work(&pool))
         };
         let threads = (0..depth).map(|_| work()).collect();
-        Self { desk, threads, in_flight: 0 }
+        Self { jobs, threads, in_flight: 0 }
     }
 
     fn submit(&mut self, token: u64, at: ByteOffset, op: PoolOp) {
         self.in_flight += 1;
-        self.desk.state.lock().open.push_back((token, at, op));
-        self.desk.ordered.notify_one();
+        self.jobs.state.lock().open.push_back((token, at, op));
+        self.jobs.submitted.notify_one();
     }
 
     fn completed(&mut self) -> Option<Completion> {
-        let done = self.desk.state.lock().done.pop_front()?;
+        let done = self.jobs.state.lock().done.pop_front()?;
         self.in_flight -= 1;
         Some(done)
     }
 
     fn complete(&mut self) -> Completion {
-        let mut state = self.desk.state.lock();
+        let mut state = self.jobs.state.lock();
         loop {
             if let Some(done) = state.done.pop_front() {
                 self.in_flight -= 1;
                 return done;
             }
-            self.desk.finished.wait(&mut state);
+            self.jobs.finished.wait(&mut state);
         }
     }
 }
 
-impl Drop for Crew {
+impl Drop for Workers {
     fn drop(&mut self) {
-        self.desk.state.lock().closed = true;
-        self.desk.ordered.notify_all();
+        self.jobs.state.lock().closed = true;
+        self.jobs.submitted.notify_all();
         for thread in self.threads.drain(..) {
             // A panic there has been reported there.
             let _ = thread.join();
@@ -231,7 +231,7 @@ impl Drop for Crew {
     }
 }
 
-impl Desk {
+impl JobQueue {
     fn work(&self, pool: &Pool) {
         loop {
             let (token, at, op) = {
@@ -243,7 +243,7 @@ impl Desk {
                     if state.closed {
                         return;
                     }
-                    self.ordered.wait(&mut state);
+                    self.submitted.wait(&mut state);
                 }
             };
             let done = match op {

@@ -57,7 +57,7 @@ pub fn assess_labels(found: &[Found], minority: bool) -> Result<LabelAssessment,
     let Some((highest, path)) = newest else { return Err(PoolError::NoDevices) };
     let Some(label) = in_force(&voters, minority) else {
         let mut missing = missing_of(highest, &first_with);
-        // Of a change that was broken off, which called failed whoever is not there.
+        // The label of a change that was broken off, and that called the missing members failed.
         if let Some(committed) = in_force(&voters, true).filter(|_| missing.is_empty()) {
             missing = missing_of(committed, &first_with);
         }
@@ -77,7 +77,7 @@ pub fn assess_labels(found: &[Found], minority: bool) -> Result<LabelAssessment,
 /// The label of the highest committed epoch that stands on a majority.
 fn in_force<'a>(voters: &[&'a Found], minority: bool) -> Option<&'a Label> {
     let mut labels: Vec<&Label> = voters.iter().flat_map(|f| f.labels()).collect();
-    // The order of two that claim one epoch is any, but not by chance.
+    // If two labels claim one epoch, their order does not matter, but it must always be the same.
     labels.sort_by_key(|l| (core::cmp::Reverse(l.epoch), l.change_id));
     labels.into_iter().find(|label| {
         let carried = |m: &&Member| {

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_device::{Device, OpenOptions, UnitName};
+use braid_device::{Device, OpenOptions, UnitName, answers};
 use braid_format::label::Member;
 use braid_format::{Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
@@ -104,10 +104,11 @@ impl FoundPool {
 
 /// Finds the pools on `paths` (devices, files, or directories of them), or, when `None`, on all
 /// block devices of this machine and on what `$BRAID_DEVICES` names. What cannot be opened or has
-/// no good label is passed over.
+/// no good label is passed over, and so is what does not answer (see [`braid_device::answers`]).
 pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
-    let paths: Vec<PathBuf> =
+    let mut paths: Vec<PathBuf> =
         paths.map_or_else(everywhere, |p| p.iter().flat_map(|p| expand(p)).collect());
+    leave_out_silent(&mut paths);
     let backing: Vec<PathBuf> = paths.iter().filter_map(|p| backing_file(p)).collect();
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     let mut pools: HashMap<Uuid, Vec<Found>> = HashMap::new();
@@ -148,7 +149,19 @@ pub(crate) fn open_member(member: &Member) -> Option<Arc<dyn Device>> {
         let found = Found::read(device.clone());
         (found.newest().and_then(own_uuid) == Some(member.uuid)).then_some(device)
     };
-    carries(Path::new(&member.path)).or_else(|| everywhere().iter().find_map(|p| carries(p)))
+    let elsewhere = || {
+        let mut paths = everywhere();
+        leave_out_silent(&mut paths);
+        paths.iter().find_map(|p| carries(p))
+    };
+    carries(Path::new(&member.path)).or_else(elsewhere)
+}
+
+/// Asks all devices at once.
+fn leave_out_silent(paths: &mut Vec<PathBuf>) {
+    let silent = answers::silent(paths.iter().map(PathBuf::as_path));
+    let silent: Vec<PathBuf> = silent.into_iter().map(|(path, _)| path.to_owned()).collect();
+    paths.retain(|path| !silent.contains(path));
 }
 
 fn describe(found: &[Found]) -> Option<FoundPool> {
@@ -216,9 +229,9 @@ fn is_unit(path: &Path) -> bool {
     path.to_str().is_some_and(UnitName::is_meant)
 }
 
-/// Names of devices in one word, separated by colons. A colon of a unit's name
-/// (`iscsi://host:port/target:word/0`) is followed by neither a path nor another such name, but for
-/// that of its own `://`.
+/// Names of devices in one word, separated by colons. A colon inside a unit's name
+/// (`iscsi://host:port/target:word/0`) is followed by neither a path nor another such name, except
+/// the one of its own `://`.
 pub fn split_names(list: &OsStr) -> Vec<PathBuf> {
     let Some(text) = list.to_str().filter(|t| t.contains(UnitName::SCHEME)) else {
         let paths = std::env::split_paths(list).filter(|p| !p.as_os_str().is_empty());

@@ -48,7 +48,8 @@ pub(crate) fn out_of_date(found: &[Found], label: &Label) -> Vec<(usize, MemberI
     if behind.is_empty() {
         return Vec::new();
     }
-    // A node may count just now: whoever is behind still was so when the highest number was written.
+    // A node may be counting just now. A member that is still behind in this second read was behind
+    // when the highest number was written.
     let again = read(&behind);
     let mut again = again.iter();
     behind.retain(|_| again.next().is_some_and(|counts| is_behind(counts, &by_slot)));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_device::{Backing, Device};
+use braid_device::{Backing, Device, Session};
 use braid_format::label::{DeviceClass, Label, Member, MemberState};
 use braid_format::{Bytes, Epoch};
 
@@ -26,8 +26,9 @@ pub(crate) fn same_device(a: &Arc<dyn Device>, b: &Arc<dyn Device>) -> bool {
     if Arc::ptr_eq(a, b) {
         return true;
     }
-    if let (Some(a), Some(b)) = (a.initiator(), b.initiator()) {
-        return a.is_same_unit(b);
+    let session = |d: &Arc<dyn Device>| d.abilities().session.map(Session::unit);
+    if let (Some(a), Some(b)) = (session(a), session(b)) {
+        return a == b;
     }
     let backing = |d: &Arc<dyn Device>| Backing::of(d.info().name.as_ref());
     backing(a).zip(backing(b)).is_some_and(|(a, b)| a.overlaps(&b))

@@ -28,7 +28,9 @@ pub(crate) use events::{highest, names as event_names, out_of_date, read_counts}
 pub(crate) use member::{fits, member_of, same_device, state_word};
 pub(crate) use next::{carriers, moving, next_epoch, settle_move};
 pub(crate) use read::{id, own_uuid};
-pub(crate) use write::{try_copies, wipe, wipe_behind, wipe_labels, write_second};
+pub(crate) use write::{
+    try_copies, wipe, wipe_behind, wipe_labels, write_boot_sector, write_second,
+};
 
 /// Byte of liveness locks that a writer of labels holds where no claim tells others of it.
 pub const LABEL_LOCK_BYTE: u64 = braid_device::CHANGE_BYTE;

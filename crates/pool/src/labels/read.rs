@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::error::{LabelFault, PoolError};
 
-/// What stands where a label should.
+/// What is in the place of a label.
 pub type Copy = Result<Label, LabelFault>;
 
 /// A device and the two labels found on it.
@@ -67,8 +67,8 @@ impl Found {
         self.labels().any(|l| id(l) == epoch)
     }
 
-    /// Whether the device was a member that `label` calls failed: it is not used, whatever stands
-    /// on it. One that was used since, without the others, is another matter.
+    /// Whether the device was a member that `label` calls failed: then it is not used, whatever it
+    /// holds. A device that was used since, without the others, is reported in another way.
     pub fn has_failed(&self, label: &Label) -> bool {
         let epoch = self.newest().map(|l| l.epoch);
         self.failed_at(label).is_some_and(|failed| epoch < Some(failed))
@@ -140,7 +140,7 @@ fn read_copy(device: &Arc<dyn Device>, copy: u32, at: Option<ByteOffset>) -> Cop
 
 #[cfg(test)]
 mod tests {
-    use braid_device::{DeviceError, pass_on};
+    use braid_device::{Abilities, Command, Completion, DeviceError, DeviceInfo};
 
     use super::*;
     use crate::pool::Pool;
@@ -150,14 +150,20 @@ mod tests {
     struct Bad(Arc<dyn Device>, u64, u64);
 
     impl Device for Bad {
-        fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-            if at.0 < self.2 && at.0 + buf.len() as u64 > self.1 {
+        fn info(&self) -> &DeviceInfo {
+            self.0.info()
+        }
+        fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+            let reads = matches!(command, Command::Read(_));
+            if reads && at.0 < self.2 && at.0 + command.len().0 > self.1 {
                 let device = self.info().name.as_str().into();
                 return Err(DeviceError::Injected { device, operation: "read", at });
             }
-            self.0.read(at, buf)
+            self.0.submit(at, command)
         }
-        pass_on!(0: info write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+        fn abilities(&self) -> Abilities<'_> {
+            self.0.abilities()
+        }
     }
 
     #[test]

@@ -150,18 +150,37 @@ pub(crate) fn wipe_behind(device: &dyn Device, at: braid_format::ByteOffset) {
     let zeros = AlignedBuf::zeroed(Label::LEN_MAX);
     let path = &device.info().name;
     match device.write(at, &zeros).and_then(|()| device.flush()) {
-        Ok(()) => tracing::warn!(path, "an old label behind the end was wiped"),
+        Ok(()) => tracing::info!(path, "an old label behind the end was wiped"),
         Err(error) => tracing::warn!(path, %error, "an old label stays behind the end"),
     }
 }
 
-/// Zeroes both labels of a device that had `size` bytes when it joined.
+/// Zeroes both labels of a device that had `size` bytes when it joined, and its boot sector if that is
+/// Braid's.
 pub(crate) fn wipe_labels(device: &dyn Device, size: Bytes) -> Result<(), DeviceError> {
     let zeros = AlignedBuf::zeroed(Label::LEN_MAX);
     for at in [Some(Label::COPY0_AT), Label::copy1_at(size)].into_iter().flatten() {
         device.write(at, &zeros)?;
     }
+    let mut first = first_sector(device);
+    device.read(ByteOffset(0), &mut first)?;
+    if first.starts_with(&Label::BOOT_SECTOR) {
+        device.write(ByteOffset(0), &first_sector(device))?;
+    }
     device.flush()
+}
+
+/// Writes the boot sector by which tools of others see that the device is not empty. It is durable with the
+/// next flush.
+pub(crate) fn write_boot_sector(device: &dyn Device) -> Result<(), DeviceError> {
+    let mut first = first_sector(device);
+    first.split_at_mut(Label::BOOT_SECTOR.len()).0.copy_from_slice(&Label::BOOT_SECTOR);
+    device.write(ByteOffset(0), &first)
+}
+
+/// Room for the boot sector, zeroed: a whole sector.
+fn first_sector(device: &dyn Device) -> AlignedBuf {
+    AlignedBuf::zeroed(device.info().sector.to_usize().max(Label::BOOT_SECTOR.len()))
 }
 
 /// Zeroes both ends, so that no signature of the former owner remains.

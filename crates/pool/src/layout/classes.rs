@@ -2,7 +2,6 @@
 
 use braid_format::label::{Member, SubpoolKind};
 
-use super::metadata::visit;
 use super::resolve::resolve;
 use super::usual::{Redundancy, over};
 use super::{Layout, LayoutError, LayoutFault, Part, Subpool, Tree, Which, parse};
@@ -30,7 +29,7 @@ impl Classes {
             subpools.push(Subpool { kind: SubpoolKind::Data, tree });
         }
         let resolved = resolve(&Layout { subpools }, members).map_err(|e| match *e.fault {
-            // `rest` is no word of who wrote the text.
+            // `rest` was not written by the user.
             LayoutFault::NothingLeft if rest_is_data => LayoutFault::NoneForData.into(),
             _ => e,
         })?;
@@ -38,7 +37,7 @@ impl Classes {
         let mut taken = vec![false; members.len()];
         for s in &resolved.subpools {
             let mut twice = None;
-            visit(&s.tree, &mut |place, _| {
+            s.tree.each_device(&mut |place, _| {
                 let taken = taken.get_mut(usize::from(place));
                 if taken.is_some_and(|t| std::mem::replace(t, true)) {
                     twice = Some(place);
@@ -57,8 +56,8 @@ impl Classes {
         Ok(classes)
     }
 
-    /// The layout in which each class is as safe as `redundancy` says: what does not stand on parity
-    /// has a copy more than parities.
+    /// The layout in which each class is as safe as `redundancy` says: what is not on parity has
+    /// one copy more than there are parities.
     ///
     /// # Errors
     /// [`LayoutError`]: too few members of a class.
@@ -120,9 +119,9 @@ mod tests {
         assert_eq!(told("metadata = /dev/sdb, 3; journal=0", 5), classes(&[1, 3], &[0]));
         assert_eq!(told("journal=0-1;metadata=2;data=rest", 5), classes(&[2], &[0, 1]));
         for (text, why) in [
-            ("", "is no kind of subpool"),
-            ("sdb", "is no kind of subpool"),
-            ("fast=sdb", "is no kind of subpool"),
+            ("", "is not a kind of subpool"),
+            ("sdb", "is not a kind of subpool"),
+            ("fast=sdb", "is not a kind of subpool"),
             ("metadata=sdx", "no device 'sdx' was given"),
             ("metadata=0,0", "two kinds of things"),
             ("metadata=0;journal=sda", "two kinds of things"),
@@ -132,8 +131,8 @@ mod tests {
             ("metadata=all", "two kinds of things"),
             ("metadata=0-3", "no device is left for data"),
             ("metadata=0; journal=1-3", "no device is left for data"),
-            ("metadata=0;data=1", "stands nowhere"),
-            ("metadata=0;metadata=1", "stands there twice"),
+            ("metadata=0;data=1", "not used in the layout"),
+            ("metadata=0;metadata=1", "is there twice"),
         ] {
             let said = told(text, 4).unwrap_err();
             assert!(said.contains(why), "{text}: {said}");

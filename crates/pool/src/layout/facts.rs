@@ -81,7 +81,7 @@ impl fmt::Display for Note {
             ),
             Self::Slow { path, speed, fastest, weighted: false } => write!(
                 f,
-                "{path} is slow ({} MB/s, the fastest {}) and holds the others of its rows back: leave it out, or take --weights auto",
+                "{path} is slow ({} MB/s, the fastest {}) and slows the others of its rows down: leave it out, or take --weights auto",
                 speed.0 / 1_000_000,
                 fastest.0 / 1_000_000
             ),

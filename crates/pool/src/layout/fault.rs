@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// A place in a text. All places are equal: where a thing was written is no part of what it is.
+/// A place in a text. All places compare as equal, so that two layouts are equal wherever their
+/// parts were written.
 #[derive(Debug, Clone, Default)]
 pub struct Place {
     /// The text; `None`: nobody wrote it.
@@ -64,20 +65,23 @@ pub enum LayoutFault {
     #[error("a quoted name without its closing '\"'")]
     Unclosed,
     #[error(
-        "'{word}' is no kind of node: write stripe, mirror, mirror+1 to mirror+3, parity+1, parity+2 or concat (stripe/64K gives the unit)"
+        "'{word}' is not a kind of node: write stripe, mirror, mirror+1 to mirror+3, parity+1, parity+2 or concat (stripe/64K gives the unit)"
     )]
     UnknownKind { word: String },
     #[error(
-        "'{word}' is no kind of subpool: write data, metadata or journal, with ';' between them"
+        "'{word}' is not a kind of subpool: write data, metadata or journal, with ';' between them"
     )]
     UnknownSubpool { word: String },
     #[error("a {kind} takes no unit: only stripe, mirror+N and parity+N do")]
     UnitNotHere { kind: &'static str },
-    #[error("a unit of '{text}' cannot be: write a multiple of 4K, at most 1G")]
+    #[error("a unit of '{text}' is not possible: write a multiple of 4K, at most 1G")]
     BadUnit { text: String },
     #[error("{text}")]
     BadSize { text: String },
-    #[error("a weight of '{text}' cannot be: write a number from 1 to {}", super::weights::MAX)]
+    #[error(
+        "a weight of '{text}' is not possible: write a number from 1 to {}",
+        super::weights::MAX
+    )]
     BadWeight { text: String },
     #[error("a size of zero: write how much of the device to take, or leave the brackets out")]
     ZeroSize,
@@ -99,10 +103,10 @@ pub enum LayoutFault {
     NothingLeft,
     #[error("no device is left for data: leave one out of metadata and journal")]
     NoneForData,
-    #[error("{path} is given but stands nowhere in the layout: use it or leave it out")]
+    #[error("{path} is given but not used in the layout: use it or leave it out")]
     NotUsed { path: String },
     #[error(
-        "{path} stands here and elsewhere without a size: say how much to take, as in {path}[10G], in all places but one"
+        "{path} is here and elsewhere without a size: say how much to take, as in {path}[10G], in all places but one"
     )]
     TwiceWhole { path: String },
     #[error(
@@ -113,15 +117,15 @@ pub enum LayoutFault {
     NoRoom { path: String, asked: u64, left: u64 },
     #[error("nothing is left of {path}: its other places take all of it")]
     NoneLeft { path: String },
-    #[error("{path} stands in two columns of one {kind}: losing it would lose both")]
+    #[error("{path} is in two columns of one {kind}: losing it would lose both")]
     Shared { path: String, kind: &'static str },
     #[error("a stripe inside a stripe gains nothing: write one stripe over all of them")]
     StripeOfStripes,
     #[error(
-        "a {outer} over a {inner} cannot be: nest the other way, as in stripe({outer}(a,b,...), {outer}(c,d,...))"
+        "a {outer} over a {inner} is not possible: nest the other way, as in stripe({outer}(a,b,...), {outer}(c,d,...))"
     )]
     WrongWayRound { outer: String, inner: &'static str },
-    #[error("a {outer} over a {inner} cannot be: take parity+2, or mirrors of 3 or 4 copies")]
+    #[error("a {outer} over a {inner} is not possible: take parity+2, or mirrors of 3 or 4 copies")]
     GroupOfGroups { outer: String, inner: &'static str },
     #[error(
         "a mirror of {count}: give it 2 to 4 (mirror+1(...) makes mirrors of two over any number)"
@@ -137,9 +141,9 @@ pub enum LayoutFault {
     FewForParity { parity: u16, count: usize, least: usize, mirror: u16 },
     #[error("{} no {copies} copies: take at least {copies}", make(*count))]
     FewForMirror { copies: u16, count: usize },
-    #[error("--mirror {copies} cannot be: take 2, 3 or 4 copies")]
+    #[error("--mirror {copies} is not possible: take 2, 3 or 4 copies")]
     Copies { copies: u16 },
-    #[error("--parity {parity} cannot be: take 1 or 2")]
+    #[error("--parity {parity} is not possible: take 1 or 2")]
     Parities { parity: u16 },
     #[error("weights belong to the children of a stripe")]
     WeightNotHere,
@@ -153,15 +157,15 @@ pub enum LayoutFault {
     WeightsOfGroups,
     #[error("nothing to make a {kind} of: give it devices, as in {kind}(all)")]
     Empty { kind: &'static str },
-    #[error("several devices, and no word on how: write stripe(...), mirror(...), concat(...)")]
+    #[error("several devices without a shape: write stripe(...), mirror(...), concat(...)")]
     Several,
-    #[error("subpool {name} stands there twice: write concat(...) if both are meant")]
+    #[error("subpool {name} is there twice: write concat(...) if both are meant")]
     SubpoolTwice { name: &'static str },
     #[error(
         "there is no subpool for {missing}: write `{missing} = ...` too, or one layout for everything"
     )]
     SubpoolMissing { missing: &'static str },
-    #[error("{name} cannot lie on parity, where each small write costs four: take mirrors")]
+    #[error("{name} cannot be on parity, where each small write costs four: take mirrors")]
     ParityHolds { name: &'static str },
     #[error("nothing can be stored on this: the devices are too small for it")]
     NothingUsable,

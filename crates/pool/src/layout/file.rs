@@ -18,6 +18,7 @@ use braid_format::{Bytes, StripeUnit};
 use toml::{Table, Value};
 
 use super::parse::Groups;
+use super::tree::is_plain;
 use super::{Layout, LayoutError, LayoutFault, Subpool, parse, size};
 
 /// What a file says.
@@ -47,11 +48,11 @@ impl LayoutFile {
         let known = ["devices", "unit", "layout", "groups", "subpools", "buses"];
         if let Some(key) = table.keys().find(|k| !known.contains(&k.as_str())) {
             let known = known.join(", ");
-            return Err(wrong(format!("'{key}' means nothing here; known are {known}")));
+            return Err(wrong(format!("'{key}' is not known here; known are {known}")));
         }
         let mut groups = Groups::new();
         for (name, value) in sub_table(&table, "groups")? {
-            let simple = parse::is_plain(name) && !name.contains('/');
+            let simple = is_plain(name) && !name.contains('/');
             if !simple {
                 let what = "cannot be a group's name: take letters and digits";
                 return Err(wrong(format!("'{name}' {what}")));

@@ -15,13 +15,13 @@
 use braid_format::label::{Label, NodeKind, TreeNode};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
-use super::map::MapError;
+use super::map_error::MapError;
 
 /// Reads of a mirror change from copy to copy at multiples of this, so that a long read, or
-/// several, use all copies. The choice depends on nothing but the address and who is in sync: what
-/// was read once is read again, even where the copies of an unfinished write differ. A disk that
-/// turns passes over what the other copy reads faster than it would read it, from about this size
-/// on.
+/// several, use all copies. The choice depends only on the address and on which copies are in sync.
+/// So what was read once is read again, even if the copies of an unfinished write differ. From
+/// about this size on, a rotating disk skips what the other copy reads faster than it would read
+/// it.
 const TURN: u64 = 4 << 20;
 
 /// Where a column of a group lies.

@@ -23,29 +23,9 @@
 
 use braid_format::label::{Label, NodeKind};
 use braid_format::{ByteOffset, Bytes, MemberIndex, StripeUnit};
-use thiserror::Error;
 
 use super::group::Group;
-
-/// Why a topology cannot be mapped.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum MapError {
-    /// A kind of node that this version does not serve.
-    #[error(
-        "the pool's topology has a {what}; this version of braid cannot serve it, use a newer one"
-    )]
-    Unsupported {
-        /// What it is.
-        what: &'static str,
-    },
-    /// A node that is not in the table (a label that was not verified).
-    #[error("topology node {node} does not exist")]
-    NoSuchNode {
-        /// Its index.
-        node: u16,
-    },
-}
+pub use super::map_error::MapError;
 
 /// What a run of logical bytes stands on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -110,8 +90,8 @@ pub struct ZoneInfo {
     pub row: Bytes,
     /// Members that take part, each once, in column order.
     pub members: Vec<MemberIndex>,
-    /// What the allocator best aligns large files to: a row, or where there is parity whole rows of
-    /// one group; 0 where any place is as good as another.
+    /// What the allocator best aligns large files to: a row, or whole rows of one group if there is
+    /// parity; 0 if all places are equally good.
     pub width: Bytes,
 }
 
@@ -179,7 +159,7 @@ impl Map {
         Bytes(self.size)
     }
 
-    /// Whether some of these bytes, which are inside the pool, stand on nothing any more.
+    /// Whether some of these bytes, which are inside the pool, are in a hole.
     pub fn is_holed(&self, at: ByteOffset, len: Bytes) -> bool {
         let end = at.0.saturating_add(len.0);
         self.holes.iter().any(|(from, to)| *from < end && at.0 < *to)

@@ -20,8 +20,8 @@ const STRIDE: f64 = 0.618_033_988_749_895;
 
 /// Reads a stretch at the front, in the middle and near the end of `device`, for about `time`
 /// altogether, and returns the median of their bytes per second (disks are faster at the front; a
-/// busy moment spoils one stretch only). Waits for each read, however long it takes. 0 where the
-/// device is too small to tell.
+/// busy moment spoils one stretch only). Waits for each read, however long it takes. 0 if the
+/// device is too small to measure.
 ///
 /// # Errors
 /// What the device says.
@@ -63,9 +63,9 @@ pub(crate) fn small_read(n: u64, size: u64) -> ByteOffset {
     ByteOffset(slot.min(slots.saturating_sub(1)) * SMALL)
 }
 
-/// Reads small pieces all over `device`, one at a time, for about `time`, and returns the median of how
-/// long they took. `None` where the device is too small to tell. (What a file has never been written
-/// reads as if it were in memory.)
+/// Reads small pieces all over `device`, one at a time, for about `time`, and returns the median of
+/// how long they took. `None` if the device is too small to measure. (Parts of a file that were
+/// never written read as fast as memory.)
 ///
 /// # Errors
 /// What the device says.

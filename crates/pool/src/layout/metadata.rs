@@ -76,7 +76,7 @@ fn mirrors(layout: &Layout, members: &[Member], copies: u16) -> Result<Tree, Lay
     let mut asked = vec![0_u64; members.len()];
     let mut used = vec![false; members.len()];
     for s in &layout.subpools {
-        visit(&s.tree, &mut |place, size| {
+        s.tree.each_device(&mut |place, size| {
             let i = usize::from(place);
             if let (Some(asked), Some(used)) = (asked.get_mut(i), used.get_mut(i)) {
                 *asked = asked.saturating_add(size.unwrap_or(0));
@@ -132,14 +132,4 @@ fn slice(limits: &[u64], wanted: u128, copies: u16) -> u64 {
         if fits(middle * MIB) { low = middle } else { high = middle - 1 }
     }
     low * MIB
-}
-
-/// Calls `f` for each device, in the order in which they are written.
-pub(super) fn visit(tree: &Tree, f: &mut impl FnMut(u16, Option<u64>)) {
-    if let Part::Devices { which: Which::One(place), size } = &tree.part {
-        f(*place, *size);
-    }
-    for child in tree.children() {
-        visit(child, f);
-    }
 }

@@ -17,13 +17,13 @@ use std::sync::Arc;
 use braid_format::label::SubpoolKind;
 use braid_format::{Bytes, StripeUnit};
 
+use super::tree::{MARKS, which};
 use super::{Layout, LayoutError, LayoutFault, Part, Place, Subpool, Tree, Which, size, weights};
 
 /// Deepest nesting.
 const DEPTH_MAX: usize = 16;
 /// Most nodes of a tree.
 const PARTS_MAX: usize = 4096;
-const MARKS: &str = "()[],;*=\"";
 
 /// Parts of a layout by name, as a file defines them.
 pub type Groups = BTreeMap<String, Arc<str>>;
@@ -70,33 +70,6 @@ pub(super) fn classes(text: &str) -> Result<Vec<Subpool>, LayoutError> {
     let subpools = p.subpools(Parser::list)?;
     p.end()?;
     Ok(subpools)
-}
-
-/// Whether a path means itself without quotes.
-pub(super) fn is_plain(name: &str) -> bool {
-    !name.is_empty()
-        && !name.contains(|c: char| c.is_whitespace() || c.is_control() || MARKS.contains(c))
-        && matches!(which(name), Which::FailedMembers(_))
-}
-
-/// What a word without quotes means.
-fn which(word: &str) -> Which {
-    let number = |s: &str| {
-        let plain = !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
-        s.parse::<u16>().ok().filter(|_| plain)
-    };
-    match word {
-        "all" => return Which::All,
-        "rest" => return Which::Rest,
-        _ => {}
-    }
-    if let Some(n) = number(word) {
-        return Which::One(n);
-    }
-    match word.split_once('-').map(|(a, b)| (number(a), number(b))) {
-        Some((Some(a), Some(b))) => Which::Range(a, b),
-        _ => Which::FailedMembers(word.to_owned()),
-    }
 }
 
 struct Parser<'a> {
@@ -238,7 +211,7 @@ impl<'a> Parser<'a> {
             return Self::fault(&place, LayoutFault::TooDeep { max: DEPTH_MAX });
         }
         let mut tree = if self.eat('"') {
-            let which = Which::FailedMembers(self.quoted(&place)?);
+            let which = Which::Named(self.quoted(&place)?);
             Tree { part: self.devices(which)?, weight: None, place }
         } else {
             let word = self.word();

@@ -25,7 +25,7 @@ pub(super) fn resolve(layout: &Layout, members: &[Member]) -> Result<Layout, Lay
     let subpools = layout.subpools.iter().map(one).collect::<Result<Vec<_>, LayoutError>>()?;
     let mut used = vec![false; members.len()];
     for s in &subpools {
-        super::metadata::visit(&s.tree, &mut |place, _| {
+        s.tree.each_device(&mut |place, _| {
             if let Some(used) = used.get_mut(usize::from(place)) {
                 *used = true;
             }
@@ -117,7 +117,7 @@ impl Names<'_> {
                 within(*to)?;
                 Ok((*from..=*to).collect())
             }
-            Which::FailedMembers(name) => self.find(name, at).map(|i| vec![i]),
+            Which::Named(name) => self.find(name, at).map(|i| vec![i]),
         }
     }
 

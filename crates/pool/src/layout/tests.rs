@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use braid_format::label::{DeviceClass, Label, Member, MemberState, NodeKind};
-use braid_format::{Bytes, Epoch, MemberIndex};
+use braid_format::label::{DeviceClass, Label, Member, MemberState, NodeKind, SubpoolKind};
+use braid_format::{Bytes, Epoch, MemberIndex, StripeUnit};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -250,8 +250,8 @@ fn what_cannot_be_is_refused_and_the_place_is_shown() {
         ("stripe(sda,sdb", "',' or ')'", 14),
         ("stripe(sda sdb)", "',' or ')'", 11),
         ("stripe(all) x", "the end", 12),
-        ("strip(all)", "'strip' is no kind of node", 0),
-        ("mirror+4(all)", "no kind of node", 0),
+        ("strip(all)", "'strip' is not a kind of node", 0),
+        ("mirror+4(all)", "not a kind of node", 0),
         ("stripe/5000(all)", "a unit of '5000'", 0),
         ("mirror/64K(0,1)", "takes no unit", 0),
         ("stripe(sda*0, rest)", "a weight of '0'", 11),
@@ -273,9 +273,9 @@ fn what_cannot_be_is_refused_and_the_place_is_shown() {
         ("mirror(0*2,1,2,3)", "children of a stripe", 7),
         ("stripe()", "as in stripe(all)", 0),
         ("all", "several devices", 0),
-        ("data=stripe(0,1); data=stripe(2,3)", "stands there twice", 18),
-        ("dat=stripe(all)", "'dat' is no kind of subpool", 0),
-        ("metadata=parity+1(0-2); data=sdd", "cannot lie on parity", 9),
+        ("data=stripe(0,1); data=stripe(2,3)", "is there twice", 18),
+        ("dat=stripe(all)", "'dat' is not a kind of subpool", 0),
+        ("metadata=parity+1(0-2); data=sdd", "cannot be on parity", 9),
         ("mirror(concat(0[1M],1),concat(0,2),3)", "two columns of one mirror", 0),
         ("stripe(\"sda, rest)", "closing", 7),
     ] {
@@ -286,7 +286,7 @@ fn what_cannot_be_is_refused_and_the_place_is_shown() {
         assert_eq!((shown.trim_end(), at), (format!("  {text}").trim_end(), column), "{said}");
     }
     for (text, part) in [
-        ("stripe(0-2)", "/dev/sdd is given but stands nowhere"),
+        ("stripe(0-2)", "/dev/sdd is given but not used"),
         ("data=stripe(all)", "no subpool for metadata"),
         ("metadata=stripe(all)", "no subpool for data"),
     ] {
@@ -502,7 +502,7 @@ fn controllers_are_read_from_the_system() {
         [("sda", None), ("sdc", None), ("sdb", None), ("sdd", Some(2)), ("loop0", None)]
             .map(|(name, told): (&str, Option<u16>)| (Some(name.to_owned()), told))
             .into();
-    // 2 was told for another: the second controller is 3.
+    // 2 was given for another device, so the second controller is 3.
     assert_eq!(s.buses(&devices), [1, 3, 1, 2, 0]);
     let file = sys.join("plain");
     std::fs::write(&file, "").unwrap();
@@ -532,12 +532,12 @@ fn files_describe_layouts() {
     for (text, part) in [
         ("layout = ", "TOML parse error"),
         ("layout = 3", "layout must be a text"),
-        ("lay = \"a\"", "'lay' means nothing here"),
+        ("lay = \"a\"", "'lay' is not known here"),
         ("unit = \"64K\"", "no layout in it"),
         ("unit = 5\nlayout=\"all\"", "a unit of '5'"),
         ("layout = \"stripe(all\"", "',' or ')'"),
         ("layout = \"a\"\n[subpools]\ndata = \"b\"", "not both"),
-        ("[subpools]\nfast = \"b\"", "'fast' is no kind of subpool"),
+        ("[subpools]\nfast = \"b\"", "'fast' is not a kind of subpool"),
         ("layout = \"a\"\n[groups]\na = \"stripe(b)\"\nb = \"stripe(a)\"", "'a' is made of itself"),
         ("layout = \"a\"\n[groups]\nall = \"stripe(b)\"", "cannot be a group's name"),
         ("groups = 3", "must be a table"),
@@ -588,7 +588,7 @@ fn any_tree() -> impl Strategy<Value = Tree> {
         Just(Which::Rest),
         any::<u16>().prop_map(Which::One),
         any::<(u16, u16)>().prop_map(|(a, b)| Which::Range(a, b)),
-        any_name().prop_map(Which::FailedMembers),
+        any_name().prop_map(Which::Named),
     ];
     let size = proptest::option::weighted(0.3, 1..=u64::MAX);
     let leaf = (which, size).prop_map(|(which, size)| Part::Devices { which, size });

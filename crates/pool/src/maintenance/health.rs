@@ -14,8 +14,8 @@ use crate::layout::map::Place;
 use crate::pool::Pool;
 
 impl Pool {
-    /// Compares the members' times, every ten seconds of those that `now` counts (from any
-    /// beginning): the members that have become slow since the call before, or are slow no more.
+    /// Compares the members' times, every ten seconds by `now` (from any beginning). The members
+    /// that have become slow since the last call, or are no longer slow.
     pub fn watch(&self, now: Duration) -> Vec<Noticed> {
         if !self.0.health.slow.lock().due(now) {
             return Vec::new();

@@ -8,9 +8,10 @@
 //! A member that is being filled gets every write at once, and is read only when all of it is
 //! current. A crash in the middle leaves it `Rebuilding`: it is filled from the start again.
 
-mod crew;
 mod health;
+mod parallel;
 pub(crate) mod scrub;
+mod silent;
 
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ use crate::pace::Progress;
 use crate::pool::Pool;
 use crate::redundancy::compare::{Concurrent, LOOK_PAUSE};
 use crate::redundancy::fill::{Filling, fill};
-use crate::redundancy::verifier::{NoChecksums, Verification};
+use crate::redundancy::verification::Verification;
+use crate::redundancy::verifier::NoChecksums;
 use crate::simulation::Pause;
 use crate::topology::{Lost, Topology};
 
@@ -119,7 +121,8 @@ impl Pool {
         let _pass = self.1.pass()?;
         let states: Vec<MemberState> = self.member_states().into_iter().map(|s| s.1).collect();
         if ![MemberState::Failed, MemberState::Spare].iter().all(|s| states.contains(s)) {
-            // Asked often, and mostly in vain: the requests under way need not end for that.
+            // This is asked often, and the answer is mostly no: requests under way need not end for
+            // that.
             return Ok(None);
         }
         self.0.changing(|| self.try_use_spare())
@@ -243,7 +246,7 @@ impl Pool {
     ) -> Result<bool, PoolError> {
         let (who, spans) = self.spans_of(member)?;
         let fill = |span: &Span| self.fill_span(*span, (member, who), verification);
-        if !self.0.by_crew(&spans, |s| Bytes(s.2 - s.1), fill, pace)? {
+        if !self.0.in_parallel(&spans, |s| Bytes(s.2 - s.1), fill, pace)? {
             return Ok(false);
         }
         self.finish_rebuild((member, who))?;

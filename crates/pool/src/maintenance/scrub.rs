@@ -19,11 +19,11 @@ use crate::topology::{Lost, Topology};
 
 /// How bytes were read that are wanted some other way: each takes another copy of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Instead {
+pub enum ReadPath {
     /// By [`Pool::read`].
-    OfRead,
+    Read,
     /// By [`Pool::read_lock`].
-    OfReadLock,
+    ReadLock,
 }
 
 impl Pool {
@@ -118,8 +118,8 @@ impl Pool {
         Ok(report)
     }
 
-    /// Where a byte of the pool stands on devices: on each copy of a mirror. Of parity, where it and what is
-    /// related to it stand: on each column. Nowhere, in a hole.
+    /// Where a byte of the pool is on devices: on each copy of a mirror. With parity: where the
+    /// byte and what is computed from it are, on each column. Nowhere, in a hole.
     pub fn placements(&self, at: ByteOffset) -> Vec<(MemberIndex, ByteOffset)> {
         let topology = self.0.epochs.read();
         let map = &topology.map;
@@ -148,7 +148,7 @@ impl Pool {
     /// [`PoolError::Device`]: this way does not work either.
     pub fn read_otherwise(
         &self,
-        instead: Instead,
+        instead: ReadPath,
         at: ByteOffset,
         buf: &mut [u8],
         nth: usize,
@@ -173,8 +173,8 @@ impl Pool {
             Shape::Mirror => {
                 let live: Vec<usize> = topology.copies(group).collect();
                 let taken = match instead {
-                    Instead::OfRead => Group::turn(offset, live.len()),
-                    Instead::OfReadLock => 0,
+                    ReadPath::Read => Group::turn(offset, live.len()),
+                    ReadPath::ReadLock => 0,
                 };
                 let mut others = live.iter().enumerate().filter(|(i, _)| *i != taken);
                 let Some((_, column)) = others.nth(nth) else { return Ok(false) };
@@ -193,9 +193,9 @@ impl Pool {
         }
     }
 
-    /// Mends `len` bytes at `at` of which some way to read them gives what is `good`: whatever
-    /// holds something else gets that. Parity is left as it is: it was computed from these bytes.
-    /// Nobody writes there meanwhile. Whether there was something good.
+    /// Repairs `len` bytes at `at` if some way to read them gives bytes that are `good`: every
+    /// place that holds something else gets those. Parity is left as it is: it was computed from
+    /// these bytes. Nobody writes there meanwhile. Whether there was something good.
     ///
     /// # Errors
     /// [`PoolError::Device`] of a member that cannot be spared.
@@ -242,7 +242,7 @@ impl Pool {
     }
 }
 
-/// Of a group's bytes: what is good, and the columns that hold something else.
+/// What is good of a group's bytes, and the columns that hold something else.
 fn tell_apart(
     topology: &Topology,
     group: &Group,

@@ -196,7 +196,7 @@ fn copies_that_were_used_without_each_other_are_not_put_together() {
         alone.write(ByteOffset(0), &[u8::try_from(i).unwrap(); 512]).unwrap();
     };
     use_alone(0);
-    // One that stayed behind is no more than a member that failed.
+    // A label that stayed behind only makes its device a failed member.
     assert_eq!(failed(&Pool::assemble(vec![device(1), device(0)]).unwrap()), [1]);
     use_alone(1);
     for order in [[0, 1], [1, 0]] {

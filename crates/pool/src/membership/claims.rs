@@ -9,12 +9,11 @@ use std::sync::atomic::Ordering;
 
 use braid_device::{CawOutcome, Device, DeviceError};
 use braid_format::MemberIndex;
-use braid_format::label::Member;
 use braid_format::lock_record::Life;
 use braid_format::redundancy::RawClaim;
 use uuid::Uuid;
 
-use super::epoch_rollback;
+use super::unfinished_epoch::{self, Open, Refused};
 use crate::cluster::Shared;
 use crate::error::PoolError;
 use crate::identity::fresh;
@@ -24,12 +23,6 @@ use crate::topology::Topology;
 
 /// Times that a claim is let go, if that fails.
 const RELEASES: u32 = 3;
-
-/// Why an epoch was not put in force; by which member, if one failed.
-pub(crate) type Refused = (Option<Uuid>, PoolError);
-
-/// Finds the device of a member.
-pub(crate) type Open<'a> = &'a dyn Fn(&Member) -> Option<Arc<dyn Device>>;
 
 /// The epoch is another one than was thought: it is to be begun again.
 pub(crate) fn moved(topology: &Topology) -> PoolError {
@@ -69,7 +62,7 @@ impl Claims {
             |i: &usize| topology.label.members.get(*i).is_some_and(|m| kept.contains(&m.uuid));
         let now = carriers(&topology.label);
         let mut staying: Vec<usize> = now.iter().copied().filter(stays).collect();
-        // One that goes may carry the label of a change that another node has broken off.
+        // A member that leaves may have the label of a change that another node has broken off.
         let goes = now.iter().filter(|i| !staying.contains(i));
         let goes = goes.filter_map(|i| topology.devices.get(*i));
         let newest = |d: &Arc<dyn Device>| Some(Found::read(d.clone()).newest()?.epoch.0);
@@ -103,8 +96,8 @@ impl Claims {
         if id(&now) != ours && !unsaid {
             return Err((None, moved(topology)));
         }
-        if let Some(begun) = epoch_rollback::in_force(topology, &found, open) {
-            epoch_rollback::complete(topology, &begun)?;
+        if let Some(begun) = unfinished_epoch::in_force(topology, &found, open) {
+            unfinished_epoch::complete(topology, &begun)?;
             return Err((None, moved(topology)));
         }
         let seen = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max();
@@ -182,7 +175,7 @@ impl Drop for Claims {
                 }
             }
             if let Err(error) = left {
-                tracing::warn!(%error, "the claim of a change stays");
+                tracing::warn!(%error, "cannot release the claim of a change");
             }
         }
     }

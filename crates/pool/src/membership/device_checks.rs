@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use braid_device::{Device, DeviceError};
 use braid_format::label::Label;
-use braid_format::{Bytes, StripeUnit};
+use braid_format::{ByteOffset, Bytes, StripeUnit};
 
 use crate::cluster::reservations::has_registrants;
 use crate::error::PoolError;
@@ -49,10 +49,10 @@ pub(crate) fn check_device(device: &Arc<dyn Device>, needs: Needs) -> Result<boo
     if !matches!(lock_sector.0, 512 | 4096) || lock_sector < info.sector {
         return Err(PoolError::BadLockSector { path: path(), sector: info.sector, lock_sector });
     }
-    compares_enough(&info.name, device.compare_max(), needs.compares)?;
-    if let Some(unit) = device.initiator() {
-        if !has_registrants(unit)? {
-            unit.try_compare_and_write()?;
+    compares_enough(&info.name, info.caps.compare_and_write, needs.compares)?;
+    if device.abilities().session.is_some() {
+        if !has_registrants(&**device)? {
+            try_compare_and_write(&**device)?;
         } else if !needs.force {
             return Err(PoolError::Registered { path: path() });
         }
@@ -64,8 +64,8 @@ pub(crate) fn check_device(device: &Arc<dyn Device>, needs: Needs) -> Result<boo
         let needed = Bytes(ends + unit.next_multiple_of(Label::ALIGN.0));
         return Err(PoolError::TooSmall { path: path(), size: info.size, needed });
     }
-    // A device without a descriptor has no path that somebody else could use.
-    if device.as_raw_fd().is_some()
+    // Another device has no path that somebody else could use.
+    if info.is_path
         && let Some(how) = braid_device::in_use(std::path::Path::new(&info.name))?
     {
         return Err(PoolError::InUse { path: path(), how: how.to_string() });
@@ -91,6 +91,13 @@ pub(crate) fn check_device(device: &Arc<dyn Device>, needs: Needs) -> Result<boo
 }
 
 /// Whether a unit that can compare `most` bytes at once does for locks of `len`.
+/// Compares the first sector with itself and writes it: some units say that they can, and cannot.
+fn try_compare_and_write(device: &dyn Device) -> Result<(), DeviceError> {
+    let mut sector = vec![0; device.info().sector.to_usize()];
+    device.read(ByteOffset(0), &mut sector)?;
+    device.compare_and_write(ByteOffset(0), &sector, &sector).map(|_| ())
+}
+
 fn compares_enough(name: &str, most: Bytes, len: Bytes) -> Result<(), PoolError> {
     if most < len {
         return Err(DeviceError::NoCompareAndWrite { device: name.into(), most, len }.into());
@@ -127,7 +134,7 @@ fn check_new(
         return Err(PoolError::GivenTwice { path: path_of(device), other: path_of(other) });
     }
     let found = Found::read(device.clone());
-    // What is left of a change of this pool that was broken off is nobody's.
+    // What is left of a broken-off change of this pool belongs to nobody.
     let known = |uuid| label.members.iter().any(|m| Some(m.uuid) == uuid);
     let ours = |l: &Label| l.pool == label.pool && !known(own_uuid(l));
     let left = found.newest().is_some_and(ours);
@@ -143,7 +150,7 @@ fn check_new(
 /// Whether a node on this host lives on the pool that begins with this device.
 pub(crate) fn node_lives(device: &Arc<dyn Device>) -> Result<bool, PoolError> {
     for slot in 0..NODE_SLOTS_MAX {
-        if device.byte_locked(1 + slot)? {
+        if device.abilities().locks.byte_locked(1 + slot)? {
             return Ok(true);
         }
     }

@@ -32,10 +32,11 @@ use braid_format::{Epoch, MemberIndex};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
-use super::claims::{Claims, Open, Refused, moved};
+use super::claims::{Claims, moved};
 use super::epoch_rollback::take_back;
 use super::joining::Joining;
 use super::log_replicas::relocate_log;
+use super::unfinished_epoch::{Open, Refused};
 use crate::devices::absent::{AbsentDevice, ShortDevice};
 use crate::error::PoolError;
 use crate::labels::{Found, assess_labels, carriers, id, own_uuid, try_copies, write_second};
@@ -342,7 +343,7 @@ impl PoolState {
             let topology = self.epochs.read();
             (topology.devices.clone(), topology.label.clone())
         };
-        // One that has failed may hang, and says nothing that counts.
+        // A member that has failed may hang, and its labels do not count.
         let used = carriers(&before).into_iter().filter_map(|i| devices.get(i).cloned());
         let found: Vec<Found> = used.map(Found::read).collect();
         let ours = |f: &Found| f.newest().is_some_and(|l| l.pool == before.pool);

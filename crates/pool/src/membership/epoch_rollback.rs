@@ -9,73 +9,23 @@
 //! * a node that claims the next change after another node died looks at the joining devices too.
 //!   If one of them has its second label, the node completes that change, and follows it;
 //! * a node that has opened the pool in such an epoch, and has changed nothing in it, goes back to
-//!   the epoch in force if its own is in force no more.
+//!   the epoch in force if its own is no longer in force.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use braid_device::{AlignedBuf, Device, DeviceError};
-use braid_format::label::{Label, Member, MemberState};
+use braid_device::{AlignedBuf, DeviceError};
+use braid_format::label::Label;
 use braid_format::lock_record::Life;
 
-use super::claims::{Claims, Open, Refused};
+use super::claims::Claims;
+use super::unfinished_epoch::Open;
 use crate::cluster::Shared;
-use crate::devices::absent::AbsentDevice;
 use crate::error::PoolError;
-use crate::labels::{Found, carriers, id, own_uuid, second, write_copies, write_second};
+use crate::labels::{carriers, id};
 use crate::pool::PoolState;
 use crate::redundancy::EpochInUse;
 use crate::topology::Topology;
-
-/// An epoch above that of `topology`, begun on the members `found`, that is in force by the labels of
-/// members that are new in it.
-pub(crate) fn in_force(topology: &Topology, found: &[Found], open: Open<'_>) -> Option<Label> {
-    let ours = &topology.label;
-    let newer = |l: &&Label| l.pool == ours.pool && l.epoch > ours.epoch;
-    let mut begun: Vec<&Label> = found.iter().flat_map(Found::labels).filter(newer).collect();
-    begun.sort_by_key(|l| (core::cmp::Reverse(l.epoch), l.change_id));
-    begun.dedup_by_key(|l| id(l));
-    let stands = |label: &Label, m: &Member| {
-        let device = open(m).map(Found::read);
-        device.is_some_and(|f| second(&f, label) && f.newest().and_then(own_uuid) == Some(m.uuid))
-    };
-    let is_new =
-        |m: &&Member| m.state != MemberState::Failed && topology.index_of(m.uuid).is_none();
-    let label = begun.into_iter().find(|l| l.members.iter().filter(is_new).any(|m| stands(l, m)));
-    label.cloned()
-}
-
-/// Writes both labels of the epoch `label` on those of its members that are in `topology`, durably: all
-/// see it then. The caller has claimed the change.
-///
-/// # Errors
-/// None of them takes its second label.
-pub(crate) fn complete(topology: &Topology, label: &Label) -> Result<(), Refused> {
-    let place = |m: &Member| topology.index_of(m.uuid).map(|i| usize::from(i.0));
-    let known = |m: &Member| topology.devices.get(place(m)?).cloned();
-    let devices: Vec<Arc<dyn Device>> =
-        label.members.iter().map(|m| known(m).unwrap_or_else(|| AbsentDevice::of(m))).collect();
-    let stays = |i: &usize| label.members.get(*i).is_some_and(|m| known(m).is_some());
-    let mut which: Vec<usize> = carriers(label).into_iter().filter(stays).collect();
-    which.retain(|i| {
-        let has = |d: &Arc<dyn Device>| Found::read(d.clone()).carries(id(label));
-        devices.get(*i).is_some_and(has)
-            || write_copies(&devices, label, 0, &[*i])
-                .inspect_err(|error| tracing::warn!(%error, "a label could not be written"))
-                .is_ok()
-    });
-    let mut unwritten = write_second(&devices, label, &which);
-    if unwritten.len() < which.len() || which.is_empty() {
-        tracing::warn!(
-            pool = label.name,
-            epoch = label.epoch.0,
-            "a change of another node, which died over it, is brought to its end"
-        );
-        return Ok(());
-    }
-    let (member, error) = unwritten.swap_remove(0);
-    Err((label.members.get(usize::from(member.0)).map(|m| m.uuid), error))
-}
 
 /// Takes the labels of the epoch `next`, which has come to nothing, off the devices that were to join
 /// in it: the second ones first, by which it would be in force.
@@ -95,7 +45,7 @@ pub(crate) fn take_back(topology: &Topology, next: &Topology) {
             let wiped: Result<(), DeviceError> =
                 device.write(at, &zeros).and_then(|()| device.flush());
             if let Err(error) = wiped {
-                tracing::warn!(%error, "the label of a change that failed stays on a device");
+                tracing::warn!(%error, "cannot remove the label of a failed change from a device");
             }
         }
     }
@@ -143,7 +93,7 @@ impl PoolState {
         tracing::warn!(
             pool = now.label.name,
             epoch = now.label.epoch.0,
-            "a change of another node has come to nothing: the epoch before it is used"
+            "a change of another node was abandoned: this node uses the epoch before it"
         );
         // No other change gets its number.
         self.epochs.attempted.fetch_max(before.epoch.0.max(claims.seen()), Ordering::AcqRel);

@@ -72,7 +72,8 @@ fn count_twice(topology: &Topology, life: Life, at: ByteOffset) -> Result<(), No
         return Ok(());
     }
     let highest = highest(stands.into_iter().flatten()).unwrap_or(0);
-    // First the highest again, on all: who wrote it may have died before it was durable.
+    // First the highest number again, on all members: the node that wrote it may have died before
+    // it was durable.
     for count in highest..=highest + 2 {
         write_count(label, &all, (life, at), count.min(RawEventCount::HIGHEST))?;
         flush(&all)?;

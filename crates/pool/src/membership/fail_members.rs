@@ -8,8 +8,8 @@ use braid_device::DeviceError;
 use braid_format::MemberIndex;
 use braid_format::label::{Label, MemberState};
 
-use super::claims::Refused;
 use super::joining::Joining;
+use super::unfinished_epoch::Refused;
 use crate::error::PoolError;
 use crate::labels::{next_epoch, settle_move};
 use crate::pool::PoolState;
@@ -48,11 +48,16 @@ impl PoolState {
             let devices = topology.devices.clone();
             match self.install(topology, (next, devices), &Joining::NONE) {
                 Ok(more) => {
-                    tracing::error!(
-                        pool = name,
-                        epoch = self.epochs.read().label.epoch.0,
-                        "the pool goes on without the failed member; replace it soon"
-                    );
+                    let epoch = self.epochs.read().label.epoch.0;
+                    if lost.iter().all(|(_, error)| is_taken_out(error)) {
+                        tracing::info!(pool = name, epoch, "the pool goes on without the member");
+                    } else {
+                        tracing::error!(
+                            pool = name,
+                            epoch,
+                            "the pool goes on without the failed member; replace it soon"
+                        );
+                    }
                     lost.extend(more);
                     self.await_settled()?;
                 }
@@ -74,21 +79,32 @@ fn is_short(error: &DeviceError) -> bool {
     matches!(error, DeviceError::OutOfRange { .. })
 }
 
+/// Whether an operator wanted it so.
+fn is_taken_out(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::TakenOut { .. })
+}
+
 impl Topology {
     /// For the log: which members are failed in `next`, and were not.
     fn say_failed(&self, next: &Label, lost: &FailedMembers) {
         for (uuid, error) in lost {
             let Some(member) = self.index_of(*uuid) else { continue };
             let then = next.members.get(usize::from(member.0)).map(|m| m.state);
-            if then == Some(MemberState::Failed) && self.state(member) != MemberState::Failed {
-                tracing::error!(%error, member = self.name(member), "member failed");
+            if then != Some(MemberState::Failed) || self.state(member) == MemberState::Failed {
+                continue;
+            }
+            let member = self.name(member);
+            if is_taken_out(error) {
+                tracing::warn!(member, "a member was taken out of use by an operator");
+            } else {
+                tracing::error!(%error, member, "member failed");
             }
         }
     }
 
-    /// Of members that did not take their second label those that are to be taken out. What cannot be
-    /// spared is in use with one label, until that can be healed; whether the epoch outlasts a power
-    /// cut until then is open, and the error says so.
+    /// Those members that did not take their second label and are to be taken out. What cannot be
+    /// spared is in use with one label, until that can be healed; whether the epoch outlasts a
+    /// power cut until then is open, and the error says so.
     pub fn to_lose(
         &self,
         unwritten: Vec<(MemberIndex, PoolError)>,

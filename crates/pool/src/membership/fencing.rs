@@ -7,7 +7,8 @@ use braid_format::Epoch;
 use braid_format::label::{Label, Member, MemberState};
 
 use crate::cluster::reservations::{
-    Seized, fenced, give_back, is_fenced, register_all, reservations_of, reserve, seize, used,
+    TakenOver, fenced, give_back, is_fenced, register_all, reservations_of, reserve, take_over,
+    used,
 };
 use crate::error::PoolError;
 use crate::pool::{Pool, PoolState};
@@ -30,8 +31,8 @@ pub enum Reservable {
 /// How a fence is to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FenceHow {
-    /// It is the proof that nothing of the node is under way; else that is known already, and only
-    /// its key is taken.
+    /// The fence must prove that nothing of the node is under way. Otherwise that is known already,
+    /// and only its key is removed.
     pub prove: bool,
     /// Every member is reset besides: for those that do not end what they abort.
     pub reset: bool,
@@ -209,7 +210,9 @@ impl Pool {
     /// This node has been fenced, as it knows: what its devices may never answer ends now.
     pub fn sever(&self) {
         for device in self.devices() {
-            device.sever();
+            if let Some(session) = device.abilities().session {
+                session.sever();
+            }
         }
     }
 
@@ -227,7 +230,7 @@ impl Pool {
             keys.sort_unstable();
             keys.dedup();
             for key in keys.into_iter().filter(|k| *k != own && !keep(*k)) {
-                tracing::warn!(device = device.info().name, key, "a key that nobody has is taken");
+                tracing::warn!(device = device.info().name, key, "removing a key that no node has");
                 let kind = reserve(&*device, reservations, own)?;
                 match reservations.preempt_and_abort(own, key, kind) {
                     Err(e) if is_fenced(&e) && reservations.keys()?.contains(&own) => {}
@@ -245,8 +248,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Reserved`], [`PoolError::Device`].
-    pub fn seize(&self) -> Result<Seized, PoolError> {
-        seize(&self.0.used())
+    pub fn take_over(&self) -> Result<TakenOver, PoolError> {
+        take_over(&self.0.used())
     }
 }
 
@@ -268,8 +271,8 @@ mod tests {
         label
     }
 
-    /// Of two sides that have each lost what the other one has left, one may fence the other at most; one
-    /// of them may if nothing is lost for both.
+    /// If two sides have each lost the members that the other one still has, at most one of them
+    /// may fence the other. If nothing is lost for both, exactly one may.
     #[test]
     fn never_do_both_sides_of_a_split_count_as_those_who_fence() {
         for n in 1..6_usize {
@@ -294,7 +297,7 @@ mod tests {
         check_split(&label(2, &[]), Epoch(0)).unwrap();
     }
 
-    /// Those who watch the other nodes ask at each look, and an epoch may wait for what they see.
+    /// The watcher asks at each look, and an epoch may wait for what the watcher sees.
     #[test]
     fn who_asks_of_reservations_waits_for_no_epoch() {
         let pool = Pool::for_tests(2, Bytes(8 << 20));

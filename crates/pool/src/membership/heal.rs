@@ -16,7 +16,8 @@ use std::time::Duration;
 use braid_device::{AlignedBuf, ByteLockGuard, Device, Request, run};
 use braid_format::label::Label;
 
-use super::claims::{Claims, Open, Refused};
+use super::claims::Claims;
+use super::unfinished_epoch::{Open, Refused};
 use crate::error::PoolError;
 use crate::labels::{Found, LABEL_LOCK_BYTE, carriers, id, own_uuid, wipe_behind, write_copies};
 use crate::pool::{Pool, PoolState};
@@ -37,7 +38,7 @@ struct Wrong {
     behind: Vec<usize>,
 }
 
-/// Where a device that has more than the pool knows of would have its second label.
+/// Where the second label would be on a device that is larger than the pool knows.
 fn behind(topology: &Topology, i: usize) -> Option<braid_format::ByteOffset> {
     let (member, device) = (topology.label.members.get(i)?, topology.devices.get(i)?);
     let at = Label::copy1_at(device.info().size)?;
@@ -118,7 +119,7 @@ fn lock_labels(topology: &Topology) -> Result<ByteLockGuard, PoolError> {
     let lowest = carriers(&topology.label).into_iter().next();
     let lowest: Option<&Arc<dyn Device>> = lowest.and_then(|i| topology.devices.get(i));
     let lowest = lowest.ok_or(PoolError::NoDevices)?;
-    lowest.lock_byte(LABEL_LOCK_BYTE)?.ok_or_else(|| PoolError::InUse {
+    lowest.abilities().locks.lock_byte(LABEL_LOCK_BYTE)?.ok_or_else(|| PoolError::InUse {
         path: lowest.info().name.clone(),
         how: "another process on this host writes its labels".to_owned(),
     })

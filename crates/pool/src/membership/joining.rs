@@ -6,9 +6,9 @@ use braid_device::{AlignedBuf, ByteLockGuard, Device};
 use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, MemberIndex};
 
-use crate::cluster::reservations::seize;
+use crate::cluster::reservations::take_over;
 use crate::error::PoolError;
-use crate::labels::{Found, LABEL_LOCK_BYTE, id, wipe, wipe_behind};
+use crate::labels::{Found, LABEL_LOCK_BYTE, id, wipe, wipe_behind, write_boot_sector};
 use crate::pool::PoolState;
 use crate::topology::Topology;
 
@@ -52,14 +52,17 @@ impl<'a> Joining<'a> {
         for device in self.devices {
             let path = device.info().name.clone();
             let how = "it is about to become a member of a pool".to_owned();
-            let guard = device.lock_byte(LABEL_LOCK_BYTE)?;
+            let guard = device.abilities().locks.lock_byte(LABEL_LOCK_BYTE)?;
             taken.push(guard.ok_or(PoolError::InUse { path, how })?);
             inner.check_joins(topology, device, self.force)?;
         }
         if self.force {
-            drop(seize(self.devices)?);
+            drop(take_over(self.devices)?);
         }
-        self.devices.iter().try_for_each(wipe)?;
+        for device in self.devices {
+            wipe(device)?;
+            write_boot_sector(&**device)?;
+        }
         Ok(taken)
     }
 }
@@ -93,8 +96,8 @@ impl Larger {
         Ok(self.device.flush()?)
     }
 
-    /// The growth has failed: what [`Larger::keep`] wrote would be old when it is next found. It goes
-    /// once the other copy is whole, and says again where the old end is.
+    /// The growth has failed: what [`Larger::keep`] wrote would be old when it is next found. This
+    /// copy is wiped once the other copy is whole and again says where the old end is.
     pub fn forget(&self, label: &Label) {
         let Some(at) = Label::copy1_at(self.now.device_size) else { return };
         let mut room = AlignedBuf::zeroed(Label::LEN_MAX);
@@ -106,7 +109,7 @@ impl Larger {
         if !first.is_ok_and(|l| id(&l) == id(label))
             && let Err(error) = self.write(label, 0, Label::COPY0_AT)
         {
-            tracing::warn!(%error, "the label of a growth that failed stays");
+            tracing::warn!(%error, "cannot remove the label of a failed growth");
             return;
         }
         wipe_behind(&*self.device, at);

@@ -35,7 +35,9 @@ impl Pool {
         let mut guards = Vec::new();
         for member in bearers(&topology) {
             let uuid = topology.label.members.get(usize::from(member.0)).map(|m| m.uuid);
-            let Some(guard) = topology.device(member).lock_byte(byte)? else { return Ok(None) };
+            let Some(guard) = topology.device(member).abilities().locks.lock_byte(byte)? else {
+                return Ok(None);
+            };
             guards.extend(uuid.map(|u| (u, guard)));
         }
         self.0.cluster.liveness.0.lock().insert(byte, guards);
@@ -80,7 +82,7 @@ impl Pool {
     pub fn byte_locked(&self, byte: u64) -> Result<bool, PoolError> {
         let topology = self.0.epochs.snapshot();
         for member in bearers(&topology) {
-            if topology.device(member).byte_locked(byte)? {
+            if topology.device(member).abilities().locks.byte_locked(byte)? {
                 return Ok(true);
             }
         }
@@ -94,15 +96,15 @@ impl Pool {
     pub fn byte_held(&self, byte: u64) -> Result<bool, PoolError> {
         let topology = self.0.epochs.snapshot();
         for member in bearers(&topology) {
-            if topology.device(member).byte_held(byte)? {
+            if topology.device(member).abilities().locks.byte_held(byte)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// By a person's word it is nobody's any more whose holder has died: see [`Device::settle_byte`].
-    /// False if a process that lives holds it on some member.
+    /// The operator confirms that the byte's holder has died, so the byte is free: see
+    /// [`Device::settle_byte`]. False if a process that lives holds it on some member.
     ///
     /// # Errors
     /// [`PoolError::Device`].
@@ -110,7 +112,7 @@ impl Pool {
         let topology = self.0.epochs.snapshot();
         let mut settled = true;
         for member in bearers(&topology) {
-            settled &= topology.device(member).settle_byte(byte)?;
+            settled &= topology.device(member).abilities().locks.settle_byte(byte)?;
         }
         Ok(settled)
     }
@@ -124,7 +126,7 @@ impl Pool {
         let topology = self.0.epochs.snapshot();
         let (mut held, mut free) = (false, false);
         for member in bearers(&topology) {
-            let locked = topology.device(member).byte_locked(byte)?;
+            let locked = topology.device(member).abilities().locks.byte_locked(byte)?;
             held |= locked;
             free |= !locked;
         }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::error::PoolError;
 use crate::pool::PoolState;
 use crate::redundancy::EpochInUse;
-use crate::redundancy::log::Reach;
-use crate::redundancy::log::recover::{Found, Recovered};
 use crate::redundancy::log::redo::flush_all;
+use crate::redundancy::log::replicas::Reach;
+use crate::redundancy::log_recovery::{Found, Recovered};
 use crate::redundancy::verifier::{ChecksumVerifier, NoChecksums};
 use crate::topology::{FailedMembers, Lost};
 
@@ -105,9 +105,9 @@ pub(crate) fn relocate_log(topology: &EpochInUse, lost: &mut Lost) -> Result<(),
 
 impl crate::pool::Pool {
     /// Begins to keep the redundancy log of node slot `slot`, after recovering what stands in it.
-    /// From now on a crash at any moment leaves nothing unequal that [`crate::pool::Pool::recover_log`]
-    /// does not find. A pool without redundancy has no log. Where there are other nodes this waits
-    /// until all use one epoch.
+    /// From now on a crash at any moment leaves nothing unequal that
+    /// [`crate::pool::Pool::recover_log`] does not find. A pool without redundancy has no log. If
+    /// there are other nodes, this waits until all use one epoch.
     ///
     /// # Errors
     /// [`PoolError::NoLog`] when the pool was made for fewer slots; [`PoolError::Device`];
@@ -128,7 +128,8 @@ impl crate::pool::Pool {
     ) -> Result<Recovered, PoolError> {
         self.check_log(slot)?;
         if !self.0.redundancy.present {
-            // It may stand on labels that this node alone can see, and has to show to the others.
+            // The epoch may be in force by labels that only this node can see; it has to show them
+            // to the others.
             self.0.await_settled()?;
             return Ok(Recovered::default());
         }

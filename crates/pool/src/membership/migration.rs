@@ -12,8 +12,8 @@ use braid_format::label::MemberState;
 use parking_lot::RwLockWriteGuard;
 use uuid::Uuid;
 
-use super::claims::Refused;
 use super::joining::Joining;
+use super::unfinished_epoch::Refused;
 use crate::devices::migration::{MemberMigration, MigratingMember};
 use crate::error::PoolError;
 use crate::labels::{Moving, moving, next_epoch};

@@ -3,8 +3,9 @@
 //! [`epoch`] is where to begin. A change is claimed ([`claims`]), devices join in it ([`joining`]), the
 //! labels are written, and the redundancy log is written to its replicas in the new epoch
 //! ([`log_replicas`]). Members that fail are taken out ([`fail_members`]), a move whose successor has
-//! missed something ends ([`migration`]), labels that are damaged are healed ([`heal`]), and a change
-//! that came to nothing is taken back ([`epoch_rollback`]).
+//! missed something ends ([`migration`]), labels that are damaged are healed ([`heal`]), a change that a dead
+//! node began is completed ([`unfinished_epoch`]), and a change that failed is taken back
+//! ([`epoch_rollback`]).
 
 pub(crate) mod claims;
 pub(crate) mod device_checks;
@@ -20,3 +21,4 @@ pub(crate) mod log_replicas;
 mod migration;
 pub(crate) mod selector;
 pub(crate) mod sharing;
+pub(crate) mod unfinished_epoch;

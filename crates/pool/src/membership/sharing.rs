@@ -1,5 +1,5 @@
-//! Sharing a pool with other nodes: regions that are held against them, and the epoch that they
-//! hear of.
+//! Sharing a pool with other nodes: regions that are held against them, and the epoch that is
+//! announced to them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ impl PoolState {
         })
     }
 
-    /// Holds the pool's bytes of `len` at `at`, as far as they stand on groups, in whole rows.
+    /// Holds the pool's bytes of `len` at `at`, as far as they are on groups, in whole rows.
     pub(crate) fn hold_bytes(
         &self,
         at: ByteOffset,

@@ -20,47 +20,12 @@ use smallvec::SmallVec;
 use super::EpochInUse;
 use super::reconstruct::{mend_copy, read_reconstructed, still_a_member};
 use super::rows::Rows;
+use super::work::{Read, Work, Write};
 use crate::cluster::write_gate::WriteGate;
 use crate::devices::range_locks::{Held, Range};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::topology::{Lost, Topology};
-
-/// A part of a pool request that reads a run of a group's bytes.
-#[derive(Debug)]
-pub(crate) struct Read<'a> {
-    /// Place of the pool request in its batch.
-    pub owner: u32,
-    pub group: u16,
-    /// Offset in the group's bytes.
-    pub at: u64,
-    pub buf: &'a mut [u8],
-}
-
-/// A part of a pool request that writes a run of a group's bytes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Write<'a> {
-    pub owner: u32,
-    pub group: u16,
-    pub at: u64,
-    pub bytes: &'a [u8],
-}
-
-/// The parts of a batch that concern groups.
-#[derive(Debug, Default)]
-pub(crate) struct Work<'a> {
-    pub reads: Vec<Read<'a>>,
-    pub writes: Vec<Write<'a>>,
-    /// The pool's bytes of requests that write to groups, from and to; none is empty.
-    pub ranges: SmallVec<[Range; 4]>,
-    /// The batch has flushes: every member that may lose bytes is flushed.
-    pub flushes: SmallVec<[u32; 1]>,
-}
-impl Work<'_> {
-    pub fn is_empty(&self) -> bool {
-        self.reads.is_empty() && self.writes.is_empty() && self.flushes.is_empty()
-    }
-}
 
 /// How a batch ended.
 #[derive(Debug, Default)]
@@ -69,7 +34,7 @@ pub(crate) struct Outcome {
     pub failures: Vec<(u32, PoolError)>,
     /// Members to take out. Unless that is done, no write of the batch counts as done.
     pub lost: Lost,
-    /// Reads that must go around a column, and have not: by request.
+    /// Requests whose reads must be reconstructed, and are not yet.
     pub again: SmallVec<[u32; 1]>,
 }
 
@@ -168,7 +133,7 @@ impl<'a> Stage<'a> {
         self.tags.push(tag);
     }
 
-    /// Every member that may hold unflushed bytes. One that stands in groups only may be lost.
+    /// Every member that may hold unflushed bytes. A member that only groups use may be lost.
     fn flush(&mut self, topology: &'a Topology, owner: u32) {
         for member in topology.members().filter(|m| topology.writable(*m)) {
             let bare = topology.bare.contains(&member);
@@ -286,7 +251,7 @@ impl Again<'_> {
                 member = name,
                 at = self.at,
                 len = self.buf.len(),
-                "could not be read; written anew from the other members"
+                "could not be read; rewritten from the other members"
             ),
             Err((_, DeviceError::ReadOnly { .. })) => {}
             Err(failed) => outcome.lost.push(failed),

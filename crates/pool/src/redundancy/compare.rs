@@ -17,51 +17,25 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::EpochInUse;
 use super::atomic_records::is_record;
-use super::reconstruct::{read_sectors, still_a_member};
-use super::repair::bring_after;
+use super::catch_up::bring_after;
+use super::reconstruct::still_a_member;
+use super::sectors::read_sectors;
 use super::verifier::{ChecksumVerifier, NoChecksums};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::layout::stretch::Stretch;
 use crate::topology::{Lost, Topology};
 
+mod report;
 mod rows;
 
+pub use report::Scrubbed;
+pub(crate) use report::undecided;
+use report::{REPORTED_MAX, put};
 use rows::{Row, check_row};
 
 /// Bytes of a mirror compared at a time.
 pub(crate) const CHUNK: u64 = 1 << 20;
-/// Places reported one by one.
-const REPORTED_MAX: usize = 1000;
-
-/// What a scrub found.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Scrubbed {
-    /// Bytes read of the pool, copies and parity not counted.
-    pub checked: Bytes,
-    /// Bytes that were wrong or could not be read, and are right now.
-    pub healed: Bytes,
-    /// Bytes of copies or parity that disagree, and nothing says which is right.
-    pub undecided: Bytes,
-    /// Where the undecided ones are, in the pool's bytes: the first of them.
-    pub places: Vec<ByteOffset>,
-    /// All was read; `false`: it was told to stop.
-    pub finished: bool,
-    /// Members that have something else in a place than what a checksum says is right, for
-    /// [`Pool::accuse`].
-    pub(crate) blamed: Vec<(MemberIndex, ByteOffset)>,
-}
-
-impl Scrubbed {
-    /// More of the same.
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.healed.0 += other.healed.0;
-        self.undecided.0 += other.undecided.0;
-        let room = REPORTED_MAX.saturating_sub(self.places.len());
-        self.places.extend(other.places.iter().take(room));
-    }
-}
-
 /// A pause, where other nodes may compare-and-write meanwhile, and say that they live.
 pub(crate) type Concurrent<'a> = Option<&'a dyn Fn()>;
 
@@ -91,30 +65,6 @@ pub(crate) fn check(
             }
         }
         at = end;
-    }
-    Ok(())
-}
-
-/// Nothing says what is right of `len` of the pool's bytes from `at`.
-pub(crate) fn undecided(report: &mut Scrubbed, at: u64, len: usize) {
-    report.undecided.0 += len as u64;
-    if report.places.len() < REPORTED_MAX {
-        report.places.push(ByteOffset(at));
-    }
-}
-
-fn put(
-    topology: &Topology,
-    member: MemberIndex,
-    at: ByteOffset,
-    bytes: &[u8],
-    report: &mut Scrubbed,
-    lost: &mut Lost,
-) -> Result<(), PoolError> {
-    match topology.device(member).write(at, bytes) {
-        Ok(()) => report.healed.0 += bytes.len() as u64,
-        Err(DeviceError::ReadOnly { .. }) => {}
-        Err(error) => topology.spare(member, error, lost)?,
     }
     Ok(())
 }
@@ -298,8 +248,9 @@ impl Compared<'_> {
         Ok(())
     }
 
-    /// Of a piece of which nothing says what is right, the sectors that do so by themselves: one that is
-    /// whole on some copies, and the same on these. Two that are whole and differ: one is being written.
+    /// Nothing says what is right of a piece as a whole, but single sectors may: a sector is right
+    /// if it is whole on some copies, and the same on these. If two copies are whole and differ,
+    /// one is being written.
     fn decide_records(
         &self,
         range: Range<usize>,
@@ -391,8 +342,8 @@ impl Compared<'_> {
     }
 }
 
-/// What others have compared and written on the first copy, while a copy that could not be read was
-/// written anew, is brought after it.
+/// Brings a copy that could not be read, and was rewritten, up to date with what others have
+/// compared and written on the first copy meanwhile.
 pub(crate) fn after(
     topology: &Topology,
     group: &Group,

@@ -4,7 +4,7 @@ use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
 use braid_format::{Bytes, MemberIndex};
 
 use super::parity;
-use super::reconstruct::sectors;
+use super::sectors::sectors;
 use crate::devices::range_locks::Range;
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape, Unit};

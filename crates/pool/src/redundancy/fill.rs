@@ -23,11 +23,11 @@ use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
 use braid_format::{Bytes, MemberIndex};
 
 use super::atomic_records::record_span;
+use super::catch_up::catch_up;
 use super::compare::{Concurrent, Scrubbed, check_mirror, undecided};
 use super::decode::decode_row;
 use super::reconstruct::{mend_unit, read_mending};
-use super::repair::catch_up;
-use super::verifier::Verification;
+use super::verification::Verification;
 use super::{EpochInUse, parity};
 use crate::devices::copy_sector::Side;
 use crate::error::PoolError;
@@ -44,7 +44,7 @@ pub(crate) struct Filling<'a> {
 }
 
 /// Fills what `member` holds of a group's bytes `from..to` (whole rows where there is parity) from
-/// the other columns. What one of these cannot read is had from the rest, and written there anew.
+/// the other columns. What one of these cannot read comes from the rest, and is rewritten there.
 ///
 /// How writing it ended is the inner result. Its regions are held against other nodes. Others that fail
 /// over it are added to `lost`: the span is then to be filled again without them.
@@ -151,8 +151,9 @@ impl Copy<'_> {
         }
     }
 
-    /// Reads all copies in sync, at once, and has judged where they differ, or cannot be read. Whether they
-    /// are alike: `bytes` are theirs then. Not, if there is only one: that is for the caller to read.
+    /// Reads all copies in sync at once. Where they differ, or cannot be read, it decides what is
+    /// right. Whether they are alike: `bytes` are theirs then. Not, if there is only one: that is
+    /// for the caller to read.
     fn compare(
         &self,
         source: usize,

@@ -2,28 +2,34 @@
 //! whole.
 //!
 //! From pure to I/O: [`parity`] (arithmetic), `row` (what a partial write of a parity row must read),
-//! `decode` and `rows` (reading and writing parity rows), `reconstruct` (bytes that a column cannot
-//! read), `batch` (requests on groups), `compare` (finding and healing what has rotted), `resync`
-//! (copies after a crash), `fill` (onto a new member), and [`log`] (a node's redundancy log). The
-//! geometry of a group is [`crate::layout::group`].
+//! `decode` and `rows` (reading and writing parity rows), `catch_up` (a copy that is written while others
+//! compare-and-write), `reconstruct` (bytes that a column cannot read), `work` and `batch` (requests on groups),
+//! `compare` (finding and healing what has rotted), `resync` and `repair` (copies and parity after a crash), `fill`
+//! (onto a new member), [`log`] (a node's redundancy log) and `log_recovery` (what it is for). The geometry of a group
+//! is [`crate::layout::group`].
 
 pub(crate) mod atomic_records;
 pub(crate) mod batch;
+mod catch_up;
 pub(crate) mod compare;
 pub(crate) mod decode;
 pub(crate) mod divergent;
 pub(crate) mod epoch_in_use;
 pub(crate) mod fill;
 pub(crate) mod log;
+pub(crate) mod log_recovery;
 pub mod parity;
 pub(crate) mod reconstruct;
 pub(crate) mod repair;
 mod resync;
 mod row;
 mod rows;
+pub(crate) mod sectors;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod verification;
 pub(crate) mod verifier;
+pub(crate) mod work;
 
 use std::sync::atomic::AtomicU64;
 

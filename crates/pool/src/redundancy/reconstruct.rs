@@ -5,11 +5,12 @@
 //! sector is taken from whichever column has it. So only a sector that no column has is lost; its
 //! error names the member and the place.
 
-use braid_device::{Device, DeviceError};
+use braid_device::DeviceError;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
+use super::catch_up::catch_up;
 use super::decode::decode_run;
-use super::repair::catch_up;
+use super::sectors::sectors;
 use crate::devices::copy_sector::Side;
 use crate::error::PoolError;
 use crate::labels::{Found, id};
@@ -18,33 +19,6 @@ use crate::topology::{Lost, Topology};
 
 /// Times that a copy is read again after what it could not read was written anew.
 const MENDS: u32 = 3;
-
-/// Cuts `len` bytes from `at` at multiples of `sector`: from where, and how many.
-pub(crate) fn sectors(at: u64, len: usize, sector: usize) -> impl Iterator<Item = (u64, usize)> {
-    let end = at + len as u64;
-    let mut here = at;
-    std::iter::from_fn(move || {
-        let left = Bytes(end - here).to_usize();
-        let len = (sector - Bytes(here % sector as u64).to_usize()).min(left);
-        let now = here;
-        here += len as u64;
-        (len > 0).then_some((now, len))
-    })
-}
-
-/// Reads from `at` what can be read, sector by sector: where in `buf` those begin that cannot.
-pub(crate) fn read_sectors(
-    device: &dyn Device,
-    at: ByteOffset,
-    buf: &mut [u8],
-    sector: usize,
-) -> Vec<usize> {
-    let parts = buf.chunks_mut(sector).enumerate().map(|(i, part)| (i * sector, part));
-    let unread = |(i, part): (usize, &mut [u8])| {
-        device.read(at + Bytes::from(i), part).is_err().then_some(i)
-    };
-    parts.filter_map(unread).collect()
-}
 
 /// Fills `buf`, a run of a group's bytes that the column on `bad` should have given, or no column of
 /// a mirror, from the other columns. Sectors that these cannot read either may still come from `bad`.
@@ -63,7 +37,7 @@ pub(crate) fn read_reconstructed(
         Shape::Parity { .. } => decode_run(topology, group, at, buf, bad),
     };
     let Err(error) = others(at, buf) else { return Ok(()) };
-    // What stands on an exchanged device is not what was written.
+    // An exchanged device does not hold what was written.
     if bad.is_some_and(|bad| !still_a_member(topology, bad)) {
         return Err(error);
     }
@@ -158,7 +132,7 @@ pub(crate) fn read_mending(
 /// Says that bytes that could not be read are good again.
 pub(crate) fn say_mended(topology: &Topology, member: MemberIndex, error: &DeviceError) {
     let member = topology.name(member);
-    tracing::warn!(member, %error, "could not be read; written anew from the other members");
+    tracing::warn!(member, %error, "could not be read; rewritten from the other members");
 }
 
 /// Writes what of a copy of a mirror cannot be read, the group's bytes from `at`. Other nodes compare
@@ -236,8 +210,8 @@ pub(crate) fn mend_unit(
     Ok(())
 }
 
-/// Whether a member that failed a read is what it was but for that. One that has lost its labels
-/// too was emptied or exchanged: mending single places would make the rest of it look whole.
+/// Whether a member that failed a read is otherwise what it was. If it has lost its labels, too, it
+/// was emptied or exchanged: repairing single places would make the rest of it look whole.
 pub(crate) fn still_a_member(topology: &Topology, member: MemberIndex) -> bool {
     let device = topology.device(member);
     device.info().read_only || Found::read(device.clone()).carries(id(&topology.label))

@@ -5,11 +5,11 @@ use braid_device::{AlignedBuf, DeviceError};
 use braid_format::Bytes;
 
 use super::decode::read_places;
-use super::reconstruct::{say_mended, sectors, still_a_member};
+use super::reconstruct::{say_mended, still_a_member};
 use super::resync::Mirror;
+use super::sectors::{differing, sectors};
 use super::verifier::ChecksumVerifier;
 use super::{EpochInUse, parity};
-use crate::devices::copy_sector::{Side, follow};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::layout::stretch::{Stretch, spans, stretches};
@@ -55,71 +55,19 @@ pub(crate) fn resync(
     Ok(Bytes(changed))
 }
 
-/// As [`catch_up`]; a member that fails over it is `lost`.
+/// Computes a row's parity from its data, and returns how many bytes differed. A lost data column
+/// is computed from P (or from Q, if P is lost, too), and the rest of the parity must agree with
+/// that. What cannot be read of a column counts as lost, and is rewritten if the rest of the row
+/// gives it.
 ///
-/// # Errors
-/// The pool cannot spare it.
-pub(crate) fn bring_after(
-    topology: &Topology,
-    group: &Group,
-    (source, target): (usize, usize),
-    (from, copied): (u64, &[u8]),
-    lost: &mut Lost,
-) -> Result<(), PoolError> {
-    match catch_up(topology, group, (source, target), from, copied) {
-        Ok(()) => Ok(()),
-        Err(Side::Arbiter(error)) => topology.spare(group.at(source, from).0, error, lost),
-        Err(Side::Follower(error)) => topology.spare(group.at(target, from).0, error, lost),
-    }
-}
-
-/// Compare-and-writes wait for no region: what they changed on the copy `source` of a mirror while
-/// `copied` went from there to the copy `target` is brought after it, sector by sector.
-pub(crate) fn catch_up(
-    topology: &Topology,
-    group: &Group,
-    (source, target): (usize, usize),
-    from: u64,
-    copied: &[u8],
-) -> Result<(), Side> {
-    let sector = topology.label.lock_sector.to_usize();
-    let (arbiter, at) = group.at(source, from);
-    let (follower, there) = group.at(target, from);
-    let (arbiter, follower) = (topology.device(arbiter), topology.device(follower));
-    let mut before = AlignedBuf::zeroed(copied.len());
-    before.copy_from_slice(copied);
-    let mut now = AlignedBuf::zeroed(copied.len());
-    loop {
-        arbiter.read(at, &mut now).map_err(Side::Arbiter)?;
-        if now[..] == before[..] {
-            return Ok(());
-        }
-        let sectors = now.chunks(sector).zip(before.chunks(sector)).enumerate();
-        for (i, _) in sectors.filter(|(_, (now, before))| now != before) {
-            let within = Bytes::from(i * sector);
-            follow(&**arbiter, at + within, &**follower, there + within, sector)?;
-        }
-        std::mem::swap(&mut now, &mut before);
-    }
-}
-
-/// Bytes in sectors that differ.
-pub(super) fn differing(a: &[u8], b: &[u8]) -> u64 {
-    let sectors = a.chunks(512).zip(b.chunks(512));
-    sectors.filter(|(a, b)| a != b).map(|(a, _)| a.len() as u64).sum()
-}
-
-/// Computes a row's parity from its data; bytes that differed. Where a data column is lost it is
-/// what P says (or Q, where P is lost too), and what is left of the parity must agree with that. What
-/// cannot be read of a column is lost too, and written anew if the rest of the row says what it was.
-///
-/// Where there are two parities and all columns, [`parity::locate`] is not asked which column has rotted: here a
-/// whole row may have been in the middle of being written, and only its region is known, not the row. Such
-/// a row is old in some columns and new in others, and what it says of one column may be wrong: with
-/// changes c0, c1 of the first two data columns (the third is written with what it had) and 5 c0 = 6 c1 over the field,
-/// data new and both parities old, it names the third, and would put there what nobody ever wrote. No
-/// checksum tells these rows apart, since only file data has parity. A scrub asks it, where nothing is being
-/// written.
+/// If there are two parities and all columns, this does not ask [`parity::locate`] which column has
+/// rotted. A whole row may have been in the middle of being written, and only its region is known,
+/// not the row. Such a row is old in some columns and new in others, and `locate` may name the
+/// wrong column. For example: the first two data columns change by c0 and c1, the third stays as it
+/// was, and 5 c0 = 6 c1 over the field. If the data are new and both parities old, `locate` names
+/// the third column, and would put there what nobody ever wrote. No checksum shows which rows these
+/// are, since only file data has parity. A scrub does ask it, because nothing is being written
+/// then.
 fn recompute(
     topology: &Topology,
     group: &Group,
@@ -193,8 +141,8 @@ impl Row {
         let missing = |p: &usize| self.away.contains(p) || is_unread(*p);
         let gone = (0..n).filter(missing).count();
         let data_gone = (0..data).any(|p| missing(&p));
-        // The last parity that is there is computed anew if data is gone, all of them otherwise. Where
-        // every parity that is left is needed for the data, none is.
+        // If data is gone, the last parity that is there is computed again; otherwise all of them
+        // are. If every parity that is left is needed for the data, none is.
         let first = match (data_gone, gone < parity) {
             (true, true) => n - 1,
             (true, false) => n,
@@ -231,11 +179,11 @@ impl Row {
         Ok(changed)
     }
 
-    /// More cannot be read than may be lost: a read says so too, until the place is written.
+    /// More cannot be read than the group can lose. A read fails, too, until the place is written.
     fn say_left(&self, topology: &Topology, group: &Group) {
         for (place, error) in &self.unread {
             let member = topology.name(group.at(group.column_of(self.index, *place), 0).0);
-            tracing::error!(member, %error, "cannot be read, nor had from the other members");
+            tracing::error!(member, %error, "cannot be read, nor computed from the other members");
         }
     }
 }

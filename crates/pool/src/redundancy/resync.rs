@@ -14,8 +14,9 @@ use braid_device::{AlignedBuf, CawOutcome, DeviceError};
 use braid_format::{ByteOffset, Bytes};
 
 use super::atomic_records::is_record;
-use super::reconstruct::{read_mending, read_sectors, still_a_member};
-use super::repair::{bring_after, differing};
+use super::catch_up::bring_after;
+use super::reconstruct::{read_mending, still_a_member};
+use super::sectors::{differing, read_sectors};
 use super::verifier::ChecksumVerifier;
 use crate::error::PoolError;
 use crate::layout::group::Group;
@@ -98,7 +99,7 @@ impl Mirror<'_> {
         if let Some(first) = topology.copies(self.group).next().filter(|_| !gaps.is_empty()) {
             let (member, at) = self.group.at(first, gaps.first().copied().unwrap_or(from));
             let (member, sectors) = (topology.name(member), gaps.len());
-            tracing::error!(member, %at, sectors, "cannot be read, nor had from the other members");
+            tracing::error!(member, %at, sectors, "cannot be read, on any member");
         }
         gaps
     }
@@ -278,7 +279,7 @@ impl Mirror<'_> {
         }
         if changed > 0 {
             let member = topology.name(member);
-            tracing::warn!(member, bytes = changed, "had rotted; written anew from another copy");
+            tracing::warn!(member, bytes = changed, "had rotted; rewritten from another copy");
         }
         Ok(Some(changed))
     }

@@ -57,8 +57,8 @@ pub(crate) struct Plan {
 }
 
 /// Plans a write of a row whose places are data (as many as `cover`), then parity. `readable` says
-/// of each place whether its old bytes can be had, `writable` whether it gets new ones. `None`: too
-/// much is lost.
+/// for each place whether its old bytes can be read, `writable` whether it gets new ones. `None`:
+/// too much is lost.
 pub(crate) fn plan(cover: &[Cover], readable: &[bool], writable: &[bool]) -> Option<Plan> {
     let data = cover.len();
     let can = |place: usize| readable.get(place).copied().unwrap_or(false);
@@ -128,7 +128,8 @@ mod tests {
     #[test]
     fn parity_that_may_be_wrong_is_not_changed_but_computed() {
         assert_eq!(way(&[Part, No, No, No], &[], 1), Some((Way::Rest, vec![0, 1, 2, 3])));
-        // Of two parities beside a lost unit, one says what that is, and the other may say otherwise.
+        // If a unit is lost and two parities are left, one of them gives the unit, and the other
+        // may disagree.
         assert_eq!(way(&[Part, No, No], &[2], 2), Some((Way::Decode, vec![0, 1, 3, 4])));
         assert_eq!(way(&[Part, No, No], &[3], 2), Some((Way::Rest, vec![0, 1, 2])));
     }

@@ -6,12 +6,12 @@ use braid_device::{AlignedBuf, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
-use super::batch::Write;
 use super::decode::{Places, decode_row, read_places};
 use super::log::Log;
 use super::log::redo::{Part, RECORD_MAX, record_len};
 use super::reconstruct::still_a_member;
 use super::row::{Cover, Plan, Way, plan};
+use super::work::Write;
 use super::{EpochInUse, parity};
 use crate::devices::range_locks::Range;
 use crate::error::PoolError;

@@ -383,7 +383,7 @@ fn what_cannot_be_read_is_read_elsewhere_and_written_anew() {
         let bad = &all[usize::from(member.0)];
         bad.inner().write(at, &[0xBB; 512]).unwrap();
         bad.arm(On::Read, 0, FaultKind::Fails);
-        // Of a copy only what cannot be read again, after both labels, is written.
+        // Only what cannot be read again of a copy, after both labels were read, is rewritten.
         bad.arm(On::Read, 3, FaultKind::Fails);
         let mut back = vec![0; 4096];
         pool.read(ByteOffset(0), &mut back).unwrap();

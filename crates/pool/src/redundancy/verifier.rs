@@ -1,9 +1,6 @@
 //! Telling good bytes from bad by checksums that a layer above knows.
 
-use braid_format::{ByteOffset, Bytes};
-use parking_lot::Mutex;
-
-use super::compare::Scrubbed;
+use braid_format::ByteOffset;
 
 /// Tells good bytes from bad by their checksums.
 pub trait ChecksumVerifier: Sync {
@@ -19,8 +16,8 @@ pub trait ChecksumVerifier: Sync {
     fn has_damaged_record(&self, _at: ByteOffset, _bytes: &[u8]) -> bool {
         false
     }
-    /// Whether a piece is good but for its first sector, which is not looked at; `false`: it is not, or
-    /// it cannot say.
+    /// Whether a piece is good apart from its first sector, which is not checked; `false`: it is
+    /// not, or it cannot say.
     fn verify_body(&self, _at: ByteOffset, _bytes: &[u8]) -> bool {
         false
     }
@@ -39,42 +36,5 @@ pub struct NoChecksums;
 impl ChecksumVerifier for NoChecksums {
     fn verify(&self, _: ByteOffset, _: &[u8]) -> Option<bool> {
         None
-    }
-}
-
-/// What decides if copies or parity disagree while a member is filled from them, and what was found.
-pub struct Verification<'a> {
-    pub(crate) verifier: &'a dyn ChecksumVerifier,
-    found: Mutex<Scrubbed>,
-}
-
-impl<'a> Verification<'a> {
-    /// By what `verifier` knows, and by majority.
-    pub fn by(verifier: &'a dyn ChecksumVerifier) -> Self {
-        Self { verifier, found: Mutex::default() }
-    }
-
-    /// What was wrong so far: how many bytes were healed, and of how many nothing says which copy is
-    /// right. The number of bytes compared is not counted.
-    pub fn found(&self) -> Scrubbed {
-        self.found.lock().clone()
-    }
-
-    /// Something more was found.
-    pub(crate) fn add(&self, found: &Scrubbed) {
-        if found.healed > Bytes(0) {
-            tracing::warn!(bytes = found.healed.0, "had rotted; written anew from another member");
-        }
-        if let Some(first) = found.places.first() {
-            let bytes = found.undecided.0;
-            tracing::error!(%first, bytes, "differ on several members, and nothing says which is right");
-        }
-        self.found.lock().add(found);
-    }
-}
-
-impl std::fmt::Debug for Verification<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Verification").field("found", &self.found).finish_non_exhaustive()
     }
 }

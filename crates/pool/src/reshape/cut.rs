@@ -70,8 +70,8 @@ fn groups_in(label: &Label, marked: &[bool]) -> u16 {
     u16::try_from(all.count()).unwrap_or(u16::MAX)
 }
 
-/// `label` with a hole at `from..to`; which members nothing stands on any more because of it. `None`:
-/// the hole is there.
+/// `label` with a hole at `from..to`, and the members that hold nothing any more because of it.
+/// `None`: the hole is there.
 fn with_hole(
     label: &Label,
     (from, to): (ByteOffset, ByteOffset),
@@ -183,9 +183,9 @@ impl Pool {
         Ok(idle)
     }
 
-    /// Takes the bytes `from..to`, which are whole segments behind the first, out of the pool: nobody
-    /// reads or writes there any more. Members on which nothing else stands become spares; which.
-    /// Nothing happens where they are out already.
+    /// Takes the bytes `from..to` out of the pool: nobody reads or writes there any more. They are
+    /// whole segments after the first. Members on which nothing else stands become spares; which.
+    /// Nothing happens if they are out already.
     ///
     /// # Errors
     /// [`ChangeError::NotAPart`], [`ChangeError::Moving`]; [`PoolError::Device`] of a member.

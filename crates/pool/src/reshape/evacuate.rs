@@ -37,7 +37,8 @@ use crate::pace::Progress;
 use crate::pool::Pool;
 use crate::redundancy::EpochInUse;
 use crate::redundancy::decode::decode_row;
-use crate::redundancy::reconstruct::{mend_copy, read_reconstructed, sectors};
+use crate::redundancy::reconstruct::{mend_copy, read_reconstructed};
+use crate::redundancy::sectors::sectors;
 use crate::topology::{Lost, Topology};
 
 /// Bytes copied at a time.
@@ -154,7 +155,8 @@ impl Pool {
 
     /// Members that may get all that stands on `member`, the smallest first, with their identities:
     /// sound ones that are large enough, on which nothing stands, or would if it were not for what
-    /// those in `idle` hold. Whoever was moved away from is none. Nothing is changed.
+    /// those in `idle` hold. A member whose contents were moved away is not one of them. Nothing is
+    /// changed.
     ///
     /// # Errors
     /// As [`Pool::begin_evacuation`] of `member`.
@@ -279,7 +281,7 @@ impl Pool {
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
         let copy = |chunk: &(ByteOffset, Bytes)| self.copy_chunk(moving, &migration, *chunk);
-        let copied = self.0.by_crew(&chunks, |c| c.1, copy, pace);
+        let copied = self.0.in_parallel(&chunks, |c| c.1, copy, pace);
         if let Some(failure) = migration.broken() {
             self.give_up(&migration)?;
             return Err(failure.clone().into());
@@ -455,7 +457,7 @@ fn exchanged(
     (next, devices)
 }
 
-/// Whether a member on which nothing stands may get what stands on another.
+/// Whether a member that holds nothing may get what another one holds.
 const fn can_succeed(state: MemberState) -> bool {
     matches!(state, MemberState::Spare | MemberState::Active | MemberState::Leaving)
 }

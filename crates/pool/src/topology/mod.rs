@@ -198,7 +198,7 @@ impl Topology {
         matches!(self.state(member), MemberState::Active | MemberState::Leaving)
     }
 
-    /// Members that some byte stands on and that are not in sync.
+    /// Members that hold some bytes and are not in sync.
     pub fn lost(&self) -> impl Iterator<Item = MemberIndex> + '_ {
         self.map.members().into_iter().filter(|m| !self.readable(*m))
     }
@@ -213,8 +213,8 @@ impl Topology {
         group.members().any(|m| self.state(m) == MemberState::Rebuilding)
     }
 
-    /// Whether a member may fail with nothing lost: it stands in groups only, and each of these
-    /// can spare it.
+    /// Whether a member may fail without a loss: only groups use it, and each of these can do
+    /// without it.
     pub fn can_lose(&self, member: MemberIndex) -> bool {
         self.can_lose_all(&[member])
     }

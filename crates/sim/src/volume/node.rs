@@ -5,7 +5,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use braid_format::label::Member;
 use braid_format::lock_record::Life;
 use braid_format::{ByteOffset, Bytes};
-use braid_pool::device::{CawOutcome, Device, DeviceError, FaultyDevice, pass_on};
+use braid_pool::device::{
+    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultyDevice,
+};
 use braid_pool::simulation::{Pause, Simulation};
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
 
@@ -43,9 +45,21 @@ impl Wire {
         if passed.is_err() || lost { Err(self.error(operation, at)) } else { Ok(()) }
     }
 
-    fn written(&self, at: ByteOffset, len: usize) {
+    /// Whether a sector of the range cannot be read.
+    fn is_bad(&self, at: ByteOffset, len: Bytes) -> bool {
+        let (from, to) = (at.0 / 512, (at.0 + len.0) / 512);
+        let state = self.world.state();
+        state.disks.get(self.disk).is_some_and(|d| d.bad.range(from..to).next().is_some())
+    }
+
+    /// Whether the disk gives no space back.
+    fn keeps(&self) -> bool {
+        self.world.state().disks.get(self.disk).is_some_and(|d| d.keeps)
+    }
+
+    fn written(&self, at: ByteOffset, len: Bytes) {
         let mut state = self.world.state();
-        let (from, to) = (at.0 / 512, (at.0 + len as u64) / 512);
+        let (from, to) = (at.0 / 512, (at.0 + len.0) / 512);
         if let Some(disk) = state.disks.get_mut(self.disk) {
             disk.bad.retain(|s| !(from..to).contains(s));
         }
@@ -53,60 +67,33 @@ impl Wire {
 }
 
 impl Device for Wire {
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.pass("read", at, false)?;
-        let (from, to) = (at.0 / 512, (at.0 + buf.len() as u64) / 512);
-        let state = self.world.state();
-        if state.disks.get(self.disk).is_some_and(|d| d.bad.range(from..to).next().is_some()) {
-            return Err(self.error("read", at));
-        }
-        drop(state);
-        self.faulty.read(at, buf)
+    fn info(&self) -> &DeviceInfo {
+        self.faulty.info()
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        if Bytes::from(buf.len()) > Bytes(LOCK) {
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        let (name, len) = (command.name(), command.len());
+        if matches!(command, Command::Write(_)) && len > Bytes(LOCK) {
             self.world.let_others(self.node);
         }
-        self.pass("write", at, true)?;
-        self.faulty.write(at, buf)?;
-        self.written(at, buf.len());
-        Ok(())
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.pass("flush", ByteOffset(0), true)?;
-        self.faulty.flush()
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.pass("compare-and-write", at, true)?;
-        self.faulty.compare_and_write(at, expected, new)
-    }
-    fn discard(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.pass("discard", at, true)?;
-        self.faulty.discard(at, len)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.pass("write", at, true)?;
-        self.faulty.write_zeroes(at, len)?;
-        self.written(at, len.to_usize());
-        Ok(())
-    }
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        self.pass("deallocate", at, true)?;
-        if self.world.state().disks.get(self.disk).is_some_and(|d| d.keeps) {
-            return Ok(false);
+        let reads = matches!(command, Command::Read(_));
+        self.pass(name, at, !reads)?;
+        if reads && self.is_bad(at, len) {
+            return Err(self.error(name, at));
         }
-        let done = self.faulty.deallocate(at, len)?;
-        if done {
-            self.written(at, len.to_usize());
+        if matches!(command, Command::Deallocate(_)) && self.keeps() {
+            return Ok(Completion::Unsupported);
         }
-        Ok(done)
+        let mends =
+            matches!(command, Command::Write(_) | Command::WriteZeroes(_) | Command::Deallocate(_));
+        let completion = self.faulty.submit(at, command)?;
+        if mends && completion == Completion::Done {
+            self.written(at, len);
+        }
+        Ok(completion)
     }
-    pass_on!(faulty: info lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.faulty.abilities()
+    }
 }
 
 impl Drop for Held {

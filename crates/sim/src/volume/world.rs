@@ -7,7 +7,7 @@ use braid_format::lock_record::Life;
 use braid_format::{Bytes, Incarnation, NodeId};
 use braid_pool::EpochTag;
 use braid_pool::device::{Device, FaultPlan, FaultyDevice, MemoryDevice};
-use braid_pool::simulation::Drawn;
+use braid_pool::simulation::SourceScope;
 
 use super::VolumeReport;
 use super::model::Model;
@@ -160,9 +160,9 @@ impl World {
     }
 
     /// What is random in the labels that this thread writes is drawn while the result is held.
-    pub fn draw_identities(self: &Arc<Self>) -> Drawn {
+    pub fn draw_identities(self: &Arc<Self>) -> SourceScope {
         let world = self.clone();
-        Drawn::from(Box::new(move || {
+        SourceScope::from(Box::new(move || {
             let mut state = world.state();
             u128::from(state.identities.word()) << 64 | u128::from(state.identities.word())
         }))

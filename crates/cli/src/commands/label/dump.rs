@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Durable before it is said to be there; a dump that stood there before stays until then.
+/// The dump is durable before the command says so. An earlier dump of that name stays until then.
 fn keep(path: &Path, text: &str) -> std::io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".part");
@@ -59,7 +59,7 @@ fn keep(path: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(&part, path)
 }
 
-/// The label in force; of a pool that is not whole the newest, with a word on what is wrong.
+/// The label in force. If the pool is not complete: the newest label, with a note on what is wrong.
 fn label_of(sources: &[String]) -> Result<Label> {
     let devices = sources::open_devices(&sources::resolve(sources)?, true)?;
     let error = match Pool::assemble(devices.clone()) {

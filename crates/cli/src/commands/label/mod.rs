@@ -1,5 +1,5 @@
-//! `braid label`: the labels of a pool kept in a file, and written again where they are lost;
-//! members taken as they are.
+//! `braid label`: saves the labels of a pool in a file, writes them again if they are lost, and
+//! accepts members as they are.
 
 mod accept;
 mod dump;

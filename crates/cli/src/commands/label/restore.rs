@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use braid_pool::device::Device;
-use braid_pool::discover;
 use braid_pool::labels::Found;
 use braid_pool::member_verify::SampleReport;
 use braid_pool::restore::{Restore, Source, Step, Target, Which};
@@ -113,12 +112,12 @@ fn contents(e: &SampleReport) -> String {
     if e.contradicts() {
         let likeness = e.likeness();
         return format!(
-            "--force: {} of {looked} places looked at contradict that it is this member{likeness}",
+            "--force: {} of {looked} sampled places contradict that it is this member{likeness}",
             e.against
         );
     }
     if !e.says_nothing() {
-        return format!("its contents agree: {} of {looked} places looked at", e.agree);
+        return format!("its contents agree: {} of {looked} sampled places", e.agree);
     }
     if e.blank > 0 {
         return format!(
@@ -141,7 +140,7 @@ fn target(text: &str) -> Result<Target> {
 
 /// What the host sees of a pool, whatever was named.
 fn seen(pool: Uuid, read_only: bool) -> Result<Vec<Arc<dyn Device>>> {
-    let pools = discover(None);
+    let pools = sources::discover(None);
     let members = pools.iter().filter(|p| p.uuid == pool).flat_map(|p| &p.members);
     let paths: Vec<PathBuf> = members.map(|m| m.path.clone()).collect();
     sources::open_devices(&paths, read_only)

@@ -1,6 +1,7 @@
 //! Operations on names against mounted nodes on a pool in memory.
 
 mod interrupts;
+mod kept_numbers;
 mod model;
 mod moves;
 mod two_nodes;
@@ -11,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use braid_format::InodeNo;
 
-use super::rig::{mount, pool, pool_of};
+use super::fixture::{mount, pool, pool_of};
 use super::*;
 use crate::attr::{Attr, Cred, SetAttr, Time, TimeSet};
 use crate::orphan;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::super::rig::Node;
+use super::super::fixture::Node;
 use super::*;
 
 /// Directories and files have small numbers here; slot 0 is the root.

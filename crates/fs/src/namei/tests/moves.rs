@@ -7,7 +7,7 @@ const EXCHANGE: u32 = 2;
 
 /// root: a/ (f, sub/), b/ (g, full/ (x), empty/)
 struct Tree {
-    node: super::super::rig::Node,
+    node: super::super::fixture::Node,
     root: InodeNo,
     a: InodeNo,
     b: InodeNo,

@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use braid_format::{ByteOffset, Bytes};
-use braid_pool::device::{CawOutcome, Device, DeviceError, MemoryDevice};
+use braid_pool::device::{
+    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
+};
 use braid_pool::{CreateOptions, Pool};
 use parking_lot::Mutex;
 
-use super::super::rig::{make_in, mount_under};
+use super::super::fixture::{make_in, mount_under};
 use super::*;
 use crate::attr::KernelCache;
 
@@ -79,7 +81,7 @@ fn a_file_closed_while_its_lock_is_given_up_is_deleted_by_its_unlink() {
     b.unmount();
 }
 
-/// Closes and unlinks that meet at any moment: whoever comes last deletes.
+/// Closes and unlinks that meet at any moment: the last one deletes.
 #[test]
 fn a_close_and_an_unlink_elsewhere_at_the_same_time_leave_nothing() {
     let pool = pool();
@@ -215,7 +217,7 @@ fn unnamed_files_of_one_user_leave_others_room_to_remove_theirs() {
     let fh = open(&node, lookup(&node, root, b"f").unwrap().ino);
     unlink(&node, root, b"f").unwrap();
     close(&node, fh);
-    // A place that becomes free is there again for who had it.
+    // A place that becomes free is available again to its user.
     close(&node, open_files.remove(0));
     assert!(tmpfile(&node, root, 0o600, &Cred { uid: 7, ..CRED }).is_ok());
     for fh in open_files {
@@ -260,8 +262,8 @@ fn two_nodes_at_the_same_names_never_disagree() {
     b.unmount_clean();
 }
 
-/// A device on which compare-and-writes take a while, once told so, and that counts how many are
-/// under way together.
+/// A device that can be made to delay compare-and-writes, and that counts how many are under way
+/// together.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<dyn Device>,
@@ -270,21 +272,25 @@ struct Slow {
     most: AtomicUsize,
 }
 impl Device for Slow {
-    braid_pool::device::pass_on!(inner: info read write flush discard write_zeroes);
-    braid_pool::device::pass_on!(inner: lock_byte byte_locked);
-    fn compare_and_write(
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn submit(
         &self,
         at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> std::result::Result<CawOutcome, DeviceError> {
-        if self.slow.load(Ordering::Relaxed) {
+        command: Command<'_>,
+    ) -> std::result::Result<Completion, DeviceError> {
+        let compares = matches!(command, Command::CompareAndWrite { .. });
+        if compares && self.slow.load(Ordering::Relaxed) {
             let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
             self.most.fetch_max(now, Ordering::Relaxed);
             std::thread::sleep(std::time::Duration::from_millis(5));
             self.now.fetch_sub(1, Ordering::Relaxed);
         }
-        self.inner.compare_and_write(at, expected, new)
+        self.inner.submit(at, command)
+    }
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
     }
 }
 

@@ -2,7 +2,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_format::{Bytes, MemberIndex};
-use braid_pool::device::{Device, DeviceError, FaultKind, FaultPlan, MemoryDevice, On, pass_on};
+use braid_pool::device::{
+    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
+    MemoryDevice, On,
+};
 use braid_pool::layout::Redundancy;
 use braid_pool::{AddOptions, CreateOptions, Pool};
 
@@ -427,7 +430,7 @@ fn what_never_leaves_is_refused_although_another_part_was_to_be_taken_out_first(
     clean(unmounted_pool(fs));
 }
 
-/// Who asks for what was gone and is taken out only now has what he asked for.
+/// A caller that asks for a part that was gone, and is taken out only now, succeeds.
 #[test]
 fn what_was_gone_is_taken_out_by_who_asks_for_it_again() {
     let fs = of_two_parts();
@@ -442,15 +445,25 @@ fn what_was_gone_is_taken_out_by_who_asks_for_it_again() {
 struct NoLabel(Arc<dyn Device>, AtomicBool);
 
 impl Device for NoLabel {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> std::result::Result<(), DeviceError> {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+    fn submit(
+        &self,
+        at: ByteOffset,
+        command: Command<'_>,
+    ) -> std::result::Result<Completion, DeviceError> {
         let label = at == braid_format::label::Label::COPY0_AT;
-        if label && self.1.swap(false, Ordering::AcqRel) {
+        let write = matches!(command, Command::Write(_));
+        if write && label && self.1.swap(false, Ordering::AcqRel) {
             let device = self.0.info().name.as_str().into();
             return Err(DeviceError::Injected { device, operation: "write", at });
         }
-        self.0.write(at, buf)
+        self.0.submit(at, command)
     }
-    pass_on!(0: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.0.abilities()
+    }
 }
 
 #[test]
@@ -510,7 +523,7 @@ fn patience_ends_some_time_after_the_first_walk_in_vain() {
     assert!(!patience.ends(6, 0, at(2000) + PATIENCE));
     // Fewer all the same: others have let them go.
     assert!(!patience.ends(5, 0, at(3000)));
-    // One that moves something begins it anew.
+    // A walk that moves something starts the time again.
     assert!(!patience.ends(5, 1, at(4000)));
     assert!(!patience.ends(5, 0, at(5000)));
     assert!(!patience.ends(5, 0, at(5000) + PATIENCE));
@@ -533,7 +546,7 @@ fn what_is_ended_is_what_was_meant() {
     }
 }
 
-/// Whoever was at it died when all was out but the pool's labels did not say so.
+/// The node that did it died when everything was out but the pool's labels did not say so.
 #[test]
 fn the_next_mount_takes_out_what_has_left() {
     let none = FaultPlan::default();

@@ -61,7 +61,7 @@ impl Incoming {
     }
 
     /// Reads what there is; false if the connection is at an end.
-    pub fn hear(&mut self, me: Me, secret: &Secret, heed: &dyn Fn(Received)) -> bool {
+    pub fn hear(&mut self, me: Me, secret: &Secret, on_hint: &dyn Fn(Received)) -> bool {
         for _ in 0..TURN {
             let whole = if matches!(self.stage, Stage::Fresh) { GREETING } else { SEALED };
             let Some(room) = self.got.get_mut(self.len..whole) else { return false };
@@ -74,7 +74,7 @@ impl Incoming {
             }
             if self.len == whole {
                 self.len = 0;
-                if !self.take(me, secret, heed) {
+                if !self.take(me, secret, on_hint) {
                     return false;
                 }
             }
@@ -83,7 +83,7 @@ impl Incoming {
     }
 
     /// A whole message has come.
-    fn take(&mut self, me: Me, secret: &Secret, heed: &dyn Fn(Received)) -> bool {
+    fn take(&mut self, me: Me, secret: &Secret, on_hint: &dyn Fn(Received)) -> bool {
         let was_proven = self.proven().is_some();
         let next = match std::mem::replace(&mut self.stage, Stage::Fresh) {
             Stage::Fresh => secret.answer(me, &self.got).and_then(|(from, answer, seal)| {
@@ -96,7 +96,7 @@ impl Incoming {
                 let sealed = self.got.first_chunk::<SEALED>();
                 let hint = sealed.and_then(|s| seal.open(s)).and_then(|h| decode(h, me));
                 hint.filter(|hint| hint.from == from).map(|hint| {
-                    heed(hint);
+                    on_hint(hint);
                     Stage::Proven(from, seal)
                 })
             }

@@ -129,7 +129,7 @@ impl Peer {
             self.said = true;
             tracing::warn!(
                 node = ?self.life, at = %self.at,
-                "hints do not reach it ({why}): it hears of wanted locks from the devices, later"
+                "cannot reach this node over TCP ({why}): it learns of wanted locks by polling the disks, which is slower"
             );
         }
     }
@@ -197,13 +197,13 @@ impl Peer {
                 read(stream, got, GREETING)?;
                 let Some(answer) = got.first_chunk::<GREETING>() else { return Ok(()) };
                 let Some(seal) = self.secret.accept(opening, answer) else {
-                    return Err(io::Error::other("it does not know the secret of its slot"));
+                    return Err(io::Error::other("it does not know the secret of its own slot"));
                 };
                 let stream = stream.clone();
                 self.link = Link::Up { stream, seal, rest: Vec::with_capacity(SEALED) };
                 self.pause = PAUSE_MIN;
                 if std::mem::take(&mut self.said) {
-                    tracing::info!(node = ?self.life, at = %self.at, "hints reach it again");
+                    tracing::info!(node = ?self.life, at = %self.at, "this node can be reached over TCP again");
                 }
                 self.flush(now);
             }

@@ -9,29 +9,12 @@ use braid_format::LockNo;
 use braid_format::node::{Heartbeat, RawHeartbeat, SlotRecord, SlotState};
 use braid_pool::EpochTag;
 
-use super::super::Timing;
-use super::super::claim::decode_slot;
+use super::super::lease::{Action, Event, Lease, Loss};
+use super::super::slots::decode_slot;
 use super::Inner;
 use crate::Mode;
-use crate::error::LockError;
+use crate::error::{LockError, StoreError};
 use crate::glock::LockManager;
-
-/// Until when this node may issue changes, as its heartbeat's thread knows it.
-struct Lease {
-    timing: Timing,
-    /// When the last heartbeat that was written was issued, or at first the slot's record.
-    begun: Moment,
-    lost: bool,
-}
-
-impl Lease {
-    fn new(timing: Timing, begun: Moment) -> Self {
-        Self { timing, begun, lost: false }
-    }
-    fn is_over(&self, now: Moment) -> bool {
-        now.since(self.begun) >= self.timing.lease()
-    }
-}
 
 impl Inner {
     /// The heartbeat's life. `begun`: when the slot's record was issued.
@@ -49,7 +32,7 @@ impl Inner {
             wishes: Vec::new(),
         };
         let mut sector = vec![0; self.store.sector_len()];
-        let mut lease = Lease::new(self.options.timing, begun);
+        let mut lease = Lease::new(self.options.timing, begun.since_boot());
         self.lease(begun);
         loop {
             beat.sequence += 1;
@@ -96,31 +79,37 @@ impl Inner {
 
     /// Writes a heartbeat; with it the lease begins anew.
     fn say(&self, sector: &[u8], lease: &mut Lease) {
-        if lease.lost {
+        if lease.is_lost() {
             return;
         }
         let issued = Moment::now();
-        match self.store.write_heartbeat(self.me.slot, sector) {
-            Ok(()) => {
-                if lease.is_over(issued) && !self.is_still_ours() {
-                    lease.lost = true;
-                    self.expelled("it could not say that it lives, and others have acted on that");
-                    return;
-                }
-                lease.begun = issued;
-                self.lease(issued);
-            }
-            Err(e) if e.is_fenced() => {
-                lease.lost = true;
-                self.expelled(&format!("it has been fenced: {e}"));
-            }
+        let written = self.store.write_heartbeat(self.me.slot, sector);
+        let mut event = match &written {
+            Ok(()) => Event::Written(issued.since_boot()),
+            Err(e) if e.is_fenced() => Event::Refused,
             Err(e) => {
                 tracing::warn!("heartbeat: {e}");
-                if lease.is_over(Moment::now()) {
-                    lease.lost = true;
-                    self.withdraw("its heartbeat cannot be written");
-                }
+                Event::Failed
             }
+        };
+        loop {
+            match lease.step(Moment::now().since_boot(), event) {
+                Some(Action::Check) => event = Event::Checked(self.is_still_ours()),
+                Some(Action::Extend(_)) => return self.lease(issued),
+                Some(Action::Withdraw(loss)) => return self.lose(loss, written.err().as_ref()),
+                None => return,
+            }
+        }
+    }
+
+    fn lose(&self, loss: Loss, why: Option<&StoreError>) {
+        match (loss, why) {
+            (Loss::Fenced, Some(e)) => self.expelled(&format!("it has been fenced: {e}")),
+            (Loss::Fenced, None) => self.expelled("it has been fenced"),
+            (Loss::Replaced, _) => {
+                self.expelled("it could not say that it lives, and others have acted on that");
+            }
+            (Loss::Silent, _) => self.withdraw("its heartbeat cannot be written"),
         }
     }
 

@@ -14,6 +14,7 @@ use rustix::time::{
     timerfd_settime,
 };
 
+use super::super::lease::{Notice, Tell};
 use super::{Inner, Membership};
 use crate::error::LockError;
 
@@ -24,29 +25,6 @@ pub trait OnLease: Send + Sync {
     fn over(&self, for_good: bool, within: Duration);
     /// The lease lasts again: a heartbeat was written, and slot and key are still this node's.
     fn regained(&self);
-}
-
-/// What was last said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Said {
-    Lasts,
-    Over,
-    Withdrawn,
-}
-
-impl Said {
-    /// What holds now.
-    fn of(now: Moment, until: Moment, withdrawn: bool) -> Self {
-        match (withdrawn, now >= until) {
-            (true, _) => Self::Withdrawn,
-            (false, true) => Self::Over,
-            (false, false) => Self::Lasts,
-        }
-    }
-    /// When to look again, without being called.
-    fn next(self, until: Moment) -> Option<Moment> {
-        (self == Self::Lasts).then_some(until)
-    }
 }
 
 /// Wakes a thread at a moment, at once if the machine slept past it, or when it is called.
@@ -100,30 +78,29 @@ impl Membership {
 
 impl Inner {
     fn keep_lease(&self, on: &dyn OnLease) {
-        let mut said = Said::Lasts;
+        let mut notice = Notice::default();
+        let grace = self.options.timing.grace();
         while !self.stopped() {
             let until = *self.lease.lock();
-            let now = Said::of(Moment::now(), until, self.withdrawn.load(Ordering::Acquire));
+            let withdrawn = self.withdrawn.load(Ordering::Acquire);
+            let tell = notice.look(Moment::now().since_boot(), until.since_boot(), withdrawn);
             // Whoever extends the lease then rings.
-            self.lapsed.store(now == Said::Over, Ordering::SeqCst);
-            if now != said {
-                let grace = self.options.timing.grace();
-                match now {
-                    Said::Lasts => on.regained(),
-                    Said::Over => {
-                        tracing::warn!(
-                            "no heartbeat was written for {:?}: the lease is over, and what the kernel has cached is dropped",
-                            self.options.timing.lease()
-                        );
-                        on.over(false, grace);
-                    }
-                    Said::Withdrawn => on.over(true, grace),
+            self.lapsed.store(notice.is_over(), Ordering::SeqCst);
+            match tell {
+                Some(Tell::Regained) => on.regained(),
+                Some(Tell::Over) => {
+                    tracing::warn!(
+                        "no heartbeat was written for {:?}: the lease is over, and what the kernel has cached is dropped",
+                        self.options.timing.lease()
+                    );
+                    on.over(false, grace);
                 }
-                said = now;
+                Some(Tell::Withdrawn) => on.over(true, grace),
+                None => {}
             }
             // It may have changed meanwhile.
-            if *self.lease.lock() == until || said == Said::Withdrawn {
-                self.alarm.wait(said.next(until));
+            if *self.lease.lock() == until || notice.is_final() {
+                self.alarm.wait(notice.next(until.since_boot()).map(Moment::at));
             }
         }
     }
@@ -132,16 +109,6 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_said_follows_the_clock() {
-        let (now, second) = (Moment::now(), Duration::from_secs(1));
-        assert_eq!(Said::of(now, now + second, false), Said::Lasts);
-        assert_eq!(Said::of(now + second, now + second, false), Said::Over);
-        assert_eq!(Said::of(now, now + second, true), Said::Withdrawn);
-        assert_eq!(Said::Lasts.next(now), Some(now));
-        assert_eq!(Said::Over.next(now), None);
-    }
 
     #[test]
     fn an_alarm_comes_at_its_time_and_when_it_is_rung() {

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
-use braid_format::node::{Heartbeat, LockPlace, SlotRecord, SlotState};
+use braid_format::node::{LockPlace, SlotRecord};
 
 use super::super::cached::Cached;
-use super::super::claim::{Slots, decode_slot, first_places, is_stranger, read_slots, say_new};
-use super::super::watch::SlotSight;
-use super::super::{FenceMethod, Timing};
-use super::{Inner, tag_of};
+use super::super::sight::{Looker, SlotSight};
+use super::super::slots::{Slots, decode_slot, first_places, read_slots, say_new};
+use super::Inner;
+use crate::dlock::Time;
 use crate::error::LockError;
 use crate::store::CawOutcome;
 
@@ -33,56 +32,43 @@ impl Inner {
     pub(super) fn sight(&self) -> Result<Vec<SlotSight>, LockError> {
         let records = self.read_slots()?;
         let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let beats = self.note_beats(&records, &bytes);
-        let methods = self.fencer().methods();
-        let (places, by_lock) = (self.store.lock_places(), self.store.compares_by_lock());
+        let looker = Looker {
+            me: self.me,
+            identity: &self.identity,
+            places: self.store.lock_places(),
+            by_lock: self.store.compares_by_lock(),
+            means: self.fencer().means(),
+            epoch: self.store.pool().epoch(),
+        };
+        let now = self.origin.elapsed();
+        let asks = self.note_beats(now, &looker, &records, &bytes);
         let mut sight = Vec::with_capacity(records.len());
-        for (record, NotedBeat { sequence, moving }) in records.into_iter().zip(beats) {
-            let life = record.life;
-            let life_locked = record.state == SlotState::Free
-                || life == self.me
-                || moving
-                || self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;
-            let witnessed = self.identity.sees_lock_of(&record, &places);
-            let stranger = life != self.me && is_stranger(&record, &places, by_lock);
+        for (record, asks) in records.into_iter().zip(asks) {
+            let slot = record.life.slot;
+            // No device is waited for while the heartbeats are locked: who does anything else with them
+            // would wait too.
+            let locked = !asks || self.store.life_locked(slot).map_err(LockError::NodeStore)?;
             let proven = self.options.proofs.of(&record).is_some();
-            let fenceable =
-                record.state != SlotState::Free && methods(&record) != FenceMethod::Operator;
-            sight.push(SlotSight {
-                record,
-                sequence,
-                life_locked,
-                witnessed,
-                stranger,
-                proven,
-                fenceable,
-            });
+            sight.push(looker.sight(record, &self.beats.lock(), locked, proven));
         }
         Ok(sight)
     }
 
-    /// Keeps the heartbeats that were read; what each slot's says that stands. Waits for no device: who
-    /// does anything else with them would wait too.
-    fn note_beats(&self, records: &[SlotRecord], bytes: &[u8]) -> Vec<NotedBeat> {
-        let (now, epoch) = (Instant::now(), self.store.pool().epoch());
+    /// Keeps the heartbeats that were read; whether each slot's liveness lock is to be asked for.
+    fn note_beats(
+        &self,
+        now: Time,
+        looker: &Looker<'_>,
+        records: &[SlotRecord],
+        bytes: &[u8],
+    ) -> Vec<bool> {
         let mut beats = self.beats.lock();
         let len = self.store.sector_len();
         let note = |record: &SlotRecord| {
             let slot = record.life.slot;
             let sector = bytes.chunks_exact(len).nth(usize::from(slot.0)).unwrap_or_default();
-            // Torn by its own write, or never written: the last one stands.
-            if let Ok(beat) = Heartbeat::decode(sector, slot)
-                && beats.get(&slot).is_none_or(|b| b.0 != beat)
-            {
-                beats.insert(slot, (beat, now));
-            }
-            let beat = beats.get(&slot).filter(|b| b.0.life == record.acting());
-            let recent = Timing::of_slot(record.io_timeout).beat() * 2;
-            let is_recent = |at: Instant| now.saturating_duration_since(at) < recent;
-            NotedBeat {
-                sequence: beat.map(|b| b.0.sequence),
-                moving: beat.is_some_and(|b| tag_of(&b.0) != epoch && is_recent(b.1)),
-            }
+            beats.note(now, slot, sector);
+            looker.asks_for_lock(now, record, &beats)
         };
         records.iter().map(note).collect()
     }
@@ -154,13 +140,4 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// What a look shows of a slot's heartbeats.
-struct NotedBeat {
-    /// Of the last one of who acts by it.
-    sequence: Option<u64>,
-    /// It came of late, of who uses another epoch of the pool: its liveness lock may be on members that
-    /// are not known here.
-    moving: bool,
 }

@@ -5,11 +5,10 @@
 //! pace for a while. So a mailbox is its sender's own sector: nothing is overwritten, nothing compared;
 //! and as long as nobody is cut off, or nobody wants anything, this costs nothing.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_format::node::{Heartbeat, RawHeartbeat, SlotState};
+use braid_format::node::{RawHeartbeat, SlotState};
 use braid_format::{LockNo, NodeId};
 use parking_lot::Mutex;
 
@@ -96,7 +95,7 @@ impl Inner {
         }
         let unheard = self.unheard();
         let beats = self.beats.lock();
-        if unheard.iter().any(|l| wishes_of(&beats, *l).is_some_and(|w| !w.is_empty())) {
+        if unheard.iter().any(|l| beats.of(*l).is_some_and(|(beat, _)| !beat.wishes.is_empty())) {
             self.mail.came(now);
         }
     }
@@ -108,17 +107,14 @@ impl Inner {
         let now = Instant::now();
         let mut mail = Vec::new();
         {
-            let unheard = self.unheard();
+            let (unheard, seen) = (self.unheard(), self.origin.elapsed());
             let mut beats = self.beats.lock();
             for (slot, sector) in (0_u16..).map(NodeId).zip(bytes.chunks_exact(len)) {
-                let Ok(beat) = Heartbeat::decode(sector, slot) else { continue };
-                if beats.get(&slot).is_some_and(|b| b.0 == beat) {
-                    continue;
-                }
-                if unheard.contains(&beat.life) {
+                if let Some(beat) = beats.note(seen, slot, sector)
+                    && unheard.contains(&beat.life)
+                {
                     mail.extend_from_slice(&beat.wishes);
                 }
-                beats.insert(slot, (beat, now));
             }
         }
         if !mail.is_empty() {
@@ -131,8 +127,4 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-fn wishes_of(beats: &HashMap<NodeId, (Heartbeat, Instant)>, life: Me) -> Option<&[(LockNo, Mode)]> {
-    beats.get(&life.slot).filter(|b| b.0.life == life).map(|b| b.0.wishes.as_slice())
 }

@@ -1,20 +1,21 @@
 //! What a node knows of the others, for people.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use braid_format::LockNo;
+use braid_format::NodeId;
 use braid_format::node::{SlotRecord, SlotState};
 use braid_pool::EpochTag;
 
-use super::super::waits::LONG;
+use super::super::life::user_of;
+use super::super::sight::tag_of;
+use super::super::waits::{Awaited, LONG};
 use super::super::{FenceMethod, NodeView, NodeWait, Timing};
-use super::{Inner, tag_of};
-use crate::Me;
+use super::Inner;
 
 impl Inner {
     /// See [`Membership::nodes`].
     pub(super) fn nodes(&self) -> Vec<NodeView> {
-        let methods = self.fencer().methods();
+        let means = self.fencer().means();
         let here = self.store.pool().epoch();
         let unreadable = self.unreadable.lock().clone();
         let slots = self.slots.read();
@@ -23,7 +24,7 @@ impl Inner {
         };
         let taken = slots.iter().map(|s| &s.record).filter(known);
         let unknown = unreadable.iter().map(|u| NodeView::unreadable(u.slot, u.why.clone()));
-        unknown.chain(taken.map(|r| self.view(r, here, self.method(r, &methods)))).collect()
+        unknown.chain(taken.map(|r| self.view(r, here, self.method(r, &means)))).collect()
     }
 
     /// What people want to know of the node of a slot. `here`: the epoch in use.
@@ -54,16 +55,49 @@ impl Inner {
 
     /// See [`Membership::waits`].
     pub(super) fn waits(&self) -> Vec<NodeWait> {
-        let all: Vec<_> = self.managers().flat_map(|m| m.waits(LONG)).collect();
-        if all.is_empty() {
+        let locks: Vec<_> = self.managers().flat_map(|m| m.waits(LONG)).collect();
+        let behind = self.behind();
+        if locks.is_empty() && behind.is_empty() {
             return Vec::new();
         }
-        let nodes = self.nodes().into_iter().filter(|n| n.life != self.me);
-        let waits = nodes.map(|node| {
-            let of = |held: &&(LockNo, Duration, Vec<Me>)| held.2.contains(&node.life);
-            let longest = all.iter().filter(of).map(|w| w.1).max().unwrap_or_default();
-            NodeWait { locks: all.iter().filter(of).count(), longest, node }
-        });
-        waits.filter(|w| w.locks > 0).collect()
+        let mut waits = Vec::new();
+        for node in self.nodes().into_iter().filter(|n| n.life != self.me) {
+            let of: Vec<_> = locks.iter().filter(|held| held.2.contains(&node.life)).collect();
+            let longest = of.iter().map(|w| w.1).max();
+            let of_locks = longest.map(|longest| (Awaited::Locks(of.len()), longest));
+            let of_epoch = behind.iter().find(|b| b.0 == node.life.slot);
+            let of_epoch = of_epoch.map(|(_, epoch, since)| (Awaited::Epoch(*epoch), *since));
+            for (awaited, longest) in of_epoch.into_iter().chain(of_locks) {
+                let seen = node.fence == FenceMethod::Kernel;
+                let stopped = seen && self.store.is_life_stopped(node.life.slot, node.pid);
+                waits.push(NodeWait { node: node.clone(), stopped, awaited, longest });
+            }
+        }
+        waits
+    }
+
+    /// The nodes that have not said for long that they use the pool's epoch in use here, with that epoch's
+    /// number, and for how long.
+    fn behind(&self) -> Vec<(NodeId, u32, Duration)> {
+        let tag = self.store.pool().epoch();
+        let (said, at) = *self.epoch_since.lock();
+        let since = at.elapsed();
+        if said != tag || since < LONG {
+            return Vec::new();
+        }
+        let (slots, beats) = (self.slots.read(), self.beats.lock());
+        let users = slots.iter().filter(|s| user_of(&s.record).is_some_and(|life| life != self.me));
+        let behind = users
+            .filter(|s| beats.of(s.record.acting()).is_none_or(|(beat, _)| tag_of(beat) != tag));
+        behind.map(|s| (s.record.life.slot, tag.epoch, since)).collect()
+    }
+
+    /// Since when the pool's epoch is the one in use here.
+    pub(super) fn note_epoch(&self) {
+        let tag = self.store.pool().epoch();
+        let mut since = self.epoch_since.lock();
+        if since.0 != tag {
+            *since = (tag, Instant::now());
+        }
     }
 }

@@ -23,6 +23,10 @@ fn on(host: u8, all: &MemoryNodes, locks: &MemoryStore, fence: FenceOptions) -> 
     Node { nodes, member, manager, log }
 }
 
+fn own() -> HostIdentity {
+    HostIdentity { boot_id: [9; 16], machine_id: [9; 16], host: "own".to_owned() }
+}
+
 fn view(of: &Node, life: Me) -> Option<NodeView> {
     of.member.nodes().into_iter().find(|n| n.life == life)
 }
@@ -120,8 +124,8 @@ fn who_is_fenced_itself_calls_no_program() {
     let program = Program::new(0);
     let options = program.options();
     let key = key_of(all.fs_uuid(), two);
-    let fencer =
-        Fencer { store: &nodes[1], options: &options, timing: Timing::default(), key, host: "own" };
+    let (timing, identity) = (Timing::default(), own());
+    let fencer = Fencer { store: &nodes[1], options: &options, timing, key, identity: &identity };
     let mut record = SlotRecord::free(one.slot);
     (record.life, record.state) = (one, SlotState::Active);
     record.fence_key = key_of(all.fs_uuid(), one);
@@ -146,14 +150,14 @@ fn a_dead_nodes_key_that_is_its_hosts_is_left() {
     let mut record = SlotRecord::free(dead.slot);
     (record.life, record.state, record.fence_key) = (dead, SlotState::Active, key);
     let options = FenceOptions::default();
-    let fencer =
-        Fencer { store: &nodes, options: &options, timing: Timing::default(), key, host: "own" };
+    let (timing, identity) = (Timing::default(), own());
+    let fencer = Fencer { store: &nodes, options: &options, timing, key, identity: &identity };
     // Nor is one of another host shut out by it, should two hosts share a path.
-    assert_eq!(fencer.methods()(&record), FenceMethod::Operator);
+    assert_eq!(fencer.means().first_for(&record), FenceMethod::Operator);
     fencer.forget(&record);
     assert_eq!(all.keys().as_slice(), [key]);
     let other = Fencer { key: key_of(all.fs_uuid(), me(2, 1)), ..fencer };
-    assert_eq!(other.methods()(&record), FenceMethod::Reservation);
+    assert_eq!(other.means().first_for(&record), FenceMethod::Reservation);
     other.forget(&record);
     assert!(all.keys().is_empty());
 }

@@ -140,11 +140,11 @@ struct MemberCheck<'a> {
 }
 
 /// What one place says.
-enum Says {
+enum SampleResult {
     Nothing,
     Blank,
     Agrees,
-    Against,
+    Disagrees,
 }
 
 impl MemberCheck<'_> {
@@ -174,10 +174,10 @@ impl MemberCheck<'_> {
                 Known::Data => self.data(at),
             };
             match said {
-                Says::Nothing => {}
-                Says::Blank => found.blank += 1,
-                Says::Agrees => found.agree += 1,
-                Says::Against => found.against += 1,
+                SampleResult::Nothing => {}
+                SampleResult::Blank => found.blank += 1,
+                SampleResult::Agrees => found.agree += 1,
+                SampleResult::Disagrees => found.against += 1,
             }
         }
         let own = nonces.remove(&plan.nonce).unwrap_or(0);
@@ -209,13 +209,13 @@ impl MemberCheck<'_> {
         fixed: bool,
         likes: &mut BTreeMap<MemberIndex, usize>,
         nonces: &mut BTreeMap<u64, usize>,
-    ) -> Says {
+    ) -> SampleResult {
         let Some(Placement { copies, parity: None }) = placement(self.map, at) else {
-            return Says::Nothing;
+            return SampleResult::Nothing;
         };
         let mine = copies.iter().find(|(m, _)| *m == self.member);
         let Some(bytes) = mine.and_then(|(_, place)| look(&**self.device, *place, LOOK)) else {
-            return Says::Nothing;
+            return SampleResult::Nothing;
         };
         let block_size = plan.geo.block_size.bytes().0;
         let sign = sign(&bytes, plan);
@@ -229,22 +229,22 @@ impl MemberCheck<'_> {
                 {
                     *likes.entry(*member).or_default() += 1;
                 }
-                return Says::Against;
+                return SampleResult::Disagrees;
             }
             if let Some(nonce) = nonce.filter(|_| fixed) {
                 *nonces.entry(nonce).or_default() += 1;
             }
         }
         match self.compare_copies(&bytes, &copies) {
-            Says::Nothing if sign.is_some() => Says::Agrees,
-            Says::Nothing if is_zero(&bytes) => Says::Blank,
-            Says::Nothing => Says::Against,
+            SampleResult::Nothing if sign.is_some() => SampleResult::Agrees,
+            SampleResult::Nothing if is_zero(&bytes) => SampleResult::Blank,
+            SampleResult::Nothing => SampleResult::Disagrees,
             said => said,
         }
     }
 
     /// The same bytes on the other copies.
-    fn compare_copies(&self, bytes: &[u8], copies: &[(MemberIndex, ByteOffset)]) -> Says {
+    fn compare_copies(&self, bytes: &[u8], copies: &[(MemberIndex, ByteOffset)]) -> SampleResult {
         let others = copies.iter().filter(|(m, _)| *m != self.member);
         let others: Vec<AlignedBuf> = others
             .filter_map(|(m, place)| {
@@ -253,26 +253,30 @@ impl MemberCheck<'_> {
             })
             .collect();
         if others.is_empty() || (is_zero(bytes) && others.iter().all(|o| is_zero(o))) {
-            return Says::Nothing;
+            return SampleResult::Nothing;
         }
-        if others.iter().any(|o| **o == *bytes) { Says::Agrees } else { Says::Against }
+        if others.iter().any(|o| **o == *bytes) {
+            SampleResult::Agrees
+        } else {
+            SampleResult::Disagrees
+        }
     }
 
     /// A place of file data.
-    fn data(&self, at: ByteOffset) -> Says {
+    fn data(&self, at: ByteOffset) -> SampleResult {
         let Some(Placement { copies, parity }) = placement(self.map, at) else {
-            return Says::Nothing;
+            return SampleResult::Nothing;
         };
         if let Some((group, offset)) = parity {
-            return self.row(group, offset).unwrap_or(Says::Nothing);
+            return self.row(group, offset).unwrap_or(SampleResult::Nothing);
         }
         let mine = copies.iter().find(|(m, _)| *m == self.member);
         let bytes = mine.and_then(|(_, place)| look(&**self.device, *place, LOOK));
-        bytes.map_or(Says::Nothing, |bytes| self.compare_copies(&bytes, &copies))
+        bytes.map_or(SampleResult::Nothing, |bytes| self.compare_copies(&bytes, &copies))
     }
 
     /// A piece of a row of parity, of which all columns are at hand.
-    fn row(&self, group: u16, offset: u64) -> Option<Says> {
+    fn row(&self, group: u16, offset: u64) -> Option<SampleResult> {
         let group = self.map.group(group);
         let Shape::Parity { unit, parity } = group.shape else { return None };
         let piece = group.units(offset, 1).next()?;
@@ -295,7 +299,7 @@ impl MemberCheck<'_> {
         let (mut p, mut q) = (vec![0; LOOK.to_usize()], vec![0; LOOK.to_usize()]);
         parity::encode(&data, &mut p, (parity > 1).then_some(&mut q));
         let good = sums.iter().zip([p, q]).all(|(found, sum)| **found == *sum);
-        Some(if good { Says::Agrees } else { Says::Against })
+        Some(if good { SampleResult::Agrees } else { SampleResult::Disagrees })
     }
 }
 

@@ -134,7 +134,8 @@ impl SamplePlan {
             {
                 match state {
                     _ if block >= last => break,
-                    // Where a slot takes two blocks a bit does not say which it is.
+                    // If a slot takes two blocks, a bit does not say which of the two it stands
+                    // for.
                     BlockState::MetaFree | BlockState::MetaUsed if self.geo.slot_blocks() == 1 => {
                         slots.push((self.at(block), Known::Slot(false)));
                     }
@@ -175,8 +176,8 @@ macro_rules! spans {
 spans!(RawSuperblock);
 spans!(braid_format::superblock::RawRegion);
 
-/// Of `count` blocks, `step` apart from `start` on, those of the `blocks` that there are; of too many some,
-/// spread evenly.
+/// `count` blocks, `step` apart, from `start` on, as far as they are among the `blocks` of the
+/// pool. If these are too many, some of them, spread evenly.
 fn spread(start: u64, step: u64, count: u64, blocks: u64) -> impl Iterator<Item = u64> {
     let stride = usize::try_from(count.div_ceil(TOLD_MAX).max(1)).unwrap_or(usize::MAX);
     let block = move |i: u64| start.checked_add(i.checked_mul(step)?).filter(|b| *b < blocks);

@@ -2,7 +2,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_device::{
-    Device, DeviceError, DeviceInfo, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, pass_on,
+    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
+    FaultyDevice, MemoryDevice, On,
 };
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
@@ -213,15 +214,22 @@ impl Device for Unable {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.written.fetch_add(buf.len() as u64, Ordering::Relaxed);
-        self.inner.write(at, buf)
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match &command {
+            Command::Write(buf) => {
+                self.written.fetch_add(buf.len() as u64, Ordering::Relaxed);
+            }
+            Command::Deallocate(_) => {
+                self.asked.store(true, Ordering::Relaxed);
+                return Ok(Completion::Unsupported);
+            }
+            _ => {}
+        }
+        self.inner.submit(at, command)
     }
-    fn deallocate(&self, _: ByteOffset, _: Bytes) -> Result<bool, DeviceError> {
-        self.asked.store(true, Ordering::Relaxed);
-        Ok(false)
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
     }
-    pass_on!(inner: read flush compare_and_write discard write_zeroes lock_byte byte_locked);
 }
 
 #[test]
@@ -305,7 +313,13 @@ fn a_discard_that_may_still_land_is_no_refusal() {
 #[derive(Debug)]
 struct Breaks(Arc<dyn Device>);
 impl Device for Breaks {
-    fn deallocate(&self, at: ByteOffset, _: Bytes) -> Result<bool, DeviceError> {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if !matches!(command, Command::Deallocate(_)) {
+            return self.0.submit(at, command);
+        }
         Err(DeviceError::Io {
             device: "d".into(),
             operation: "deallocate",
@@ -313,7 +327,9 @@ impl Device for Breaks {
             source: Arc::new(std::io::ErrorKind::ConnectionAborted.into()),
         })
     }
-    pass_on!(0: info read write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.0.abilities()
+    }
 }
 
 /// What may still land there must not do so on a member that is in use.

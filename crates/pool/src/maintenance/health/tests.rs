@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_device::{Device, DeviceError, MemoryDevice, pass_on};
+use braid_device::{Abilities, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice};
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
@@ -15,11 +15,18 @@ use crate::{CreateOptions, Pool};
 #[derive(Debug)]
 struct Delaying(Arc<dyn Device>, Duration);
 impl Device for Delaying {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        std::thread::sleep(self.1);
-        self.0.write(at, buf)
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
     }
-    pass_on!(0: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if matches!(command, Command::Write(_)) {
+            std::thread::sleep(self.1);
+        }
+        self.0.submit(at, command)
+    }
+    fn abilities(&self) -> Abilities<'_> {
+        self.0.abilities()
+    }
 }
 
 #[test]

@@ -140,9 +140,9 @@ fn bad_bytes_are_read_otherwise_and_put_back() {
         let mut back = vec![0; 4096];
         pool.read(at, &mut back).unwrap();
         assert_ne!(back, good);
-        assert!(pool.read_otherwise(Instead::OfRead, at, &mut back, 0).unwrap());
+        assert!(pool.read_otherwise(ReadPath::Read, at, &mut back, 0).unwrap());
         assert_eq!(back, good, "{layout:?}");
-        assert!(!pool.read_otherwise(Instead::OfRead, at, &mut vec![0; 4096], 5).unwrap());
+        assert!(!pool.read_otherwise(ReadPath::Read, at, &mut vec![0; 4096], 5).unwrap());
         assert!(pool.heal(at, Bytes::from(good.len()), &|b| b == &good[..]).unwrap());
         pool.read(at, &mut back).unwrap();
         assert_eq!(back, good);
@@ -150,7 +150,7 @@ fn bad_bytes_are_read_otherwise_and_put_back() {
     }
 }
 
-/// Whoever is told of a place finds it on the devices.
+/// A place that is reported can be found on the devices.
 #[test]
 fn a_place_of_the_pool_is_known_by_device() {
     for (n, layout, copies) in [

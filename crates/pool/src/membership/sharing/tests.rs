@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use braid_device::{
-    CawOutcome, Device, DeviceError, DeviceInfo, FaultPlan, FaultyDevice, FileDevice, MemoryDevice,
-    OpenOptions, pass_on,
+    Abilities, CawOutcome, Command, Completion, Device, DeviceError, DeviceInfo, FaultPlan,
+    FaultyDevice, FileDevice, MemoryDevice, OpenOptions,
 };
 use braid_format::label::MemberState;
 use braid_format::lock_record::Life;
 use braid_format::redundancy::RawClaim;
 use braid_format::{Incarnation, MemberIndex, NodeId};
+use braid_testkit::wait_until;
 use parking_lot::{Condvar, Mutex};
 
 use super::*;
@@ -175,7 +176,7 @@ fn nodes_of(n: u16, of: &dyn Fn() -> Vec<Arc<dyn Device>>) -> Vec<Arc<Node>> {
 const BRIEFLY: Duration = Duration::from_millis(60);
 
 /// Calls `work`, which is not done before `then` has been called.
-fn waits_for<T: Send>(work: impl FnOnce() -> T + Send, then: impl FnOnce()) -> T {
+fn waits_for<T: Send, U>(work: impl FnOnce() -> T + Send, then: impl FnOnce() -> U) -> T {
     std::thread::scope(|s| {
         let work = s.spawn(work);
         std::thread::sleep(BRIEFLY);
@@ -224,7 +225,8 @@ fn a_member_is_lost_for_all_before_that_counts() {
         assert_eq!(back, page);
         a.pool.say(ByteOffset(8192), &page).unwrap();
         b.pool.look(ByteOffset(8192), &mut back, 1).unwrap();
-        assert_eq!((b.state(1), a.state(1)), (MemberState::Active, MemberState::Failed));
+        wait_until("a has failed the member", || a.state(1) == MemberState::Failed);
+        assert_eq!(b.state(1), MemberState::Active);
         assert!(b.pool.follow().unwrap() && !b.pool.follow().unwrap());
     })
     .unwrap();
@@ -251,7 +253,7 @@ fn nobody_writes_in_an_epoch_that_another_does_not_use() {
         let write = || b.pool.write(at, &[1; 4096]);
         waits_for(write, || c.dies()).unwrap();
         fail_members.join().unwrap().unwrap();
-        // One that has withdrawn waits for nobody.
+        // A node that has withdrawn waits for nobody.
         c.say();
         a.pool.fail_member(MemberIndex(2)).unwrap();
         let spare = fresh("spare", &all[0]);
@@ -424,17 +426,22 @@ impl std::fmt::Debug for Meeting {
 }
 
 impl Device for Meeting {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        let covers = (at.0..at.0 + buf.len() as u64).contains(&self.at.0);
-        if covers
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if let Command::Write(buf) = &command
+            && (at.0..at.0 + buf.len() as u64).contains(&self.at.0)
             && buf.len() > 4096
             && let Some(before) = self.before.lock().take()
         {
             before();
         }
-        self.inner.write(at, buf)
+        self.inner.submit(at, command)
     }
-    pass_on!(inner: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
 }
 
 /// The worst moment: another node changes a lock on both copies after the filler has read the one
@@ -603,7 +610,8 @@ fn a_device_that_joins_is_wiped_under_the_claim() {
             let first = |with: u8| {
                 let mut there = vec![0; 4096];
                 device.read(ByteOffset(0), &mut there).unwrap();
-                there.iter().all(|x| *x == with)
+                // Behind the boot sector of a member.
+                there[512..].iter().all(|x| *x == with)
             };
             let work = || join(&a.pool, device.clone(), !taken);
             let done = waits_for(work, || {
@@ -687,7 +695,7 @@ fn heartbeats_do_not_wait_for_a_change_of_the_epoch() {
     assert_eq!(a.pool.epoch_tag(), b.pool.epoch_tag());
 }
 
-/// Who says that he uses an epoch is ready for it.
+/// A node that says that it uses an epoch is ready for it.
 #[test]
 fn an_epoch_is_said_when_what_is_above_is_ready() {
     let (nodes, _) = nodes(2, Redundancy::Mirror(2));
@@ -703,7 +711,8 @@ fn an_epoch_is_said_when_what_is_above_is_ready() {
     };
     *a.world.adopt.lock() = Some(Box::new(note));
     let fail_members = || a.pool.fail_member(MemberIndex(1));
-    waits_for(fail_members, || assert!(b.pool.follow().unwrap())).unwrap();
+    let follows = || wait_until("there is an epoch to follow", || b.pool.follow().unwrap());
+    waits_for(fail_members, follows).unwrap();
     assert_eq!(*seen.lock(), [(1, 2)]);
     assert_eq!(b.pool.epoch_tag().epoch, 2);
     *a.world.adopt.lock() = None;
@@ -717,24 +726,15 @@ impl Device for Small {
     fn info(&self) -> &DeviceInfo {
         &self.1
     }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.1.check(at, Bytes::from(buf.len()))?;
-        self.0.read(at, buf)
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if let Command::Read(_) | Command::Write(_) | Command::CompareAndWrite { .. } = command {
+            self.1.check(at, command.len())?;
+        }
+        self.0.submit(at, command)
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.1.check(at, Bytes::from(buf.len()))?;
-        self.0.write(at, buf)
+    fn abilities(&self) -> Abilities<'_> {
+        self.0.abilities()
     }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.1.check(at, Bytes::from(new.len()))?;
-        self.0.compare_and_write(at, expected, new)
-    }
-    pass_on!(0: flush discard write_zeroes lock_byte byte_locked);
 }
 
 /// What a host finds that looks for a member.
@@ -810,23 +810,29 @@ impl Weak {
 }
 
 impl Device for Weak {
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        let range = at.0..at.0 + buf.len() as u64;
-        if self.bad.lock().is_some_and(|bad| range.contains(&bad.0)) {
-            let device = self.info().name.as_str().into();
-            return Err(DeviceError::Injected { device, operation: "read", at });
-        }
-        self.inner.read(at, buf)
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        let range = at.0..at.0 + buf.len() as u64;
-        let mends = self.bad.lock().take_if(|bad| range.contains(&bad.0)).is_some();
-        if mends && let Some(written) = self.written.lock().take() {
-            written();
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        let range = at.0..at.0 + command.len().0;
+        match command {
+            Command::Read(_) if self.bad.lock().is_some_and(|bad| range.contains(&bad.0)) => {
+                let device = self.info().name.as_str().into();
+                return Err(DeviceError::Injected { device, operation: "read", at });
+            }
+            Command::Write(_) => {
+                let mends = self.bad.lock().take_if(|bad| range.contains(&bad.0)).is_some();
+                if mends && let Some(written) = self.written.lock().take() {
+                    written();
+                }
+            }
+            _ => {}
         }
-        self.inner.write(at, buf)
+        self.inner.submit(at, command)
     }
-    pass_on!(inner: info flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
 }
 
 /// A node of a mirror of two whose copies are weak, and the device's place of the pool's first byte.
@@ -879,7 +885,7 @@ fn what_is_mended_over_a_compare_and_write_is_brought_after_it() {
     }
 }
 
-/// Others may have the pool when this node has withdrawn: it reads, and writes nothing anew.
+/// When this node has withdrawn, others may use the pool: this node reads, and rewrites nothing.
 #[test]
 fn who_has_withdrawn_mends_nothing() {
     let (node, all, start) = weak_mirror();
@@ -914,7 +920,7 @@ fn labels_are_not_healed_under_a_change() {
         let found = crate::labels::Found::read(devices[i].clone());
         found.copies[0].as_ref().unwrap().epoch.0
     };
-    // Whoever opens the pool now.
+    // A node that opens the pool now.
     drop(Pool::assemble(devices.clone()).unwrap());
     assert_eq!([0, 1, 2, 3].map(first), [2, 2, 2, 1], "assembled");
     let heal = || b.pool.heal_labels();
@@ -927,8 +933,8 @@ fn labels_are_not_healed_under_a_change() {
     assert_eq!([0, 1, 2, 3].map(first), [1; 4], "healed");
 }
 
-/// A device that lets something happen before its first compare-and-write, and whose first label is
-/// torn when that is said.
+/// A device that calls a function before its first compare-and-write, and tears its first label on
+/// request.
 struct Torn {
     inner: Arc<dyn Device>,
     before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -944,33 +950,38 @@ impl std::fmt::Debug for Torn {
 }
 
 impl Device for Torn {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        if at != braid_format::label::Label::COPY0_AT || !self.tear.swap(false, Ordering::Relaxed) {
-            return self.inner.write(at, buf);
-        }
-        self.inner.write(at, &vec![0xa5; buf.len()])?;
-        let found = crate::labels::Found::read(self.inner.clone());
-        *self.left.lock() = Some(found.newest().is_some());
-        let device = self.info().name.as_str().into();
-        Err(DeviceError::Injected { device, operation: "write", at })
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
     }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        let before = self.before.lock().take();
-        if let Some(before) = before {
-            before();
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match &command {
+            Command::Write(buf)
+                if at == braid_format::label::Label::COPY0_AT
+                    && self.tear.swap(false, Ordering::Relaxed) =>
+            {
+                self.inner.write(at, &vec![0xa5; buf.len()])?;
+                let found = crate::labels::Found::read(self.inner.clone());
+                *self.left.lock() = Some(found.newest().is_some());
+                let device = self.info().name.as_str().into();
+                return Err(DeviceError::Injected { device, operation: "write", at });
+            }
+            Command::CompareAndWrite { .. } => {
+                let before = self.before.lock().take();
+                if let Some(before) = before {
+                    before();
+                }
+            }
+            _ => {}
         }
-        self.inner.compare_and_write(at, expected, new)
+        self.inner.submit(at, command)
     }
-    pass_on!(inner: info read flush discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
 }
 
-/// A label of its own stands at the new end of a device that grows when the other is written over,
-/// whatever another node has healed before.
+/// A growing device has its own label at the new end before the old one is overwritten, whatever
+/// another node has healed before.
 #[test]
 fn labels_are_not_healed_between_a_growth_and_its_claim() {
     let disk = |i| {

@@ -2,12 +2,12 @@
 
 use braid_format::{ByteOffset, Bytes};
 
-use super::{Scrubbed, put, undecided};
+use super::report::{Scrubbed, put, undecided};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::redundancy::decode::read_places;
 use crate::redundancy::parity;
-use crate::redundancy::reconstruct::sectors;
+use crate::redundancy::sectors::sectors;
 use crate::redundancy::verifier::{ChecksumVerifier, NoChecksums};
 use crate::topology::{Lost, Topology};
 

@@ -9,7 +9,7 @@ use braid_format::redundancy::{LogPlace, RawIntents};
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{NUMBERS, Reach, Sector, store};
+use super::replicas::{NUMBERS, Reach, Sector, store};
 use crate::error::PoolError;
 use crate::topology::{Lost, Topology};
 
@@ -128,7 +128,7 @@ impl Intents {
         if changed {
             // A note that stays a while longer costs nothing but time after a crash.
             if let Err(error) = self.rewrite(topology, slot, Reach::Lazy, lost) {
-                tracing::warn!(%error, "regions no longer written stay noted");
+                tracing::warn!(%error, "cannot clear the notes of regions that are no longer written");
             }
         }
     }

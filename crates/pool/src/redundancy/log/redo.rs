@@ -1,8 +1,8 @@
 //! New bytes of partial parity rows, durable before they are written in place.
 //!
-//! Records stand in a ring. Requests that arrive while a write of the ring is under way are
-//! written together by whoever comes next (group commit). When the ring is full, everything that is
-//! logged and in place is flushed, and the ring begins anew behind it (a checkpoint).
+//! Records stand in a ring. Requests that arrive while the ring is being written are then written
+//! together, by the first of them (group commit). When the ring is full, everything that is logged
+//! and in place is flushed, and the ring starts again after it (a checkpoint).
 //!
 //! A record is repeated after a crash although its row may have been written since, so a row in
 //! the ring must not be written past the ring: until the next checkpoint every write to it is
@@ -17,7 +17,7 @@ use braid_format::{Bytes, MemberIndex};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{NUMBERS, Reach, Sector, store};
+use super::replicas::{NUMBERS, Reach, Sector, store};
 use crate::error::PoolError;
 use crate::topology::{Lost, Topology};
 

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{
-    ByteLockGuard, CawOutcome, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan, FaultyDevice,
-    MemoryDevice, On, pass_on,
+    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
+    FaultyDevice, MemoryDevice, On,
 };
 use braid_format::label::{Label, MemberState};
 use braid_format::redundancy::LogPlace;
@@ -185,7 +185,7 @@ proptest! {
         let lost_now = away.len() > lost_before.len() || !lost_before.is_empty();
         let pool = Pool::open(dynamic(&all), without(label.clone(), &away)).unwrap();
         if again {
-            // The one who recovers dies too.
+            // The recoverer dies, too.
             let other = &all[on.index(n)];
             other.arm(On::Write, cut % 7, FaultKind::Gone);
             let _ = pool.recover_log(1);
@@ -226,38 +226,20 @@ impl Powered {
 }
 
 impl Device for Powered {
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        if self.left.load(Ordering::Relaxed) == 0 {
-            self.spend("read")?;
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Read(_) if self.left.load(Ordering::Relaxed) > 0 => {}
+            Command::Discard(_) => {}
+            _ => self.spend(command.name())?,
         }
-        self.inner.read(at, buf)
+        self.inner.submit(at, command)
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.spend("write")?;
-        self.inner.write(at, buf)
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.spend("flush")?;
-        self.inner.flush()
-    }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        self.spend("compare-and-write")?;
-        self.inner.compare_and_write(at, expected, new)
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.spend("write")?;
-        self.inner.write_zeroes(at, len)
-    }
-    fn deallocate(&self, at: ByteOffset, len: Bytes) -> Result<bool, DeviceError> {
-        self.spend("deallocate")?;
-        self.inner.deallocate(at, len)
-    }
-    pass_on!(inner: info discard lock_byte byte_locked);
 }
 
 #[test]
@@ -415,7 +397,7 @@ fn what_stands_behind_a_torn_record_never_counts_again() {
     consistent(&last, &all);
 }
 
-/// Whoever writes the highest numbers there are, with good checksums, stops nobody.
+/// A forger who writes the highest possible numbers, with good checksums, stops nobody.
 #[test]
 fn numbers_of_nonsense_in_a_log_are_damage() {
     use braid_format::crc::crc32c_with_hole;
@@ -505,55 +487,48 @@ impl Sparse {
     }
 }
 
-impl Device for Sparse {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+impl Sparse {
+    fn fill(&self, at: ByteOffset, buf: &mut [u8]) {
         let chunks = self.chunks.lock();
         Self::each(at.0, buf.len(), |chunk, within, run| match chunks.get(&chunk) {
             Some(c) => buf[run.clone()].copy_from_slice(&c[within..within + run.len()]),
             None => buf[run].fill(0),
         });
-        Ok(())
     }
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
+    fn store(&self, at: ByteOffset, buf: &[u8]) {
         let mut chunks = self.chunks.lock();
         Self::each(at.0, buf.len(), |chunk, within, run| {
             let zeros = || vec![0; usize::try_from(Self::CHUNK).unwrap()];
             let c = chunks.entry(chunk).or_insert_with(zeros);
             c[within..within + run.len()].copy_from_slice(&buf[run]);
         });
-        Ok(())
     }
-    fn flush(&self) -> Result<(), DeviceError> {
-        Ok(())
+}
+
+impl Device for Sparse {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
     }
-    fn compare_and_write(
-        &self,
-        at: ByteOffset,
-        expected: &[u8],
-        new: &[u8],
-    ) -> Result<CawOutcome, DeviceError> {
-        let mut now = vec![0; new.len()];
-        self.read(at, &mut now)?;
-        if now != expected {
-            return Ok(CawOutcome::Mismatch(now));
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        match command {
+            Command::Read(buf) => self.fill(at, buf),
+            Command::Write(buf) => self.store(at, buf),
+            Command::CompareAndWrite { expected, new } => {
+                let mut now = vec![0; new.len()];
+                self.fill(at, &mut now);
+                if now != expected {
+                    return Ok(Completion::Mismatch(now));
+                }
+                self.store(at, new);
+            }
+            Command::WriteZeroes(len) => self.store(at, &vec![0; len.to_usize()]),
+            Command::Deallocate(_) => return Ok(Completion::Unsupported),
+            Command::Flush | Command::Discard(_) => {}
         }
-        self.write(at, new)?;
-        Ok(CawOutcome::Written)
+        Ok(Completion::Done)
     }
-    fn discard(&self, _: ByteOffset, _: Bytes) -> Result<(), DeviceError> {
-        Ok(())
-    }
-    fn write_zeroes(&self, at: ByteOffset, len: Bytes) -> Result<(), DeviceError> {
-        self.write(at, &vec![0; len.to_usize()])
-    }
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        self.bytes.lock_byte(byte)
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.bytes.byte_locked(byte)
+    fn abilities(&self) -> Abilities<'_> {
+        self.bytes.abilities()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{Destination, NoChecksums, Progress};
 const GO: &(dyn Fn(Progress) -> bool + Sync) = &|_| true;
 const SECTOR: u64 = 512;
 
-/// From the sector at byte `at` of what `member` holds `n` can be read no more.
+/// `n` sectors of `member`, from byte `at` of its data on, become unreadable.
 fn spoil(all: &[Arc<FaultyDevice>], pool: &Pool, member: usize, at: u64, n: u64) -> ByteOffset {
     let place = ByteOffset(pool.label().members[member].data_start.0 + at);
     all[member].spoil(place, Bytes(n * SECTOR));
@@ -84,7 +84,7 @@ fn only_what_no_member_has_cannot_be_filled_and_is_named() {
         let names = (0..most).any(|m| error.contains(&format!("m{m}")));
         assert!(names && error.contains(&places[0].to_string()), "{layout:?}: {error}");
         assert_eq!(pool.rebuilding(), Some(MemberIndex(2)));
-        // Whoever writes there makes it good.
+        // A write there makes the sectors readable again.
         content.rewrite(&pool);
         assert!(pool.rebuild(MemberIndex(2), GO).unwrap());
         content.check(&pool);
@@ -178,7 +178,8 @@ fn what_only_the_leaving_member_had_is_named() {
     assert!(pool.moving().is_some());
 }
 
-/// After a crash copies are made equal: from the first, or where that cannot be read from another.
+/// After a crash copies are made equal: from the first one, or from another one if the first cannot
+/// be read.
 #[test]
 fn copies_are_made_equal_around_a_bad_place() {
     let all = devices(3, |_| FaultPlan::default());

@@ -70,7 +70,7 @@ fn recovered(copies: &[Vec<u8>], verifier: &dyn ChecksumVerifier) -> Vec<u8> {
 fn what_a_checksum_knows_counts_before_the_first_copy() {
     for bad in [0, 1] {
         let rotten = |copy| bad != copy;
-        // The record is the first copy's in any case: nobody says that it is not.
+        // The record is the first copy's in any case, since nothing says otherwise.
         let copies = [0, 1].map(|c| piece((7, true), (if rotten(c) { 3 } else { 4 }, rotten(c))));
         assert!(recovered(&copies, &Words) == copies[1 - bad], "body {bad}");
         let copies = [0, 1].map(|c| piece((if rotten(c) { 3 } else { 4 }, rotten(c)), (7, true)));
@@ -109,7 +109,7 @@ fn of_three_copies_two_count_but_not_for_records() {
     assert!(recovered(&copies, &NoChecksums) == odd[0]);
 }
 
-/// Who could not read a sector of a copy took the first one's for all of the chunk.
+/// If one sector of a copy could not be read, all of the chunk was taken from the first copy.
 #[test]
 fn a_bad_sector_takes_nothing_of_a_good_copy_with_it() {
     let copies = [piece((7, true), (1, false)), piece((7, true), (2, true))];

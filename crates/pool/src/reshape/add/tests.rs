@@ -28,7 +28,8 @@ fn new_devices_bring_space_like_the_old_and_nothing_moves() {
             map.pieces(ByteOffset(0), before.size).count()
         );
         content.check(&pool);
-        // Each byte of the new part is what it is told, and survives what the old survives.
+        // Each byte of the new part reads as it was written, and survives what the old part
+        // survives.
         let len = now.size.0 - before.size.0;
         let bytes: Vec<u8> = (0..len).map(|i: u64| (i / 512 % 241).to_le_bytes()[0]).collect();
         pool.write(ByteOffset(before.size.0), &bytes).unwrap();
@@ -204,7 +205,8 @@ fn who_lives_is_seen_on_a_device_that_joined_at_the_second_attempt() {
         .collect();
     let devices: Vec<Arc<dyn Device>> = new.iter().map(|d| d.clone() as _).collect();
     let add = || pool.add(&devices, &AddOptions::default());
-    let shown = || devices.iter().map(|d| d.byte_locked(1).unwrap()).collect::<Vec<_>>();
+    let shown =
+        || devices.iter().map(|d| d.abilities().locks.byte_locked(1).unwrap()).collect::<Vec<_>>();
     // It is wiped at both ends, and then labelled.
     new[0].arm(On::Write, 2, FaultKind::Fails);
     assert!(matches!(add(), Err(PoolError::Device { .. })));
@@ -213,8 +215,8 @@ fn who_lives_is_seen_on_a_device_that_joined_at_the_second_attempt() {
     assert_eq!(shown(), [true, true]);
 }
 
-/// Of two new devices the second does not take its second label. The first must not keep its own: with
-/// more new members than old ones that epoch would count, and the old ones be stale.
+/// The second of two new devices does not take its second label. The first must not keep its own:
+/// with more new members than old ones that epoch would count, and the old ones be stale.
 #[test]
 fn of_an_addition_that_fails_nothing_stays_on_the_new_devices() {
     let old = disks("old", &[8]);

@@ -158,7 +158,7 @@ fn a_move_that_is_broken_off_begins_again_and_one_that_is_cancelled_leaves_a_spa
     assert_eq!(states(&again), [Active, Active, Active, Active, Spare]);
     content.write(&again, 5);
     content.check(&again);
-    // The spare may be told by its place.
+    // The spare may be named by its place.
     again.begin_evacuation(MemberIndex(0), Destination::Member(MemberIndex(4).into())).unwrap();
     assert!(again.evacuate(GO).unwrap());
     content.check(&again);
@@ -169,7 +169,7 @@ fn a_move_that_is_broken_off_begins_again_and_one_that_is_cancelled_leaves_a_spa
     content.check(&again);
 }
 
-/// It is no failure, after which whoever moves would rest for a while before it does anything else.
+/// This is not a failure, after which the node that moves would pause before it does anything else.
 #[test]
 fn a_move_that_is_cancelled_while_it_is_made_ends_well() {
     let all = devices(4, |_| FaultPlan::default());
@@ -365,7 +365,7 @@ fn power_may_be_cut_at_any_write_of_a_move() {
                 d.crash(cut * 31 + salt).unwrap();
             }
             let mut found: Vec<Arc<dyn Device>> = all.iter().map(|d| d.clone() as _).collect();
-            // Where the change did not come so far, the new device is not of the pool.
+            // If the change did not get that far, the new device is not in the pool.
             let pool = Pool::assemble(found.clone()).or_else(|_| {
                 found.push(new.clone());
                 Pool::assemble(found.clone())

@@ -151,7 +151,7 @@ fn a_growth_that_failed_leaves_no_label_behind() {
     };
     assert!(!devices.iter().any(behind));
     content.check(&pool);
-    // So it is where the node died in between.
+    // The same holds if the node died in between.
     let larger = larger(&pool.0.epochs.read(), &among(&devices)).unwrap();
     larger.iter().for_each(|l| l.keep(&pool.label()).unwrap());
     assert!(devices.iter().all(behind));

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
 use braid_device::{Device, FaultPlan};
+use braid_format::ByteOffset;
+use braid_format::label::Label;
 
 use super::*;
 use crate::assembly::create::CreateOptions;
@@ -38,6 +40,35 @@ fn who_holds_nothing_is_removed_and_can_be_used_again() {
     pool.remove_member(MemberIndex(3)).unwrap();
     assert_eq!(pool.info().members.len(), 3);
     content.check(&Pool::assemble(pool.devices()).unwrap());
+}
+
+#[test]
+fn a_member_has_a_boot_sector_until_it_leaves() {
+    let all = devices(2, |_| FaultPlan::default());
+    let pool = Pool::create(
+        all.iter().map(|d| d.clone() as Arc<dyn Device>).collect(),
+        &CreateOptions::new("p"),
+    )
+    .unwrap();
+    let spare = fresh("spare", &all[0]);
+    let first = |device: &dyn Device| {
+        let mut sector = [0; 512];
+        device.read(ByteOffset(0), &mut sector).unwrap();
+        sector
+    };
+    let index = pool.add_spare(spare.clone(), false).unwrap();
+    for device in pool.devices() {
+        assert_eq!(first(&*device), Label::BOOT_SECTOR, "{}", device.info().name);
+        // To Braid that is nobody's.
+        assert_eq!(braid_device::probe(&*device), None);
+    }
+    pool.remove_member(index).unwrap();
+    assert_eq!(first(&*spare), [0; 512]);
+    // What somebody has put there since stays.
+    let index = pool.add_spare(spare.clone(), false).unwrap();
+    spare.write(ByteOffset(0), &[7; 512]).unwrap();
+    pool.remove_member(index).unwrap();
+    assert_eq!(first(&*spare), [7; 512]);
 }
 
 #[test]

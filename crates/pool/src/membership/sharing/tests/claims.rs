@@ -7,8 +7,8 @@ use super::moved::Shelf;
 use super::*;
 use crate::labels::write_copies;
 
-/// A claim's compare-and-write is said to have failed, and stands all the same: nobody waits for who
-/// made it, who lives, and may never change anything again.
+/// A claim's compare-and-write is reported as failed, and has landed all the same. Nobody waits for
+/// the node that made it, which is alive and may never change anything again.
 #[test]
 fn a_claim_that_failed_and_stands_is_let_go() {
     let (nodes, all) = nodes(2, Redundancy::Mirror(2));
@@ -25,9 +25,9 @@ fn a_claim_that_failed_and_stands_is_let_go() {
     while_all_follow(&nodes[..1], || b.pool.add_spare(fresh("two", &all[0]), false).unwrap());
 }
 
-/// Who added a member died when all had the first label, and opens the pool again. The others have not
-/// got that member: until they see a second label the epoch is none for them, and it could not be
-/// written.
+/// A node that added a member died when all members had the first label, and opens the pool again.
+/// The others have not got that member: until they see a second label the epoch is none for them,
+/// and it could not be written.
 #[test]
 fn an_epoch_that_only_who_joins_could_see_is_shown_to_all() {
     // With a log to attach, and without.
@@ -101,7 +101,7 @@ fn who_has_seen_an_epoch_that_is_taken_back_goes_back() {
     }
 }
 
-/// The same, and it waits already: nobody tells it to look again.
+/// The same, but the node waits already, and nobody wakes it to look again.
 #[test]
 fn who_waits_in_an_epoch_that_is_taken_back_goes_on() {
     let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
@@ -116,8 +116,8 @@ fn who_waits_in_an_epoch_that_is_taken_back_goes_on() {
     assert_eq!(b.pool.epoch_tag(), a.pool.epoch_tag());
 }
 
-/// The device that has the second label is not reached by who goes back, but by who looks for it: the
-/// epoch is in force.
+/// The node that goes back does not reach the device that has the second label, but the node that
+/// looks for the label does: the epoch is in force.
 #[test]
 fn who_goes_back_looks_at_new_members_before() {
     let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
@@ -138,7 +138,7 @@ fn who_goes_back_looks_at_new_members_before() {
 /// again. The number is not given to another change.
 #[test]
 fn who_has_followed_an_epoch_that_is_taken_back_goes_back() {
-    // Also where a member is gone by then, of which nobody knows yet; but not where that means that
+    // Also if a member is gone by then and nobody knows it yet; but not if that means that
     // something is lost.
     for gone in [vec![], vec![1], vec![0, 1]] {
         let (nodes, all) = nodes(2, Redundancy::Mirror(2));
@@ -201,8 +201,9 @@ fn joins(node: &Arc<Node>, pool: Pool, all: &[Arc<FaultyDevice>]) -> Arc<Node> {
     other
 }
 
-/// Who added members died when one of those had its second label: the epoch is in force for who opens
-/// the pool anew, and for who uses it too, before he changes anything.
+/// A node that added members died when one of those had its second label. The epoch is in force for
+/// a node that opens the pool later, and also for a node that uses it already, before that node
+/// changes anything.
 #[test]
 fn a_change_in_force_by_new_members_alone_is_not_undone() {
     let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
@@ -219,7 +220,7 @@ fn a_change_in_force_by_new_members_alone_is_not_undone() {
     assert_eq!(b.pool.info().members.len(), 6);
     let now = b.pool.info().epoch;
     assert!(now > next.epoch);
-    // Nor does anybody meet the one that was broken off.
+    // And no node finds the change that was broken off.
     for gone in [0, 2, 3] {
         let mut left = devices.clone();
         left.remove(gone);

@@ -1,4 +1,4 @@
-//! Epochs whose labels were seen before they were durable, by a writer who died over them.
+//! Epochs whose writer died before their labels were durable, but after others had seen them.
 
 use braid_device::{AlignedBuf, FaultKind, On};
 use braid_format::label::Label;
@@ -8,14 +8,14 @@ use super::*;
 /// Power cuts, each of which takes back another part of what was not flushed.
 const CUTS: u64 = 12;
 
-struct Rig {
+struct Fixture {
     a: Arc<Node>,
     b: Arc<Node>,
     /// Two mirrors, and a spare, to which nothing is written but its labels.
     disks: Vec<Arc<FaultyDevice>>,
 }
 
-impl Rig {
+impl Fixture {
     fn new() -> Self {
         let plan = FaultPlan { volatile_cache: true, ..FaultPlan::default() };
         let disk = |i| {
@@ -78,14 +78,14 @@ impl Rig {
 #[test]
 fn what_is_written_in_an_epoch_of_a_dead_node_outlasts_a_power_cut() {
     for cut in 0..CUTS {
-        let rig = Rig::new();
-        let next = rig.begins_and_dies();
-        assert!(rig.b.pool.follow().unwrap());
-        assert_eq!(rig.b.state(1), MemberState::Failed);
+        let fixture = Fixture::new();
+        let next = fixture.begins_and_dies();
+        assert!(fixture.b.pool.follow().unwrap());
+        assert_eq!(fixture.b.state(1), MemberState::Failed);
         let bytes: Vec<u8> = (0..=255).cycle().take(2 << 20).collect();
-        rig.b.pool.write(ByteOffset(0), &bytes).unwrap();
-        rig.b.pool.flush().unwrap();
-        let pool = rig.power_cut(cut);
+        fixture.b.pool.write(ByteOffset(0), &bytes).unwrap();
+        fixture.b.pool.flush().unwrap();
+        let pool = fixture.power_cut(cut);
         assert_eq!(pool.label().change_id, next.change_id, "power cut {cut}");
         let mut back = vec![0; bytes.len()];
         pool.read(ByteOffset(0), &mut back).unwrap();
@@ -97,12 +97,12 @@ fn what_is_written_in_an_epoch_of_a_dead_node_outlasts_a_power_cut() {
 #[test]
 fn labels_are_healed_in_an_order_that_stands_a_power_cut() {
     for cut in 0..CUTS {
-        let rig = Rig::new();
-        rig.begins_and_dies();
-        let pool = rig.assembled();
-        rig.disks[4].arm(On::Write, 0, FaultKind::Fails);
+        let fixture = Fixture::new();
+        fixture.begins_and_dies();
+        let pool = fixture.assembled();
+        fixture.disks[4].arm(On::Write, 0, FaultKind::Fails);
         pool.heal_labels().unwrap();
-        rig.power_cut(cut);
+        fixture.power_cut(cut);
     }
 }
 
@@ -110,17 +110,17 @@ fn labels_are_healed_in_an_order_that_stands_a_power_cut() {
 #[test]
 fn a_member_whose_label_does_not_stay_is_taken_out() {
     for cut in 0..CUTS {
-        let rig = Rig::new();
-        rig.begins_and_dies();
+        let fixture = Fixture::new();
+        fixture.begins_and_dies();
         let bytes = vec![9; 1 << 20];
         for on in 0..8 {
-            rig.disks[4].arm(On::Flush, on, FaultKind::Fails);
+            fixture.disks[4].arm(On::Flush, on, FaultKind::Fails);
         }
-        assert!(rig.b.pool.follow().unwrap());
-        rig.b.pool.write(ByteOffset(0), &bytes).unwrap();
-        assert_eq!(rig.b.state(4), MemberState::Failed);
-        rig.b.pool.flush().unwrap();
-        let pool = rig.power_cut(cut);
+        assert!(fixture.b.pool.follow().unwrap());
+        fixture.b.pool.write(ByteOffset(0), &bytes).unwrap();
+        assert_eq!(fixture.b.state(4), MemberState::Failed);
+        fixture.b.pool.flush().unwrap();
+        let pool = fixture.power_cut(cut);
         let mut back = vec![0; bytes.len()];
         pool.read(ByteOffset(0), &mut back).unwrap();
         assert!(back == bytes, "power cut {cut}");
@@ -132,19 +132,19 @@ fn a_member_whose_label_does_not_stay_is_taken_out() {
 #[test]
 fn who_fails_while_an_epoch_is_made_firm_leaves_every_member_a_label_that_counts() {
     for (cut, fails) in (0..CUTS).flat_map(|cut| (0..6).map(move |fails| (cut, fails))) {
-        let rig = Rig::new();
-        let next = rig.begins_and_dies();
+        let fixture = Fixture::new();
+        let next = fixture.begins_and_dies();
         // One second label stands, and all first ones.
-        rig.write_label(&next, 0, 1);
-        rig.disks.iter().for_each(|d| d.flush().unwrap());
-        assert!(rig.b.pool.follow().unwrap());
+        fixture.write_label(&next, 0, 1);
+        fixture.disks.iter().for_each(|d| d.flush().unwrap());
+        assert!(fixture.b.pool.follow().unwrap());
         for on in 0..8 {
-            rig.disks[4].arm(On::Flush, on, FaultKind::Fails);
+            fixture.disks[4].arm(On::Flush, on, FaultKind::Fails);
         }
-        // Of the change that takes that one out nothing may be durable.
-        rig.disks[0].arm(On::Flush, fails, FaultKind::Fails);
-        rig.b.pool.write(ByteOffset(0), &[9; 4096]).ok();
-        let pool = rig.power_cut(cut);
+        // Nothing of the change that takes this member out may be durable.
+        fixture.disks[0].arm(On::Flush, fails, FaultKind::Fails);
+        fixture.b.pool.write(ByteOffset(0), &[9; 4096]).ok();
+        let pool = fixture.power_cut(cut);
         assert!(pool.label().epoch >= next.epoch, "power cut {cut}, flush {fails}");
     }
 }
@@ -153,25 +153,25 @@ fn who_fails_while_an_epoch_is_made_firm_leaves_every_member_a_label_that_counts
 /// used by itself since it failed, and must not look so.
 #[test]
 fn the_number_of_a_change_that_came_to_nothing_is_not_given_again() {
-    let rig = Rig::new();
-    for node in [&rig.a, &rig.b] {
+    let fixture = Fixture::new();
+    for node in [&fixture.a, &fixture.b] {
         node.pool.write(ByteOffset(0), &[9; 4096]).unwrap();
     }
     // The first of a mirror cannot be spared without the second.
-    rig.disks[0].arm(On::Flush, 0, FaultKind::Fails);
-    rig.disks[4].arm(On::Flush, 0, FaultKind::Gone);
-    rig.a.pool.fail_member(MemberIndex(1)).unwrap_err();
-    rig.disks[4].heal();
-    let tried = crate::labels::Found::read(rig.disks[4].clone()).newest().unwrap().epoch;
-    assert!(tried > rig.a.pool.label().epoch);
-    rig.a.dies();
-    rig.disks[4].arm(On::Read, 0, FaultKind::Gone);
-    let error = rig.disks[4].read(ByteOffset(0), &mut [0; 512]).unwrap_err();
-    rig.b.pool.0.fail_members(&vec![(rig.b.pool.label().members[4].uuid, error)]).unwrap();
-    assert_eq!(rig.b.state(4), MemberState::Failed);
-    assert!(rig.b.pool.label().epoch > tried, "{}", rig.b.pool.label().epoch);
-    rig.disks[4].heal();
-    assert_eq!(rig.assembled().label().epoch, rig.b.pool.label().epoch);
+    fixture.disks[0].arm(On::Flush, 0, FaultKind::Fails);
+    fixture.disks[4].arm(On::Flush, 0, FaultKind::Gone);
+    fixture.a.pool.fail_member(MemberIndex(1)).unwrap_err();
+    fixture.disks[4].heal();
+    let tried = crate::labels::Found::read(fixture.disks[4].clone()).newest().unwrap().epoch;
+    assert!(tried > fixture.a.pool.label().epoch);
+    fixture.a.dies();
+    fixture.disks[4].arm(On::Read, 0, FaultKind::Gone);
+    let error = fixture.disks[4].read(ByteOffset(0), &mut [0; 512]).unwrap_err();
+    fixture.b.pool.0.fail_members(&vec![(fixture.b.pool.label().members[4].uuid, error)]).unwrap();
+    assert_eq!(fixture.b.state(4), MemberState::Failed);
+    assert!(fixture.b.pool.label().epoch > tried, "{}", fixture.b.pool.label().epoch);
+    fixture.disks[4].heal();
+    assert_eq!(fixture.assembled().label().epoch, fixture.b.pool.label().epoch);
 }
 
 /// A change begins over the first label of each member: the second must be there.
@@ -189,7 +189,7 @@ fn a_second_label_that_has_rotted_is_written_anew_before_a_change() {
         let second = Label::copy1_at(Bytes(16 << 20)).unwrap();
         disks[2].write(second, &[0x5a; 4096]).unwrap();
         disks[2].flush().unwrap();
-        // Of the change nothing is flushed.
+        // Nothing of the change is flushed.
         disks[0].arm(On::Write, 0, FaultKind::Fails);
         pool.add_spare(disks[4].clone(), false).unwrap_err();
         for (i, disk) in (0..).zip(&disks) {

@@ -24,14 +24,21 @@ struct Counted {
 }
 
 impl Device for Counted {
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
         let label = self.info().size.0 - braid_format::label::Label::TAIL.0;
-        if (self.from.load(Ordering::Relaxed)..label).contains(&at.0) {
+        if let Command::Read(buf) = &command
+            && (self.from.load(Ordering::Relaxed)..label).contains(&at.0)
+        {
             self.read.fetch_add(buf.len() as u64, Ordering::Relaxed);
         }
-        self.inner.read(at, buf)
+        self.inner.submit(at, command)
     }
-    pass_on!(inner: info write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
 }
 
 /// A mirror of two with data everywhere, of which the first is counted and the second to be filled.
@@ -59,7 +66,8 @@ fn to_be_filled() -> (Arc<Node>, Arc<Counted>, Arc<FaultyDevice>) {
 fn what_holds_no_record_is_read_once() {
     let (node, first, target) = to_be_filled();
     let pool = &node.pool;
-    // Three kinds of records in one chunk, one in another; what only looks like one stands at no sector.
+    // Three kinds of records in one chunk, one in another. What only looks like a record is not at
+    // the start of a sector.
     let at = |n: u64| ByteOffset((1 << 20) + n * 4096);
     pool.write(at(3), &record(1, 512)).unwrap();
     for (n, magic) in [(4, RawSlot::MAGIC), (6, RawHeartbeat::MAGIC)] {
@@ -112,16 +120,23 @@ struct Slow {
 }
 
 impl Device for Slow {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-        if buf.len() == 1 << 20 {
-            self.most.fetch_max(now, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        self.now.fetch_sub(1, Ordering::SeqCst);
-        self.inner.write(at, buf)
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
     }
-    pass_on!(inner: info read flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if let Command::Write(buf) = &command {
+            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+            if buf.len() == 1 << 20 {
+                self.most.fetch_max(now, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            self.now.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.inner.submit(at, command)
+    }
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
 }
 
 /// While one is written the next is read: though all stand in one region.
@@ -206,7 +221,7 @@ fn what_the_first_copy_cannot_read_comes_from_another_beside_other_nodes() {
     }
 }
 
-/// A device that lets something happen after its first read of a certain byte, once it is told what.
+/// A device that calls a function, once it has one, after its first read of a certain byte.
 struct Watched {
     inner: Arc<dyn Device>,
     at: AtomicU64,
@@ -220,17 +235,24 @@ impl std::fmt::Debug for Watched {
 }
 
 impl Device for Watched {
-    fn read(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        let read = self.inner.read(at, buf);
-        let byte = self.at.load(Ordering::Relaxed);
-        if (at.0..at.0 + buf.len() as u64).contains(&byte)
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        let reads = matches!(command, Command::Read(_));
+        let range = at.0..at.0 + command.len().0;
+        let done = self.inner.submit(at, command);
+        if reads
+            && range.contains(&self.at.load(Ordering::Relaxed))
             && let Some(after) = self.after.lock().take()
         {
             after();
         }
-        read
+        done
     }
-    pass_on!(inner: info write flush compare_and_write discard write_zeroes lock_byte byte_locked);
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
 }
 
 /// The worst moment: another node's compare-and-write has landed on the first copy, and not on the

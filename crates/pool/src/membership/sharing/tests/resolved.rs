@@ -1,4 +1,5 @@
-//! Members are who was named, though another node changes their places meanwhile.
+//! A change applies to the member that was named, though another node changes the members' places
+//! meanwhile.
 
 use super::*;
 

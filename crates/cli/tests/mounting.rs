@@ -1,0 +1,68 @@
+//! How a pool may be named when it is mounted, and what is mounted over.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::process::Command;
+
+use common::device::Loop;
+use common::{Disks, can_mount, fails, ok, pool, unmount_idle, wait_until};
+
+#[test]
+fn a_dead_mount_is_cleared_by_the_next_mount_there() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(1, 128);
+    ok(&disks.with(&["create", "again"], &[]));
+    let dir = disks.path("mnt");
+    std::fs::create_dir(&dir).unwrap();
+    ok(&disks.with(&["mount"], &[&dir]));
+    std::fs::write(format!("{dir}/file"), "kept").unwrap();
+    std::fs::File::open(&dir).unwrap().sync_all().unwrap();
+    // One that lives is refused.
+    let said = fails(&disks.with(&["mount"], &[&dir]));
+    assert!(said.contains("mounted there already"), "{said}");
+    pool::kill(&dir);
+    let is_dead = || rustix::fs::statfs(&dir).err() == Some(rustix::io::Errno::NOTCONN);
+    wait_until("nobody answers", is_dead);
+    ok(&disks.with(&["mount"], &[&dir]));
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    assert_eq!(mounts.matches(&format!(" {dir} ")).count(), 1, "{mounts}");
+    unmount_idle(dir.as_ref());
+    assert!(ok(&disks.with(&["check"], &[])).contains("clean"));
+}
+
+#[test]
+fn a_pool_is_named_as_in_an_fstab() {
+    let disks = Disks::new(2, 128);
+    ok(&disks.with(&["create", "named"], &[]));
+    let scanned = ok(&disks.with(&["scan"], &[]));
+    let uuid = scanned.split_whitespace().nth(1).unwrap();
+    let check = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let out = command.args(["check", name]).env("BRAID_DEVICES", disks.dir.path()).output();
+        out.unwrap().status.code()
+    };
+    for name in [&format!("UUID={uuid}"), &format!("UUID=\"{uuid}\""), "LABEL=named", "named", uuid]
+    {
+        assert_eq!(check(name), Some(0), "{name}");
+    }
+    // Each word is looked for where it belongs.
+    for name in [&format!("LABEL={uuid}"), "UUID=named", "LABEL=other"] {
+        assert_eq!(check(name), Some(8), "{name}");
+    }
+}
+
+#[test]
+fn one_block_device_of_a_pool_stands_for_all() {
+    let disks = Disks::new(2, 128);
+    let loops: Option<Vec<Loop>> = disks.paths.iter().map(|p| Loop::new(p)).collect();
+    let Some(loops) = loops else { return braid_testkit::skip("no loop devices") };
+    ok(&["create", "standing", &loops[0].0, &loops[1].0]);
+    assert!(ok(&["check", &loops[1].0]).contains("clean"));
+    // A file stands for itself.
+    let said = fails(&["check", disks.names()[1]]);
+    assert!(said.contains("missing"), "{said}");
+}

@@ -1,0 +1,81 @@
+//! What a slot's record says of the lives that are named in it.
+
+use braid_format::Incarnation;
+use braid_format::node::{LockPlace, SlotRecord, SlotState};
+
+use super::fence::key_of;
+use super::host::shares_lock;
+use crate::Me;
+
+/// Whether `life` is over by its slot's `record`, and what it held may be broken: the slot is free or
+/// a later life's, or the life's journal is replayed. In doubt not: a later life may be joining, or
+/// taking the slot over, and this record be of before.
+pub fn is_over(record: &SlotRecord, life: Me) -> bool {
+    let now = record.life.incarnation;
+    let over = record.state == SlotState::Free || record.is_replayed();
+    now > life.incarnation || (now == life.incarnation && over)
+}
+
+/// Who may use the pool by this slot: its node, or who takes the slot over and recovers it first.
+pub(super) fn user_of(record: &SlotRecord) -> Option<Me> {
+    match record.state {
+        SlotState::Free => None,
+        SlotState::Active => Some(record.life),
+        SlotState::Recovering => record.recoverer.filter(|by| by.slot == record.life.slot),
+    }
+}
+
+/// Nothing is left in the journal of the node that this record names: it has left, was recovered,
+/// or its journal was replayed.
+pub(super) fn has_no_journal(record: &SlotRecord) -> bool {
+    match record.state {
+        SlotState::Free => true,
+        SlotState::Active => false,
+        SlotState::Recovering => record.is_replayed(),
+    }
+}
+
+/// Whether a node that has a slot of its own recovers the slot's dead node, and will free the slot.
+pub(super) fn is_recovered_by_other(record: &SlotRecord) -> bool {
+    record.recoverer.is_some_and(|by| by.slot != record.life.slot)
+}
+
+/// Whether the slot's node compares and writes under locks that are not seen at `places`, if it does so
+/// under locks at all.
+pub(super) fn is_stranger(record: &SlotRecord, places: &[LockPlace], by_lock: bool) -> bool {
+    by_lock && record.state != SlotState::Free && !shares_lock(record, places)
+}
+
+/// The life that comes after the slot's last one. Nodes that died while they took the slot over had
+/// named their own lives already.
+pub(super) fn next_life(record: &SlotRecord) -> Me {
+    nth_life(record, 1)
+}
+
+fn nth_life(record: &SlotRecord, n: u32) -> Me {
+    let last = record.last_named();
+    Me { slot: record.life.slot, incarnation: Incarnation(last.0.wrapping_add(n)) }
+}
+
+/// Whether `key` is of who acts by a slot, or of who may be joining there: that one registers before
+/// the slot says so.
+pub(super) fn names_key(fs: uuid::Uuid, record: &SlotRecord, key: u64) -> bool {
+    let joins = (1..=2).any(|n| key_of(fs, nth_life(record, n)) == key);
+    joins || (record.state != SlotState::Free && record.fence_key == key)
+}
+
+/// The record of a slot whose life is over and recovered, or has left.
+pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
+    SlotRecord {
+        state: SlotState::Free,
+        recoverer: None,
+        replayed: false,
+        damage: None,
+        vouched: false,
+        nonce,
+        pid: 0,
+        address: String::new(),
+        fence_key: 0,
+        ..record.clone()
+    }
+}

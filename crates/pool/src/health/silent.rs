@@ -1,0 +1,122 @@
+//! Members that answer nothing: transfers are under way, and none ends.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use braid_device::Issued;
+use braid_format::MemberIndex;
+use uuid::Uuid;
+
+/// A member of which no transfer has ended for so long, while some were under way, is silent.
+pub(crate) const SILENT: Duration = Duration::from_secs(10);
+
+/// What was seen of a member's transfers.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    ended: u64,
+    /// At this look the first of them was under way, and none has ended since.
+    since: Duration,
+    silent: bool,
+}
+
+/// What was seen of the members, by their identities.
+#[derive(Debug, Default)]
+pub(crate) struct Silence {
+    seen: HashMap<Uuid, Seen>,
+    now: Duration,
+}
+
+/// A member that answers nothing, or answers again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoticedSilence {
+    /// Its place and its device.
+    pub member: String,
+    /// It answers nothing.
+    pub silent: bool,
+}
+
+/// A member that answers nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SilentMember {
+    /// Its place.
+    pub member: MemberIndex,
+    /// For how long it has not.
+    pub time: Duration,
+    /// This node asks it nothing any more.
+    pub given_up: bool,
+}
+
+impl Silence {
+    /// Takes in what was issued to the members until `now`, a time from any beginning: those that are
+    /// silent since this look, or are so no more.
+    pub fn look(
+        &mut self,
+        now: Duration,
+        members: impl Iterator<Item = (Uuid, Issued)>,
+    ) -> Vec<(Uuid, bool)> {
+        self.now = now;
+        let before = std::mem::take(&mut self.seen);
+        let mut noticed = Vec::new();
+        for (uuid, issued) in members {
+            let ended = issued.reads.ended + issued.writes.ended;
+            let under_way = issued.reads.requests() + issued.writes.requests() > ended;
+            let was = before.get(&uuid).copied();
+            let waits = was.filter(|was| under_way && was.ended == ended);
+            let since = waits.map_or(now, |was| was.since);
+            let silent = now.saturating_sub(since) >= SILENT;
+            if silent != was.is_some_and(|was| was.silent) {
+                noticed.push((uuid, silent));
+            }
+            self.seen.insert(uuid, Seen { ended, since, silent });
+        }
+        noticed
+    }
+    /// A member is not silent: it is watched from the last look on.
+    pub fn clear(&mut self, uuid: Uuid) {
+        let now = self.now;
+        if let Some(seen) = self.seen.get_mut(&uuid) {
+            *seen = Seen { since: now, silent: false, ..*seen };
+        }
+    }
+    /// For how long a member had been silent at the last look.
+    pub fn time(&self, uuid: Uuid) -> Option<Duration> {
+        let seen = self.seen.get(&uuid).filter(|seen| seen.silent)?;
+        Some(self.now.saturating_sub(seen.since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn issued(begun: u64, ended: u64) -> Issued {
+        let mut issued = Issued::default();
+        issued.writes.sizes[3] = begun;
+        issued.writes.ended = ended;
+        issued
+    }
+
+    #[test]
+    fn who_has_transfers_under_way_and_ends_none_is_silent() {
+        let (mut silence, member) = (Silence::default(), Uuid::from_u128(1));
+        let mut look = |seconds: u64, begun, ended| {
+            let now = Duration::from_secs(seconds);
+            let noticed = silence.look(now, [(member, issued(begun, ended))].into_iter());
+            let noticed = noticed.first().map(|n| n.1);
+            (noticed, silence.time(member).map(|t| t.as_secs()))
+        };
+        assert_eq!(look(0, 5, 5), (None, None));
+        // Idle for long, then busy.
+        assert_eq!(look(60, 5, 5), (None, None));
+        assert_eq!(look(61, 9, 7), (None, None));
+        assert_eq!(look(70, 9, 7), (None, None));
+        assert_eq!(look(71, 9, 8), (None, None), "one has ended");
+        assert_eq!(look(80, 12, 8), (None, None));
+        assert_eq!(look(81, 12, 8), (Some(true), Some(10)));
+        assert_eq!(look(90, 12, 8), (None, Some(19)));
+        assert_eq!(look(91, 12, 12), (Some(false), None));
+        // Gone from the pool.
+        assert_eq!(silence.look(Duration::from_secs(92), std::iter::empty()), []);
+        assert_eq!(silence.time(member), None);
+    }
+}

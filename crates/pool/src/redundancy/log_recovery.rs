@@ -1,0 +1,296 @@
+//! After a crash: a slot's log is read from all members, its redo records are written again, and
+//! the regions it notes are made equal.
+//!
+//! Every step may be repeated: the log is emptied only when all of it is durable.
+
+use std::collections::BTreeSet;
+
+use braid_device::AlignedBuf;
+use braid_format::redundancy::{LogPlace, RawIntents};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use parking_lot::RwLockReadGuard;
+
+use super::log::Log;
+use super::log::intents::{self, Intents};
+use super::log::redo::{self, Redo, flush_all};
+use super::log::replicas::candidates;
+use super::verifier::ChecksumVerifier;
+use super::{EpochInUse, repair};
+use crate::cluster::{Hold, Locks, add_locks};
+use crate::error::PoolError;
+use crate::layout::group::Shape;
+use crate::layout::stretch::spans;
+use crate::topology::{FailedMembers, Lost, Topology};
+
+/// What a recovery has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Redo records written again.
+    pub records: u64,
+    /// Regions compared.
+    pub regions: u64,
+    /// Bytes that differed and were made equal.
+    pub repaired: Bytes,
+}
+
+/// What the members say of a slot's log.
+pub(crate) struct Found {
+    slot: u16,
+    /// Highest generation, and its tail's number and place.
+    header: Option<(u64, u64, u64)>,
+    /// Highest sequence of an intent sector.
+    sequence: u64,
+    /// How many intent sectors, from the first, may say something.
+    sectors: u16,
+    /// log2 of a region's bytes.
+    shift: u32,
+    noted: BTreeSet<u64>,
+}
+
+fn read(topology: &Topology, member: MemberIndex, at: ByteOffset, len: u64) -> Option<AlignedBuf> {
+    let mut buf = AlignedBuf::zeroed(Bytes(len).to_usize());
+    topology.device(member).read(at, &mut buf).ok()?;
+    Some(buf)
+}
+
+impl Found {
+    pub fn read(topology: &Topology, slot: u16) -> Self {
+        let pool = topology.label.pool.into_bytes();
+        let shift = RawIntents::region_shift(topology.map.size());
+        let noted = BTreeSet::new();
+        let mut found = Self { slot, header: None, sequence: 0, sectors: 0, shift, noted };
+        let replicas = candidates(topology, slot);
+        for (member, place) in &replicas {
+            for copy in 0..2 {
+                let at = place.redo_header(copy);
+                let sector = read(topology, *member, at, LogPlace::SECTOR as u64);
+                let header = sector.and_then(|s| redo::decode_header(&s, &pool, slot));
+                found.header = found.header.max(header);
+            }
+        }
+        let regions = (topology.map.size().0 >> shift) + 1;
+        // All of them: a pool that was smaller may have had more regions.
+        let copies: Vec<_> = replicas
+            .iter()
+            .map(|(m, place)| (*m, *place, intents_of(topology, *m, *place)))
+            .collect();
+        for n in 0..RawIntents::SECTORS {
+            let said = copies.iter().filter_map(|(member, place, all)| {
+                let from = usize::from(n) * LogPlace::SECTOR;
+                let whole = all.as_ref().and_then(|a| a.get(from..from + LogPlace::SECTOR));
+                if let Some(bytes) = whole {
+                    return Some(intents::decode(bytes, &pool, slot, n));
+                }
+                let bytes = read(topology, *member, place.intents(n), LogPlace::SECTOR as u64)?;
+                Some(intents::decode(&bytes, &pool, slot, n))
+            });
+            let said: Vec<intents::Read> = said.collect();
+            found.add(&said, n, regions);
+        }
+        found
+    }
+
+    /// Adds what the copies of one sector say. Older copies only note too much.
+    fn add(&mut self, said: &[intents::Read], n: u16, regions: u64) {
+        let mut good = false;
+        for copy in said {
+            if let intents::Read::Good(sequence, shift, noted) = copy {
+                good = true;
+                self.sequence = self.sequence.max(*sequence);
+                if !noted.is_empty() {
+                    self.sectors = self.sectors.max(n + 1);
+                }
+                for region in noted {
+                    // Noted when the pool was smaller: in larger numbers of smaller regions.
+                    let up = self.shift.saturating_sub(*shift);
+                    let down = shift.saturating_sub(self.shift);
+                    let (from, to) = (region >> up << down, ((region >> up) + 1) << down);
+                    self.noted.extend(from..to.min(regions));
+                }
+            }
+        }
+        // No copy survived whole: any region may have been noted, by its number of any time.
+        if !good && said.contains(&intents::Read::Damaged) {
+            self.sectors = self.sectors.max(n + 1);
+            let first = u64::from(n) * RawIntents::BITS;
+            for up in 0..=self.shift - RawIntents::REGION_MIN.0.trailing_zeros() {
+                let to = ((first + RawIntents::BITS - 1) >> up) + 1;
+                self.noted.extend(first >> up..to.min(regions));
+            }
+        }
+    }
+}
+
+/// All intent sectors of a slot on one member, if they can be read in one piece.
+fn intents_of(topology: &Topology, member: MemberIndex, place: LogPlace) -> Option<AlignedBuf> {
+    let len = u64::from(RawIntents::SECTORS) * LogPlace::SECTOR as u64;
+    read(topology, member, place.intents(0), len)
+}
+
+impl Found {
+    /// The pool's bytes of a noted region.
+    fn region(&self, region: u64, topology: &Topology) -> (u64, u64) {
+        let to = ((region + 1) << self.shift).min(topology.map.size().0);
+        ((region << self.shift).min(to), to)
+    }
+
+    /// Whether a recovery by it would write nothing but the log itself.
+    ///
+    /// # Errors
+    /// Never, as it is read.
+    pub fn is_empty(&self, topology: &Topology) -> Result<bool, PoolError> {
+        let Some((_, sequence, offset)) = self.header else { return Ok(self.noted.is_empty()) };
+        let (records, _) = each_record(topology, self.slot, sequence, offset, &mut |_| Ok(()))?;
+        Ok(records == 0 && self.noted.is_empty())
+    }
+
+    /// The locks of all that [`Found::make_whole`] may change.
+    pub fn locks(&self, topology: &Topology, count: u64) -> Locks {
+        let mut locks = Locks::new();
+        for region in &self.noted {
+            let (from, to) = self.region(*region, topology);
+            for (index, from, to) in spans(&topology.map, from, to) {
+                let group = topology.map.group(index);
+                add_locks(&mut locks, (index, group), (from, to), Hold::Alone, count);
+            }
+        }
+        let Some((_, sequence, offset)) = self.header else { return locks };
+        each_record(topology, self.slot, sequence, offset, &mut |part| {
+            let group = topology.map.groups().get(usize::from(part.group));
+            let unit = group.and_then(|g| match g.shape {
+                Shape::Parity { unit, .. } => Some(unit),
+                Shape::Mirror => None,
+            });
+            if let (Some(group), Some(unit)) = (group, unit)
+                && let Some(row) = group.row_len()
+            {
+                // Hostile offsets end in some lock, and are not written.
+                let from = (part.offset / unit).saturating_mul(row).min(group.len().0);
+                add_locks(&mut locks, (part.group, group), (from, from), Hold::Alone, count);
+            }
+            Ok(())
+        })
+        .ok();
+        locks
+    }
+
+    /// Repeats and repairs what the log says, and empties it, each step in the epoch that `enter`
+    /// gives. The slot's node is dead, or not yet alive; the caller alone recovers it. The log is
+    /// returned ready for use; `None`: members failed on the way, and all must be done again
+    /// without them.
+    ///
+    /// # Errors
+    /// Too many members fail. It may be tried again.
+    pub fn make_whole<'a>(
+        &self,
+        enter: impl Fn() -> Result<RwLockReadGuard<'a, EpochInUse>, PoolError>,
+        verifier: &dyn ChecksumVerifier,
+        named: &mut FailedMembers,
+    ) -> Result<Option<(Recovered, Log)>, PoolError> {
+        let slot = self.slot;
+        let mut recovered = Recovered::default();
+        let (generation, mut sequence, offset) = self.header.unwrap_or((0, 1, 0));
+        if self.header.is_some() {
+            let topology = enter()?;
+            let mut lost = Lost::new();
+            let repeat = &mut |part: &redo::Part<'_>| put(&topology, part, &mut lost);
+            (recovered.records, sequence) = each_record(&topology, slot, sequence, offset, repeat)?;
+            flush_all(&topology, &mut lost)?;
+            named.extend(topology.named(&lost));
+        }
+        for region in &self.noted {
+            let topology = enter()?;
+            let region = self.region(*region, &topology);
+            recovered.regions += 1;
+            let mut lost = Lost::new();
+            recovered.repaired.0 += repair::resync(&topology, region, verifier, &mut lost)?.0;
+            named.extend(topology.named(&lost));
+            if !named.is_empty() {
+                return Ok(None);
+            }
+        }
+        let topology = enter()?;
+        let mut lost = Lost::new();
+        if !self.noted.is_empty() {
+            flush_all(&topology, &mut lost)?;
+        }
+        named.extend(topology.named(&lost));
+        if !named.is_empty() {
+            return Ok(None);
+        }
+        let log = Log {
+            slot,
+            intents: Intents::new(topology.map.size(), self.sequence, self.sectors),
+            redo: Redo::new(sequence, generation + 1).into(),
+        };
+        redo::store_header(&topology, slot, generation + 1, (0, sequence), &mut lost)?;
+        log.intents.forget(&topology, slot, &mut lost)?;
+        named.extend(topology.named(&lost));
+        Ok(Some((recovered, log)))
+    }
+}
+
+/// Calls `each` with the parts of every record from number `sequence` at `offset` on; how many records
+/// there were, and the next number.
+fn each_record(
+    topology: &Topology,
+    slot: u16,
+    mut sequence: u64,
+    mut offset: u64,
+    each: &mut dyn FnMut(&redo::Part<'_>) -> Result<(), PoolError>,
+) -> Result<(u64, u64), PoolError> {
+    let pool = topology.label.pool.into_bytes();
+    let replicas = candidates(topology, slot);
+    let mut records = 0;
+    while offset < LogPlace::RING {
+        let copies = replicas.iter().filter_map(|(m, place)| {
+            let head = read(topology, *m, place.ring(offset), LogPlace::SECTOR as u64)?;
+            // Most places hold no record: the rest is read only where the head is one's.
+            let len = redo::claims(&head, &pool, slot, sequence)?;
+            let inside = len <= LogPlace::RING - offset;
+            read(topology, *m, place.ring(offset), len).filter(|_| inside)
+        });
+        let mut good = None;
+        for bytes in copies {
+            if let Some(record) = redo::decode(&bytes, &pool, slot, sequence) {
+                for part in &record.parts {
+                    each(part)?;
+                }
+                good = Some((record.len, record.parts.len()));
+                break;
+            }
+        }
+        let Some((len, parts)) = good else { break };
+        sequence += 1;
+        if parts == 0 {
+            offset = 0;
+        } else {
+            records += 1;
+            offset += len;
+        }
+    }
+    // Records after a torn one may be whole. They were never acknowledged, and a later recovery
+    // must not take them for the records after its own. So the next number is above theirs.
+    Ok((records, sequence + LogPlace::RING / LogPlace::SECTOR as u64 + 1))
+}
+
+/// Writes a part of a record in place, if its column is in use.
+fn put(topology: &Topology, part: &redo::Part<'_>, lost: &mut Lost) -> Result<(), PoolError> {
+    let Some(group) = topology.map.groups().get(usize::from(part.group)) else { return Ok(()) };
+    let column = usize::from(part.column);
+    let end = part.offset.checked_add(part.bytes.len() as u64);
+    if column >= group.columns.len() || end.is_none_or(|e| e > group.column_len()) {
+        return Ok(());
+    }
+    let (member, at) = group.at(column, part.offset);
+    let device = topology.device(member);
+    // A place that no writer logs would look like a failure of the member.
+    let odd = device.info().check(at, Bytes::from(part.bytes.len())).is_err();
+    if odd || !topology.writable(member) {
+        return Ok(());
+    }
+    match device.write(at, part.bytes) {
+        Ok(()) => Ok(()),
+        Err(error) => topology.spare(member, error, lost),
+    }
+}

@@ -1,0 +1,183 @@
+//! What a process sees of the others, and does about it: does what the watcher's steps say.
+
+use braid_format::NodeId;
+use braid_format::node::SlotRecord;
+use braid_lock::dlock::Time;
+use braid_lock::glock::Event as LockEvent;
+use braid_lock::node::fencing::Means;
+use braid_lock::node::sight::{Looker, SlotSight};
+use braid_lock::node::slot_write::SlotWrite;
+use braid_lock::node::watch::{Recovery, WatchAction, WatchEvent};
+use braid_lock::{FenceMethod, Me};
+use braid_pool::EpochTag;
+
+use super::slots::For;
+use crate::Sabotage;
+use crate::disk::LEN;
+use crate::world::{Pid, World};
+
+impl World {
+    pub(super) fn decode_slots(&mut self, bytes: &[u8]) -> Vec<SlotRecord> {
+        let mut records = Vec::new();
+        for (slot, sector) in (0..self.cluster.slots).zip(bytes.chunks_exact(LEN)) {
+            match SlotRecord::decode(sector, NodeId(slot)) {
+                Ok(record) => records.push(record),
+                Err(_) if self.spoilt.contains(&slot) => {}
+                Err(e) => self.fail(e.to_string()),
+            }
+        }
+        records
+    }
+    /// Whether a look that has found these is no look at all.
+    pub(super) fn fails_for_one(&self, records: &[SlotRecord]) -> bool {
+        self.cluster.sabotage == Some(Sabotage::OneBadSlot)
+            && records.len() < usize::from(self.cluster.slots)
+    }
+
+    pub(super) fn see(&mut self, pid: Pid, bytes: &[u8]) {
+        let slots = self.decode_slots(bytes);
+        if self.fails_for_one(&slots) {
+            return;
+        }
+        let beats = bytes.chunks_exact(LEN).skip(usize::from(self.cluster.slots));
+        let now = self.clock(pid);
+        let Some(member) = self.member(pid) else { return };
+        for (slot, sector) in (0..).map(NodeId).zip(beats) {
+            member.beats.note(now, slot, sector);
+        }
+        member.slots.extend(slots.iter().map(|record| (record.life.slot, record.clone())));
+        self.mend_own_slot(pid, bytes);
+        let sights = self.sights(pid, slots, now);
+        self.watch(pid, WatchEvent::Sight(sights));
+        self.heed_wishes(pid);
+    }
+    /// While this node lives nobody else changes its slot if it cannot be read.
+    fn mend_own_slot(&mut self, pid: Pid, bytes: &[u8]) {
+        let Some(member) = self.member(pid) else { return };
+        let Some(mine) = member.mine.clone().filter(|_| !member.mending) else { return };
+        let slot = mine.life.slot;
+        let Some(stands) = bytes.chunks_exact(LEN).nth(usize::from(slot.0)) else { return };
+        if SlotRecord::decode(stands, slot).is_err() {
+            member.mending = true;
+            self.begin_slot_write(pid, SlotWrite::over(stands.to_vec(), &mine), For::Mend);
+        }
+    }
+    fn sights(&mut self, pid: Pid, slots: Vec<SlotRecord>, now: Time) -> Vec<SlotSight> {
+        let blinks = self.blinks(pid, &slots);
+        let Some(process) = self.processes.get(pid) else { return Vec::new() };
+        let Some(me) = process.me else { return Vec::new() };
+        let identity = self.identity_of(pid);
+        let means = Means { key: process.member.key, command: false, host: identity.host.clone() };
+        let looker = Looker {
+            me,
+            identity: &identity,
+            places: self.places_of(pid),
+            by_lock: false,
+            means,
+            epoch: EpochTag { epoch: 1, change: 0 },
+        };
+        let sight = |record: SlotRecord| {
+            let (beats, slot) = (&process.member.beats, record.life.slot);
+            let asks = looker.asks_for_lock(now, &record, beats);
+            let locked = !asks || (self.is_life_locked(pid, slot) && blinks != Some(slot));
+            let proven = process.member.proofs.of(&record).is_some();
+            let earlier = identity.is_earlier_boot_of(&record);
+            let mut sight = looker.sight(record, beats, locked, proven);
+            if earlier && self.cluster.sabotage == Some(Sabotage::TrustSilence) {
+                sight.fenceable = false;
+            }
+            sight
+        };
+        slots.into_iter().map(sight).collect()
+    }
+    /// The slot whose liveness lock is not seen at this look, though it is held: never at two in a row.
+    fn blinks(&mut self, pid: Pid, slots: &[SlotRecord]) -> Option<NodeId> {
+        let happens = self.faulty() && self.random.permille(20) && !slots.is_empty();
+        let slot = happens.then(|| self.random.pick(slots).life.slot);
+        let member = self.member(pid)?;
+        let slot = slot.filter(|_| member.blinked.is_none());
+        member.blinked = slot;
+        slot
+    }
+
+    /// Nodes in the way look; now and then everybody does, for a late write may have made one a holder
+    /// that does not know.
+    fn heed_wishes(&mut self, pid: Pid) {
+        let Some(process) = self.processes.get_mut(pid) else { return };
+        let (me, member) = (process.me, &mut process.member);
+        let others = member.beats.iter().filter(|beat| Some(beat.life) != me);
+        for wish in member.wishes.look(others) {
+            let Some(process) = self.processes.get(pid) else { return };
+            let found = process.locks.iter().position(|l| l.number() == wish.lock);
+            let Some(at) = found else { continue };
+            let event = if wish.stubborn { LockEvent::Look } else { LockEvent::Wished(wish.mode) };
+            self.step(pid, at, event);
+        }
+    }
+
+    fn watch(&mut self, pid: Pid, event: WatchEvent) {
+        let (now, nonce) = (self.clock(pid), self.nonce());
+        let Some(watch) = self.member(pid).and_then(|m| m.watch.as_mut()) else { return };
+        for action in watch.step(now, nonce, event) {
+            self.watch_action(pid, action);
+        }
+    }
+    fn watch_action(&mut self, pid: Pid, action: WatchAction) {
+        match action {
+            WatchAction::Write { expected, new } => {
+                let Some(process) = self.processes.get_mut(pid) else { return };
+                let proofs = &process.member.proofs;
+                if new.recoverer == process.me && proofs.of(&expected).is_none() {
+                    proofs.add(&expected, FenceMethod::Kernel);
+                }
+                self.write_slot(pid, &expected, &new, For::Watch(new.clone()));
+            }
+            WatchAction::Recover(record) => {
+                self.take_key(pid, &record);
+                if self.cluster.sabotage == Some(Sabotage::LockBeforeReplay) {
+                    return self.lock_to_recover(pid, record.life);
+                }
+                self.begin_recovery(pid, record.life);
+            }
+            WatchAction::Finish(_) => self.finish_recovery(pid),
+            WatchAction::Fence(record) => self.begin_fence(pid, record),
+            WatchAction::Distrust(_)
+                if self.cluster.sabotage == Some(Sabotage::TrustUnseenLocks) => {}
+            WatchAction::Suspect(life) => self.fail(format!("nobody can fence {life:?}")),
+            WatchAction::Distrust(life) | WatchAction::Stranger(life) => {
+                self.fail(format!("{life:?} beats, and its liveness lock is not seen"));
+            }
+            WatchAction::Evicted if self.cluster.hosts => {
+                self.gives_up(pid, &"its slot was taken from it");
+            }
+            WatchAction::Evicted => {
+                self.fail(format!("process {pid} was evicted although it lives"));
+            }
+            WatchAction::Gone(_) => {
+                for lock in 0..usize::from(self.cluster.locks) {
+                    if self.lock_waits(pid, lock) {
+                        self.step(pid, lock, LockEvent::Look);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn wrote_for_watcher(&mut self, pid: Pid, slot: NodeId, done: bool) {
+        self.watch(pid, WatchEvent::Wrote(slot, done));
+        self.leave_if_done(pid);
+    }
+    pub(super) fn fenced_by_watcher(&mut self, pid: Pid, slot: NodeId, fenced: bool) {
+        self.watch(pid, WatchEvent::Fenced(slot, fenced));
+    }
+    pub(crate) fn recovery_finished(&mut self, pid: Pid, done: bool) {
+        let outcome = if done { Recovery::Done } else { Recovery::Failed };
+        self.watch(pid, WatchEvent::Finished(outcome));
+        self.leave_if_done(pid);
+    }
+    pub(super) fn recovered_by_watcher(&mut self, pid: Pid, dead: Me, done: bool) {
+        let outcome = if done { Recovery::Done } else { Recovery::Failed };
+        self.watch(pid, WatchEvent::Recovered(dead.slot, outcome));
+        self.leave_if_done(pid);
+    }
+}
