@@ -2,6 +2,7 @@
 //! layering of crates and of modules, retired names, file sizes, module documents, and that documents
 //! were looked at when what they describe changed. `xtask test` runs all tests.
 
+mod limited;
 mod modules;
 mod suites;
 mod tidy;

@@ -15,10 +15,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::unsteady;
+use crate::{limited, unsteady};
 
 /// Packages whose programs take longest: begun first, so that none of them runs alone at the end.
 const FIRST: &[&str] = &["sim", "cli", "fs", "pool", "lock", "device"];
+
+/// The longest program takes eight minutes on two busy processors. One that takes this long hangs.
+const LIMIT: Duration = Duration::from_mins(25);
 
 /// One test program.
 pub struct Suite {
@@ -168,10 +171,9 @@ fn work(suites: &Mutex<VecDeque<Suite>>, outcomes: &Mutex<Vec<(Suite, Outcome)>>
         let begun = Instant::now();
         let record = suite.program.with_extension("skipped");
         std::fs::write(&record, "").with_context(|| record.display().to_string())?;
-        let output = suite
-            .command()
-            .env(braid_testkit::SKIPPED, &record)
-            .output()
+        let mut command = suite.command();
+        command.env(braid_testkit::SKIPPED, &record);
+        let output = limited::output(&mut command, LIMIT)
             .with_context(|| suite.program.display().to_string())?;
         let text = String::from_utf8_lossy(&output.stdout);
         let skipped = recorded(&record)?;
@@ -184,6 +186,9 @@ fn work(suites: &Mutex<VecDeque<Suite>>, outcomes: &Mutex<Vec<(Suite, Outcome)>>
         report(&suite.name, &outcome, begun.elapsed());
         if !outcome.succeeded {
             println!("{text}{}({})", String::from_utf8_lossy(&output.stderr), output.status);
+        }
+        if limited::was_killed(&output) {
+            println!("killed: it had not ended after {LIMIT:?}");
         }
         outcomes.push((suite, outcome));
     }

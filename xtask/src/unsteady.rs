@@ -2,14 +2,19 @@
 //! among others is run again alone. If it passes each time it is *unsteady*: the run passes, and its closing
 //! lines name the test, because an unsteady test is a defect, of the test or of what it tests.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 
+use crate::limited;
 use crate::suites::Suite;
 
 /// If more tests than this failed, none is tried again: something is broken.
 pub const AT_MOST: usize = 3;
 /// How often a test has to pass alone.
 const TIMES: usize = 3;
+/// No single test takes this long.
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// The tests of `failed` that pass alone, each time of [`TIMES`]. What the others print is shown.
 ///
@@ -28,8 +33,9 @@ pub fn passing_alone(suite: &Suite, failed: &[String]) -> Result<Vec<String>> {
 
 fn passes(suite: &Suite, test: &str) -> Result<bool> {
     for _ in 0..TIMES {
-        let output =
-            suite.command().args(["--exact", test]).output().with_context(|| suite.name.clone())?;
+        let mut command = suite.command();
+        let output = limited::output(command.args(["--exact", test]), LIMIT)
+            .with_context(|| suite.name.clone())?;
         let text = String::from_utf8_lossy(&output.stdout);
         // A name that matches no test would pass, too.
         if !output.status.success() || !text.contains("test result: ok. 1 passed") {

@@ -7,7 +7,7 @@ mod common;
 use std::process::Command;
 
 use common::device::Loop;
-use common::{Disks, can_mount, fails, ok, pool, unmount_idle, wait_until};
+use common::{Disks, braid, can_mount, fails, ok, pool, unmount_idle, wait_until};
 
 #[test]
 fn a_dead_mount_is_cleared_by_the_next_mount_there() {
@@ -65,4 +65,36 @@ fn one_block_device_of_a_pool_stands_for_all() {
     // A file stands for itself.
     let said = fails(&["check", disks.names()[1]]);
     assert!(said.contains("missing"), "{said}");
+}
+
+/// In a PID namespace each first process has number 1, and another number outside.
+#[test]
+fn mounts_of_two_pid_namespaces_are_told_apart() {
+    if !can_mount() {
+        return;
+    }
+    let program = env!("CARGO_BIN_EXE_braid");
+    let mut mounts = ["one", "two"].map(|name| {
+        let disks = Disks::new(1, 128);
+        ok(&disks.with(&["create", name], &[]));
+        let dir = disks.path("mnt");
+        std::fs::create_dir(&dir).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child", program]);
+        let served = command.args(disks.with(&["mount", "-f"], &[&dir])).spawn().unwrap();
+        wait_until("it serves", || braid(&["nodes", &dir]).status.success());
+        (name, disks, dir, served)
+    });
+    for (_, _, dir, _) in &mounts {
+        let said = ok(&["nodes", dir]);
+        assert_eq!(said.matches("/mnt").count(), 1, "{said}");
+        assert!(said.contains(dir.as_str()), "{said}");
+    }
+    for at in 0..2 {
+        let (_, disks, dir, served) = &mut mounts[at];
+        unmount_idle(dir.as_ref());
+        assert!(served.wait().unwrap().success());
+        assert!(ok(&disks.with(&["check"], &[])).contains("clean"));
+        assert!(mounts[at + 1..].iter_mut().all(|m| m.3.try_wait().unwrap().is_none()));
+    }
 }

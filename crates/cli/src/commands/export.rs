@@ -90,9 +90,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.ready || args.foreground {
         let server = server(args, &mount)?;
         let begin = nfs::Begin { background: args.ready, takeover: args.takeover };
-        return nfs::run(server, export, begin);
+        return nfs::run(server, export, begin, &mount.server);
     }
-    if let Some(noted) = list::of_node(mount.pid) {
+    if let Some(noted) = list::of_node(&mount.server) {
         let view = noted.order(&Order::Look)?;
         refuse_another_server(args, &view)?;
         say(&noted.order(&Order::Put(export.clone()))?, &export);
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // Before anything is started: a mistake is said by this process.
     server(args, &mount)?;
     background::start(again()?)?;
-    let noted = list::of_node(mount.pid).context("the server has ended already")?;
+    let noted = list::of_node(&mount.server).context("the server has ended already")?;
     say(&noted.order(&Order::Look)?, &export);
     Ok(ExitCode::SUCCESS)
 }
@@ -190,7 +190,6 @@ fn server(args: &Args, mount: &Mount) -> Result<Server> {
         pool: mount.pool.clone(),
         uuid: Uuid::parse_str(&control::order(mount, &NodeOrder::Members)?.uuid)?,
         mount_point: top(mount)?,
-        node_pid: mount.pid,
         listen: args.listen,
         port,
         mount_port,
@@ -245,7 +244,7 @@ fn say(view: &View, export: &Export) {
 }
 
 fn stop(mount: &Mount, subtree: Option<&str>) -> Result<ExitCode> {
-    let Some(noted) = list::of_node(mount.pid) else {
+    let Some(noted) = list::of_node(&mount.server) else {
         bail!("{}: nothing of it is exported by NFS", mount.mount_point.display());
     };
     noted.stop(subtree.map(str::to_owned))?;
@@ -253,8 +252,9 @@ fn stop(mount: &Mount, subtree: Option<&str>) -> Result<ExitCode> {
 }
 
 fn show_list(args: &Args) -> Result<ExitCode> {
-    let only = args.name.as_deref().map(find).transpose()?.map(|(mount, _)| mount.pid);
-    let noted = list::all().into_iter().filter(|n| only.is_none_or(|pid| n.node_pid == pid));
+    let only = args.name.as_deref().map(find).transpose()?.map(|(mount, _)| mount.server);
+    let is_wanted = |n: &list::Noted| only.as_ref().is_none_or(|node| n.node == node.id());
+    let noted = list::all().into_iter().filter(is_wanted);
     let views: Vec<View> = noted.filter_map(|n| n.order(&Order::Look).ok()).collect();
     if args.json {
         ui::print_json(&views)?;

@@ -349,8 +349,9 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let guard = Guard::start(&plan_dir);
     let neighbours = fs.clone();
     let neighbours = left_behind::Watch::start(move || neighbours.has_silent_neighbour());
-    let control = Control::serve(&fs);
-    let note = mounts::Note::write(&plan_dir, &name, &plan.devices);
+    let note = mounts::Note::begin();
+    let control = Control::serve(&fs, &note);
+    note.write(&plan_dir, &name, &plan.devices);
     if args.ready {
         background::detach(log)?;
     } else if let Some(log) = log {

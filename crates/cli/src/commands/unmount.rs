@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -38,25 +39,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     // Not canonicalize(): that would ask the file system, which may be dead.
     let dir = std::path::absolute(&args.dir)?;
     let device = refuse_others(&dir)?;
-    let server = mounts::mounts().into_iter().find(|m| m.mount_point == dir);
+    // In another mount namespace the same directory may be another mount.
+    let is_here = |m: &Mount| m.device.is_none() || device.is_none() || m.device == device;
+    let server = mounts::mounts().into_iter().find(|m| m.mount_point == dir && is_here(m));
     if let (Some(server), false) = (&server, args.lazy) {
         refuse_exported(server)?;
     }
-    let waiter = server.as_ref().and_then(|m| {
-        let pid = rustix::process::Pid::from_raw(i32::try_from(m.pid).ok()?)?;
-        rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-    });
     detach(&dir, args)?;
-    if let (Some(server), Some(pidfd), false) = (server, waiter, args.lazy) {
-        let kept = || device.and_then(|device| holder(device, server.pid));
-        wait_until_left(&dir, &pidfd, kept)?;
+    if let (Some(server), false) = (server, args.lazy) {
+        let kept = || device.and_then(|device| holder(device, server.server.id()));
+        wait_until_left(&dir, &server.server.ended()?, kept)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// A server has what it exports open, and its clients would get errors.
 fn refuse_exported(mount: &Mount) -> Result<()> {
-    let Some(view) = list::of_node(mount.pid).and_then(|noted| noted.order(&Order::Look).ok())
+    let Some(view) = list::of_node(&mount.server).and_then(|noted| noted.order(&Order::Look).ok())
     else {
         return Ok(());
     };
@@ -72,25 +71,32 @@ fn refuse_exported(mount: &Mount) -> Result<()> {
 }
 
 /// Waits until the node's process has ended. `kept`: what else keeps its file system mounted.
-fn wait_until_left(dir: &Path, pidfd: &OwnedFd, kept: impl Fn() -> Option<Holder>) -> Result<()> {
+fn wait_until_left(
+    dir: &Path,
+    ended: &Receiver<()>,
+    kept: impl Fn() -> Option<Holder>,
+) -> Result<()> {
     let begun = Instant::now();
+    let mut seen = None;
     while begun.elapsed() < LEAVE_MAX {
-        let mut fds = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
-        let wait = rustix::time::Timespec { tv_sec: LOOK.as_secs().cast_signed(), tv_nsec: 0 };
-        if rustix::event::poll(&mut fds, Some(&wait))? != 0 {
+        if ended.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
             return Ok(());
         }
-        // A process that ends while its mount namespace is read may just have held it.
-        if let Some(holder) = kept()
-            && rustix::event::poll(&mut fds, Some(&wait))? == 0
+        // Seen twice: a process that ends while its mount namespace is read may just have held it, and a
+        // mount that has begun since, with the same device number, has no note yet.
+        let held = kept();
+        if let (Some(before), Some(holder)) = (&seen, &held)
+            && before == holder
         {
             bail!("{}: unmounted here, but the node goes on: {holder}", dir.display());
         }
+        seen = held;
     }
     bail!("{}: unmounted, but its process still writes after {LEAVE_MAX:?}", dir.display());
 }
 
 /// What keeps a file system mounted: a directory, and a process in whose mount namespace that is.
+#[derive(PartialEq)]
 struct Holder {
     pid: u32,
     command: String,
@@ -115,12 +121,14 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A process that keeps the file system of `device`, which process `node` serves, mounted in whatever mount
-/// namespace.
-fn holder(device: (u32, u32), node: u32) -> Option<Holder> {
+/// A process that keeps the file system of `device`, which the process `server` serves, mounted in whatever
+/// mount namespace.
+fn holder(device: (u32, u32), server: &str) -> Option<Holder> {
     // The number of an unmounted file system is free: another pool's mount may have it at once.
-    let notes = mounts::mounts();
-    let of_another = |dir: &Path| notes.iter().any(|m| m.mount_point == dir && m.pid != node);
+    let is_another = |m: &Mount| m.device == Some(device) && m.server.id() != server;
+    if mounts::mounts().iter().any(is_another) {
+        return None;
+    }
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
     let mut seen = HashSet::new();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -136,7 +144,7 @@ fn holder(device: (u32, u32), node: u32) -> Option<Holder> {
         }
         let table = MountTable::at(&proc).unwrap_or_default();
         let mut held = table.iter().filter(|m| m.device == device && m.kind == "fuse.braid");
-        if let Some(dir) = held.find(|m| !(here && of_another(&m.dir))).map(|m| m.dir.clone()) {
+        if let Some(dir) = held.next().map(|m| m.dir.clone()) {
             let command = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
             return Some(Holder { pid, command: command.trim().to_owned(), dir, here });
         }

@@ -135,7 +135,7 @@ fn value_of(answer: Answer) -> Result<serde_json::Value> {
 /// `time`: for the answer to an order that is quick.
 fn call(mount: &Mount, order: &Order, time: Duration) -> Result<Answer> {
     let silent = || format!("the node that serves {} does not answer", mount.mount_point.display());
-    let path = mounts::control_socket(mount.pid)?;
+    let path = mounts::control_socket(mount)?;
     let mut stream = connect(&path).with_context(silent)?;
     if order.is_quick() {
         // The kernel takes a call for a process that is stopped, too.

@@ -37,8 +37,8 @@ pub struct Control {
 
 impl Control {
     /// Begins to serve orders. Where no socket can be made the mount works all the same.
-    pub fn serve(fs: &Fs) -> Self {
-        let made = mounts::control_socket(std::process::id()).and_then(|path| {
+    pub fn serve(fs: &Fs, note: &mounts::Note) -> Self {
+        let made = note.control_socket().and_then(|path| {
             std::fs::remove_file(&path).ok();
             let (fs, listener) = (fs.clone(), UnixListener::bind(&path)?);
             let thread = std::thread::Builder::new().name("control".into());

@@ -168,7 +168,6 @@ mod tests {
             pool: "safe".into(),
             uuid: Uuid::from_u128(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10),
             mount_point: "/srv/safe".into(),
-            node_pid: 1,
             listen: None,
             port: 2049,
             mount_port: 20048,

@@ -65,8 +65,6 @@ pub struct Server {
     pub uuid: Uuid,
     /// Where this host has it mounted.
     pub mount_point: PathBuf,
-    /// The process that serves the mount.
-    pub node_pid: u32,
     /// The address that it listens on. None: all.
     pub listen: Option<IpAddr>,
     /// Of NFS.

@@ -1,16 +1,15 @@
 //! The servers of this host, by the notes of their supervisors.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use braid_lock::runtime::private_dir;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::orders::{self, Order, View};
-use crate::process::notes;
+use crate::process::notes::{self, Writer};
 
 /// The kind of these notes.
 const KIND: &str = "export";
@@ -23,12 +22,13 @@ const GONE_MAX: Duration = Duration::from_secs(2);
 /// What a note says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Noted {
-    /// The supervisor.
-    pub pid: u32,
-    /// The process that serves the mount.
-    pub node_pid: u32,
+    /// The process that serves the mount, as its note is named.
+    pub node: String,
     /// Where that is.
     pub mount_point: PathBuf,
+    /// The supervisor.
+    #[serde(skip)]
+    pub supervisor: Writer,
 }
 
 impl Noted {
@@ -37,7 +37,7 @@ impl Noted {
     /// # Errors
     /// It does not answer, or refuses.
     pub fn order(&self, order: &Order) -> Result<View> {
-        orders::order(&private_dir()?, self.pid, order)
+        orders::order(&private_dir()?, self.supervisor.id(), order)
     }
 
     /// Has the supervisor export `subtree` no longer, or nothing any more. If nothing is left, it has ended on
@@ -46,8 +46,7 @@ impl Noted {
     /// # Errors
     /// It does not answer, or refuses.
     pub fn stop(&self, subtree: Option<String>) -> Result<()> {
-        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let ended = self.supervisor.ended()?;
         let done = self.order(&subtree.map_or(Order::End, Order::Remove));
         let patience = match &done {
             Ok(view) if !view.exports.is_empty() => return Ok(()),
@@ -55,58 +54,49 @@ impl Noted {
             // It may have been gone before its answer was.
             Err(_) => GONE_MAX,
         };
-        let Some(process) = process else { return done.map(drop) };
-        let mut fds = [PollFd::new(&process, PollFlags::IN)];
-        match (poll(&mut fds, Some(&patience.try_into()?))?, done) {
-            (0, Ok(_)) => {
-                bail!("the process that supervises NFS exports ({}) does not end", self.pid)
+        match (ended.recv_timeout(patience), done) {
+            (Err(RecvTimeoutError::Timeout), Ok(_)) => {
+                let id = self.supervisor.id();
+                bail!("the process that supervises NFS exports ({id}) does not end")
             }
-            (0, Err(why)) => Err(why),
+            (Err(RecvTimeoutError::Timeout), Err(why)) => Err(why),
             _ => Ok(()),
         }
     }
 }
 
-/// Writes the note of this process.
+/// Begins the note of this process, a supervisor.
 ///
 /// # Errors
 /// The system's.
-pub fn note(dir: &Path, noted: &Noted) -> std::io::Result<notes::Note> {
-    notes::Note::write(dir, KIND, noted.pid, noted)
+pub fn begin(dir: &Path) -> std::io::Result<notes::Note> {
+    let note = notes::Note::begin(dir, KIND, std::process::id())?;
+    remove_rest(dir, note.id());
+    Ok(note)
 }
 
 /// Supervisors that live. What dead ones have left behind is removed.
 pub fn all() -> Vec<Noted> {
     let Ok(dir) = private_dir() else { return Vec::new() };
-    let (mut all, mut dead, mut begins) = (Vec::new(), Vec::new(), false);
-    for found in notes::found::<Noted>(&dir, KIND) {
-        match found.value {
-            Some(noted) if found.lives => all.push(noted),
-            Some(noted) => dead.push(noted.pid),
-            None => begins |= found.lives,
-        }
-    }
-    // One that lives, or begins, may have the number of a dead one.
-    dead.retain(|pid| !begins && all.iter().all(|noted: &Noted| noted.pid != *pid));
-    for pid in dead {
-        remove_rest(&dir, pid);
-    }
+    let living = notes::living::<Noted>(&dir, KIND, |id| remove_rest(&dir, id)).into_iter();
+    let mut all: Vec<Noted> =
+        living.map(|(noted, supervisor)| Noted { supervisor, ..noted }).collect();
     all.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
     all
 }
 
-/// The supervisor of the exports of the mount that the process `node_pid` serves.
-pub fn of_node(node_pid: u32) -> Option<Noted> {
-    all().into_iter().find(|noted| noted.node_pid == node_pid)
+/// The supervisor of the exports of the mount that `node` serves.
+pub fn of_node(node: &Writer) -> Option<Noted> {
+    all().into_iter().find(|noted| noted.node == node.id())
 }
 
 /// The directory of a supervisor's files.
-pub fn room(dir: &Path, pid: u32) -> PathBuf {
-    dir.join(format!("{KIND}-{pid}"))
+pub fn room(dir: &Path, id: &str) -> PathBuf {
+    dir.join(format!("{KIND}-{id}"))
 }
 
 /// Removes what a supervisor leaves beside its note.
-pub fn remove_rest(dir: &Path, pid: u32) {
-    std::fs::remove_file(orders::socket(dir, pid)).ok();
-    std::fs::remove_dir_all(room(dir, pid)).ok();
+pub fn remove_rest(dir: &Path, id: &str) {
+    std::fs::remove_file(orders::socket(dir, id)).ok();
+    std::fs::remove_dir_all(room(dir, id)).ok();
 }

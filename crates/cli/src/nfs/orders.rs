@@ -72,8 +72,8 @@ pub struct View {
 }
 
 /// The socket of a supervisor.
-pub fn socket(dir: &Path, pid: u32) -> PathBuf {
-    dir.join(format!("export-{pid}.sock"))
+pub fn socket(dir: &Path, id: &str) -> PathBuf {
+    dir.join(format!("export-{id}.sock"))
 }
 
 /// Takes orders at `path`, in threads of their own; `obey` is called in them.
@@ -117,9 +117,9 @@ fn answer(mut stream: &UnixStream, obey: &impl Fn(Order) -> Result<View>) -> Res
 ///
 /// # Errors
 /// It does not answer, or refuses.
-pub fn order(dir: &Path, pid: u32, order: &Order) -> Result<View> {
-    let silent = || format!("the process that supervises NFS exports ({pid}) does not answer");
-    let mut stream = UnixStream::connect(socket(dir, pid)).with_context(silent)?;
+pub fn order(dir: &Path, id: &str, order: &Order) -> Result<View> {
+    let silent = || format!("the process that supervises NFS exports ({id}) does not answer");
+    let mut stream = UnixStream::connect(socket(dir, id)).with_context(silent)?;
     stream.set_read_timeout(Some(ANSWER_TIME))?;
     writeln!(stream, "{}", serde_json::to_string(order)?)?;
     let mut line = String::new();

@@ -21,6 +21,7 @@ use super::orders::{self, Order, State, View};
 use super::ports;
 use super::recovery::Recovery;
 use super::restarts::Restarts;
+use crate::process::notes::{Note, Writer};
 use crate::process::{background, service};
 
 /// Between two looks at the mount and at the log.
@@ -59,22 +60,31 @@ pub struct Begin {
 ///
 /// # Errors
 /// The server does not start. Not in the background: it ends again and again.
-pub fn run(server: Server, export: Export, begin: Begin) -> Result<ExitCode> {
-    let (dir, pid) = (private_dir()?, std::process::id());
-    list::remove_rest(&dir, pid);
-    let done = supervise(&dir, server, export, begin);
-    list::remove_rest(&dir, pid);
+pub fn run(server: Server, export: Export, begin: Begin, node: &Writer) -> Result<ExitCode> {
+    let dir = private_dir()?;
+    let note = list::begin(&dir)?;
+    let done = supervise(&dir, &note, server, export, begin, node);
+    list::remove_rest(&dir, note.id());
     done
 }
 
-fn supervise(dir: &Path, server: Server, export: Export, begin: Begin) -> Result<ExitCode> {
+fn supervise(
+    dir: &Path,
+    note: &Note,
+    server: Server,
+    export: Export,
+    begin: Begin,
+    node: &Writer,
+) -> Result<ExitCode> {
     let background = begin.background;
-    let pid = std::process::id();
-    let noted = Noted { pid, node_pid: server.node_pid, mount_point: server.mount_point.clone() };
     let (sender, events) = channel();
-    watch_process(server.node_pid, sender.clone(), || Event::NodeEnded)
-        .context("the node that serves the mount has ended")?;
-    let room = list::room(dir, pid);
+    watch_node(node, sender.clone())?;
+    let noted = Noted {
+        node: node.id().to_owned(),
+        mount_point: server.mount_point.clone(),
+        supervisor: Writer::default(),
+    };
+    let room = list::room(dir, note.id());
     std::fs::DirBuilder::new()
         .mode(0o700)
         .create(&room)
@@ -91,8 +101,8 @@ fn supervise(dir: &Path, server: Server, export: Export, begin: Begin) -> Result
         sender.send(Event::Order(order, answer)).context("it is ending")?;
         answered.recv().context("it is ending")?
     };
-    orders::serve(&orders::socket(dir, pid), asked)?;
-    let note = list::note(dir, &noted)?;
+    orders::serve(&orders::socket(dir, note.id()), asked)?;
+    note.write(&noted)?;
     if background {
         background::detach(None)?;
     } else {
@@ -100,7 +110,6 @@ fn supervise(dir: &Path, server: Server, export: Export, begin: Begin) -> Result
     }
     let ended = supervisor.serve(&events, background);
     supervisor.end(matches!(ended, Ok(End::Unmounted)));
-    drop(note);
     match ended? {
         End::Asked => Ok(ExitCode::SUCCESS),
         End::Unmounted => {
@@ -121,6 +130,17 @@ fn watch_signals(events: Sender<Event>, background: bool) -> Result<()> {
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(work)?;
+    Ok(())
+}
+
+/// Tells when the process that serves the mount has ended.
+fn watch_node(node: &Writer, events: Sender<Event>) -> Result<()> {
+    let ended = node.ended()?;
+    let work = move || {
+        ended.recv().ok();
+        events.send(Event::NodeEnded).ok();
+    };
+    std::thread::Builder::new().name("watch".into()).spawn(work)?;
     Ok(())
 }
 

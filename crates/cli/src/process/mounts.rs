@@ -5,9 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use braid_lock::runtime::private_dir;
+use braid_pool::device::MountTable;
 use serde::{Deserialize, Serialize};
 
-use crate::process::notes::{self, Found};
+use crate::process::notes::{self, Writer};
 
 /// The kind of these notes.
 const KIND: &str = "mount";
@@ -15,32 +16,57 @@ const KIND: &str = "mount";
 /// A mount of this host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mount {
-    /// Process that serves it.
+    /// Process that serves it, in its own PID namespace. For people: it may be another one here.
     pub pid: u32,
     /// Pool.
     pub pool: String,
     /// Directory.
     #[expect(clippy::struct_field_names, reason = "the term that mount(8) uses")]
     pub mount_point: PathBuf,
+    /// Device number of the mounted file system. Directories of one name may be in many mount namespaces.
+    pub device: Option<(u32, u32)>,
     /// What was named when it was mounted: devices, or the pool.
     pub sources: Vec<String>,
+    /// The process that serves it.
+    #[serde(skip)]
+    pub server: Writer,
 }
 
-/// A note that removes itself.
+/// The note of this process's mount. It removes itself.
 #[derive(Debug)]
 pub struct Note {
-    _written: Option<notes::Note>,
+    begun: Option<notes::Note>,
 }
 
 impl Note {
-    /// Writes the note. Where no note can be written the mount works all the same.
-    pub fn write(mount_point: &Path, pool: &str, sources: &[String]) -> Self {
+    /// Begins it. Where no note can be written the mount works all the same.
+    pub fn begin() -> Self {
         // Those of dead ones go.
         drop(mounts());
+        let begun =
+            private_dir().and_then(|dir| notes::Note::begin(&dir, KIND, std::process::id()));
+        Self { begun: begun.inspect_err(warn).ok() }
+    }
+
+    /// Where this process takes orders.
+    ///
+    /// # Errors
+    /// There is no note, or no directory.
+    pub fn control_socket(&self) -> io::Result<PathBuf> {
+        let Some(note) = &self.begun else { return Err(io::ErrorKind::NotFound.into()) };
+        Ok(control_socket_in(&private_dir()?, note.id()))
+    }
+
+    /// Says what is mounted where.
+    pub fn write(&self, mount_point: &Path, pool: &str, sources: &[String]) {
+        let Some(note) = &self.begun else { return };
+        let table = MountTable::own().unwrap_or_default();
+        let mut here = table.iter().filter(|m| m.kind == "fuse.braid" && m.dir == mount_point);
         let mount = Mount {
             pid: std::process::id(),
             pool: pool.to_owned(),
             mount_point: mount_point.to_owned(),
+            device: here.next_back().map(|m| m.device),
             sources: sources
                 .iter()
                 .map(|s| match std::fs::canonicalize(s) {
@@ -48,14 +74,14 @@ impl Note {
                     Err(_) => s.clone(),
                 })
                 .collect(),
+            server: Writer::default(),
         };
-        let written = private_dir().and_then(|dir| Self::write_in(&dir, &mount));
-        let warn = |e: &io::Error| tracing::warn!("no note of this mount: {e}");
-        Self { _written: written.inspect_err(warn).ok() }
+        note.write(&mount).inspect_err(warn).ok();
     }
-    fn write_in(dir: &Path, mount: &Mount) -> io::Result<notes::Note> {
-        notes::Note::write(dir, KIND, mount.pid, mount)
-    }
+}
+
+fn warn(e: &io::Error) {
+    tracing::warn!("no note of this mount: {e}");
 }
 
 /// Mounts whose process lives. Notes, and sockets, of dead ones are removed.
@@ -65,31 +91,23 @@ pub fn mounts() -> Vec<Mount> {
 }
 
 fn mounts_in(dir: &Path) -> Vec<Mount> {
-    let mut mounts: Vec<Mount> = Vec::new();
-    let (mut dead, mut begins) = (Vec::new(), false);
-    for Found { lives, value } in notes::found::<Mount>(dir, KIND) {
-        match value {
-            Some(mount) if lives => mounts.push(mount),
-            Some(mount) => dead.push(mount.pid),
-            // It is about to say whose it is: that one's socket must stay.
-            None => begins |= lives,
-        }
-    }
-    dead.retain(|pid| !begins && mounts.iter().all(|m| m.pid != *pid));
-    for pid in dead {
-        std::fs::remove_file(control_socket_in(dir, pid)).ok();
-    }
+    let forget = |id: &str| drop(std::fs::remove_file(control_socket_in(dir, id)));
+    let living = notes::living::<Mount>(dir, KIND, forget).into_iter();
+    let mut mounts: Vec<Mount> = living.map(|(mount, server)| Mount { server, ..mount }).collect();
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
     mounts
 }
 
 /// Where the process that serves a mount takes orders.
-pub fn control_socket(pid: u32) -> std::io::Result<PathBuf> {
-    Ok(control_socket_in(&private_dir()?, pid))
+///
+/// # Errors
+/// There is no directory for that.
+pub fn control_socket(mount: &Mount) -> io::Result<PathBuf> {
+    Ok(control_socket_in(&private_dir()?, mount.server.id()))
 }
 
-fn control_socket_in(dir: &Path, pid: u32) -> PathBuf {
-    dir.join(format!("control-{pid}.sock"))
+fn control_socket_in(dir: &Path, id: &str) -> PathBuf {
+    dir.join(format!("control-{id}.sock"))
 }
 
 #[cfg(test)]
@@ -99,13 +117,11 @@ mod tests {
     fn first_of_a_namespace(mount_point: &str) -> Mount {
         // Everywhere some process has this number.
         let (pid, pool, sources) = (1, "pool".to_owned(), Vec::new());
-        Mount { pid, pool, mount_point: mount_point.into(), sources }
+        let (device, server) = (None, Writer::default());
+        Mount { pid, pool, mount_point: mount_point.into(), device, sources, server }
     }
     fn found(dir: &Path) -> Vec<PathBuf> {
         mounts_in(dir).into_iter().map(|m| m.mount_point).collect()
-    }
-    fn left(dir: &Path) -> usize {
-        std::fs::read_dir(dir).unwrap().count()
     }
 
     #[test]
@@ -116,28 +132,23 @@ mod tests {
         std::fs::write(dir.join("mount-1.json"), &dead).unwrap();
         std::fs::write(dir.join("control-1.sock"), "").unwrap();
         assert_eq!(found(dir), [PathBuf::new(); 0]);
-        assert_eq!(left(dir), 0);
+        assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
     }
 
     #[test]
-    fn mounts_of_two_namespaces_have_a_note_each() {
+    fn mounts_of_two_namespaces_have_a_note_and_a_socket_each() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        let dead = serde_json::to_vec(&first_of_a_namespace("/dead")).unwrap();
-        std::fs::write(dir.join("mount-1.json"), dead).unwrap();
-        std::fs::write(dir.join("control-1.sock"), "").unwrap();
-        let [one, two] = ["/one", "/two"]
-            .map(|at| Note { _written: Note::write_in(dir, &first_of_a_namespace(at)).ok() });
+        let notes = ["/one", "/two"].map(|at| {
+            let note = notes::Note::begin(dir, KIND, 1).unwrap();
+            note.write(&first_of_a_namespace(at)).unwrap();
+            note
+        });
+        let all = mounts_in(dir);
         assert_eq!(found(dir), [PathBuf::from("/one"), "/two".into()]);
-        drop(one);
-        std::fs::write(
-            dir.join("mount-1.json"),
-            serde_json::to_vec(&first_of_a_namespace("/dead")).unwrap(),
-        )
-        .unwrap();
-        assert_eq!(found(dir), [PathBuf::from("/two")]);
-        assert!(dir.join("control-1.sock").exists(), "one that lives has this number");
-        drop(two);
-        assert_eq!(left(dir), 1);
+        let sockets: Vec<_> = all.iter().map(|m| control_socket_in(dir, m.server.id())).collect();
+        assert_eq!(sockets, [dir.join("control-1.sock"), dir.join("control-1-1.sock")]);
+        drop(notes);
+        assert_eq!(found(dir), [PathBuf::new(); 0]);
     }
 }

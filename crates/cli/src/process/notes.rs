@@ -2,12 +2,16 @@
 //! locked by the process that wrote it for as long as it lives.
 //!
 //! A process's number would not tell whether it lives: in a PID namespace it is another one than outside,
-//! and in each of them the first has number 1.
+//! and in each of them the first has number 1. So a note's name only begins with it, and whoever waits for
+//! the end of a process waits for its lock.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
@@ -15,82 +19,209 @@ use serde::de::DeserializeOwned;
 
 /// Notes of one process number: in so many PID namespaces.
 const ALIKE_MAX: u32 = 256;
+/// Longest wait for others that begin or remove notes: each takes microseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A note that removes itself.
+/// The note of this process. It removes itself; its lock stays until the process has ended.
 #[derive(Debug)]
 pub struct Note {
+    id: String,
     path: PathBuf,
-    /// Locked.
-    _file: File,
+    file: Arc<File>,
 }
 
 impl Note {
-    /// Writes a note of this `kind` of the process `pid`, and locks it.
+    /// Begins a note of this `kind` of the process `pid`. Until [`Note::write`] nobody finds it, and its name is
+    /// taken: sockets that are named by it can be made.
     ///
     /// # Errors
     /// The system's; `AlreadyExists`: there are too many of that number.
-    pub fn write(dir: &Path, kind: &str, pid: u32, value: &impl Serialize) -> io::Result<Self> {
+    pub fn begin(dir: &Path, kind: &str, pid: u32) -> io::Result<Self> {
+        let _alone = Alone::within(dir, PATIENCE)?;
         for n in 0..ALIKE_MAX {
-            let more = if n == 0 { String::new() } else { format!("-{n}") };
-            let path = dir.join(format!("{kind}-{pid}{more}.json"));
+            let id = if n == 0 { pid.to_string() } else { format!("{pid}-{n}") };
+            let path = dir.join(format!("{kind}-{id}.json"));
             let file = File::options().create(true).truncate(false).write(true).open(&path)?;
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-                continue;
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                file.set_len(0)?;
+                return Ok(Self { id, path, file: Arc::new(file) });
             }
-            // Another process that found the note to be a dead one's may have removed it just now.
-            if !names(&path, &file) {
-                continue;
-            }
-            file.set_len(0)?;
-            serde_json::to_writer(&file, value)?;
-            return Ok(Self { path, _file: file });
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    /// What this process is called among its kind: `PID`, or `PID-N` where others have that number.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Says `value`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, value: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&*self.file, value).map_err(Into::into)
     }
 }
 
 impl Drop for Note {
     fn drop(&mut self) {
         std::fs::remove_file(&self.path).ok();
+        // Others wait until this process has ended, not only until it says so.
+        std::mem::forget(self.file.clone());
     }
 }
 
-/// A note that was found.
-#[derive(Debug)]
-pub struct Found<T> {
-    /// The process that wrote it lives.
-    pub lives: bool,
-    /// What it says. `None`: it is just being written, or makes no sense.
-    pub value: Option<T>,
+/// A process that has written a note.
+#[derive(Debug, Clone, Default)]
+pub struct Writer {
+    id: String,
+    note: Option<Arc<File>>,
 }
 
-/// All notes of a `kind` in `dir`. Those of dead processes are removed.
-pub fn found<T: DeserializeOwned>(dir: &Path, kind: &str) -> Vec<Found<T>> {
+impl Writer {
+    /// As [`Note::id`].
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Is told when the process has ended, in whatever PID namespace it runs.
+    ///
+    /// # Errors
+    /// No thread can be started to wait.
+    pub fn ended(&self) -> io::Result<Receiver<()>> {
+        let (tell, told) = channel();
+        let note = self.note.clone();
+        let wait = move || {
+            if let Some(note) = note {
+                while flock(&*note, FlockOperation::LockShared) == Err(rustix::io::Errno::INTR) {}
+            }
+            tell.send(()).ok();
+        };
+        std::thread::Builder::new().name("waits".into()).spawn(wait)?;
+        Ok(told)
+    }
+}
+
+/// The notes of this `kind` in `dir` whose writers live, and those. Notes of dead ones are removed, after
+/// `remove` has removed what else bears their name.
+pub fn living<T: DeserializeOwned>(
+    dir: &Path,
+    kind: &str,
+    remove: impl Fn(&str),
+) -> Vec<(T, Writer)> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut all = Vec::new();
     for entry in entries.flatten() {
-        let path = entry.path();
-        let name = entry.file_name();
+        let (path, name) = (entry.path(), entry.file_name());
         let name = name.to_string_lossy();
-        let is_note = name.strip_prefix(kind).is_some_and(|rest| rest.starts_with('-'));
-        if !is_note || !name.ends_with(".json") {
-            continue;
-        }
+        let id = name.strip_prefix(kind).and_then(|rest| rest.strip_prefix('-'));
+        let Some(id) = id.and_then(|rest| rest.strip_suffix(".json")) else { continue };
         let Ok(file) = File::open(&path) else { continue };
-        // Held until the note is gone, so that nobody begins to use it. It is shared, so that two processes
-        // that look at once do not take each other for its writer.
-        let lives = flock(&file, FlockOperation::NonBlockingLockShared).is_err();
-        let value = serde_json::from_reader(&file).ok();
-        if !lives && names(&path, &file) {
+        if is_locked(&file) {
+            // One that begins has said nothing yet.
+            if let Ok(value) = serde_json::from_reader(&file) {
+                all.push((value, Writer { id: id.to_owned(), note: Some(Arc::new(file)) }));
+            }
+        } else if let Ok(_alone) = Alone::within(dir, Duration::ZERO)
+            // Somebody may have removed it since, and a process begun another one of the name.
+            && names(&path, &file)
+            && !is_locked(&file)
+        {
+            remove(id);
             std::fs::remove_file(&path).ok();
         }
-        all.push(Found { lives, value });
     }
     all
+}
+
+/// Whether the writer of a note holds its lock. Shared, so that two who look at once do not take each
+/// other for the writer.
+fn is_locked(file: &File) -> bool {
+    let locked = flock(file, FlockOperation::NonBlockingLockShared).is_err();
+    flock(file, FlockOperation::Unlock).ok();
+    locked
 }
 
 /// Whether a file is still what its path names.
 fn names(path: &Path, file: &File) -> bool {
     let id = |meta: io::Result<std::fs::Metadata>| meta.ok().map(|m| (m.dev(), m.ino()));
     id(std::fs::metadata(path)) == id(file.metadata())
+}
+
+/// Nobody else begins or removes notes of a directory.
+struct Alone {
+    _dir: File,
+}
+
+impl Alone {
+    /// After a wait of at most `patience`.
+    fn within(dir: &Path, patience: Duration) -> io::Result<Self> {
+        let (dir, begun) = (File::open(dir)?, Instant::now());
+        loop {
+            match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self { _dir: dir }),
+                Err(rustix::io::Errno::AGAIN) if begun.elapsed() < patience => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(dir: &Path) -> Vec<(String, String)> {
+        let all = living::<String>(dir, "test", |id| drop(std::fs::remove_file(dir.join(id))));
+        let mut all: Vec<_> = all.into_iter().map(|(v, w)| (v, w.id().to_owned())).collect();
+        all.sort();
+        all
+    }
+
+    #[test]
+    fn two_processes_of_one_number_have_a_name_each() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, two] = ["one", "two"].map(|value| {
+            let note = Note::begin(dir.path(), "test", 1).unwrap();
+            assert!(found(dir.path()).iter().all(|(v, _)| v != value));
+            note.write(&value).unwrap();
+            note
+        });
+        let named = |value: &str, id: &str| (value.to_owned(), id.to_owned());
+        assert_eq!(found(dir.path()), [named("one", "1"), named("two", "1-1")]);
+        drop(one);
+        assert_eq!(found(dir.path()), [named("two", "1-1")]);
+        drop(two);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_dead_one_left_goes_and_what_a_living_one_has_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let living = Note::begin(dir, "test", 1).unwrap();
+        living.write(&"living").unwrap();
+        std::fs::write(dir.join("1"), "").unwrap();
+        std::fs::write(dir.join("test-7.json"), "\"dead\"").unwrap();
+        std::fs::write(dir.join("7"), "").unwrap();
+        assert_eq!(found(dir), [("living".to_owned(), "1".to_owned())]);
+        assert!(dir.join("1").exists() && !dir.join("7").exists());
+        assert!(!dir.join("test-7.json").exists());
+    }
+
+    #[test]
+    fn an_end_is_told_when_the_lock_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create(dir.path().join("test-1.json")).unwrap();
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        serde_json::to_writer(&file, "value").unwrap();
+        let (_, writer) = living::<String>(dir.path(), "test", |_| {}).pop().unwrap();
+        let told = writer.ended().unwrap();
+        assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
+        drop(file);
+        told.recv_timeout(Duration::from_mins(1)).unwrap();
+    }
 }
