@@ -89,9 +89,14 @@ impl Drop for Victim {
     }
 }
 
+/// Processes that any thread of this one has started.
 fn children(pid: i32) -> Vec<i32> {
-    let all = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    all.split_whitespace().map(|p| p.parse().unwrap()).collect()
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let of_thread = |thread: std::fs::DirEntry| {
+        let all = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        all.split_whitespace().map(|p| p.parse().unwrap()).collect::<Vec<i32>>()
+    };
+    threads.flat_map(of_thread).collect()
 }
 
 /// Reads them all by another node, in a program of its own: one that hangs is left behind.
