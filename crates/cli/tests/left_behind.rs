@@ -99,15 +99,26 @@ fn children(pid: i32) -> Vec<i32> {
     threads.flat_map(of_thread).collect()
 }
 
-/// Reads them all by another node, in a program of its own: one that hangs is left behind.
-fn reader(dir: &Path, forever: bool) -> Child {
+/// A program that reads the victim's files by another node. It is ended when it is dropped.
+struct Reader(Child);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        // One that hangs in the kernel is not waited for.
+        self.0.kill().ok();
+    }
+}
+
+/// Reads them all, in a program of its own.
+fn reader(dir: &Path, forever: bool) -> Reader {
     let each = "for k in 0 1 2 3; do head -c 4096 \"$1/m$k\" >/dev/null; done";
     let script = if forever { format!("while true; do {each}; done") } else { each.to_owned() };
     let mut command = Command::new("bash");
-    command.args(["-c", &script, "bash"]).arg(dir).stderr(Stdio::null()).spawn().unwrap()
+    command.args(["-c", &script, "bash"]).arg(dir).stdout(Stdio::null()).stderr(Stdio::null());
+    Reader(command.spawn().unwrap())
 }
 
-fn ends_within(program: &mut Child, patience: Duration) -> bool {
+fn ends_within(Reader(program): &mut Reader, patience: Duration) -> bool {
     let begun = Instant::now();
     while program.try_wait().unwrap().is_none() {
         if begun.elapsed() > patience {
@@ -132,9 +143,9 @@ fn kill_with_guard(before: &[&str]) {
         let mut one = reader(c.node(0), false);
         let answered = ends_within(&mut one, PATIENCE);
         println!("round {round}: answered after {:?}", begun.elapsed());
-        wanting.kill().unwrap();
+        wanting.0.kill().unwrap();
         assert!(answered, "the other node waits for a dead one");
-        wanting.wait().unwrap();
+        wanting.0.wait().unwrap();
         drop(victim);
     }
     let log = std::fs::read_to_string(format!("{}.log", c.node(0).display())).unwrap_or_default();
@@ -169,8 +180,8 @@ fn a_pool_whose_only_node_was_killed_with_its_guard_can_be_checked() {
         kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     }
     victim.kill(false);
-    wanting.kill().unwrap();
-    wanting.wait().unwrap();
+    wanting.0.kill().unwrap();
+    wanting.0.wait().unwrap();
     c.detach(0);
     c.nodes.clear();
     let check = || common::braid(&c.disks.with(&["check"], &[])).status.success();

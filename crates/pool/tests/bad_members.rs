@@ -378,6 +378,45 @@ fn most_members_are_old_copies() {
     assert!(matches!(error, PoolError::Ahead { epoch: Epoch(2), current: Epoch(1), .. }));
 }
 
+/// Before its first read another node changes the pool.
+struct Changed {
+    inner: Arc<dyn Device>,
+    change: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+impl std::fmt::Debug for Changed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+impl Device for Changed {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        if let (Command::Read(_), Some(change)) = (&command, self.change.lock().unwrap().take()) {
+            change();
+        }
+        self.inner.submit(at, command)
+    }
+    fn abilities(&self) -> Abilities<'_> {
+        self.inner.abilities()
+    }
+}
+
+/// Some members are read before the change and some after it.
+#[test]
+fn a_pool_that_is_changed_while_its_labels_are_read() {
+    for changed in 0..3 {
+        let (_disks, pool) = Disks::with_pool();
+        let (mut devices, next) = (pool.devices(), next_epoch(&pool));
+        let all = devices.clone();
+        let change = Box::new(move || write_epoch(&all, &next).unwrap());
+        let inner = devices[changed].clone();
+        devices[changed] = Arc::new(Changed { inner, change: Some(change as Box<_>).into() });
+        assert_eq!(Pool::assemble(devices).unwrap().info().epoch, Epoch(2), "{changed}");
+    }
+}
+
 #[test]
 fn a_removed_member() {
     let (disks, pool) = Disks::with_pool();

@@ -217,8 +217,9 @@ pub(crate) fn begin(show: Show) -> Shown {
     }
     let (ending, over) = channel();
     let shown = state.clone();
-    let shower = std::thread::spawn(move || watch(&shown, show, &over));
-    CURRENT.set(Some(Run { state, ending: Some(ending), shower: Some(shower) }));
+    // Without a thread for it, nothing is shown.
+    let shower = std::thread::Builder::new().spawn(move || watch(&shown, show, &over)).ok();
+    CURRENT.set(Some(Run { state, ending: Some(ending), shower }));
     Shown
 }
 

@@ -24,7 +24,7 @@ pub(super) fn catch(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
         return Ok(());
     }
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    std::thread::spawn(move || {
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
             let stop = place.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if stop.swap(true, Ordering::Relaxed) {
@@ -33,6 +33,6 @@ pub(super) fn catch(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
             }
             tracing::info!("signal {signal}: ending; once more to end at once");
         }
-    });
+    })?;
     Ok(())
 }

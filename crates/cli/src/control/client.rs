@@ -79,10 +79,17 @@ pub fn answering(mounts: &[Mount], time: Duration) -> Option<(Mount, View)> {
 /// the order of `mounts`: one that is stopped costs no more time than any number of them.
 fn each(mounts: &[Mount], order: &Order, time: Duration) -> Vec<Result<Answer>> {
     std::thread::scope(|scope| {
-        let asked = mounts.iter().map(|mount| scope.spawn(move || call(mount, order, time)));
+        let asked = mounts.iter().map(|mount| {
+            let thread = std::thread::Builder::new();
+            thread.spawn_scoped(scope, move || call(mount, order, time))
+        });
         let asked: Vec<_> = asked.collect();
         let died = |_| Err(anyhow::anyhow!("a thread died"));
-        asked.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect()
+        let answers = asked.into_iter().map(|thread| {
+            let thread = thread.context("no thread that asks a node")?;
+            thread.join().unwrap_or_else(died)
+        });
+        answers.collect()
     })
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use braid_fs::{Fs, MountOptions, NoKernelCache};
 use braid_pool::PoolError;
 
@@ -146,7 +146,10 @@ impl Session {
         mut meanwhile: impl FnMut(),
     ) -> Result<View> {
         std::thread::scope(|scope| {
-            let work = scope.spawn(|| self.order(order));
+            let thread = std::thread::Builder::new();
+            let work = thread
+                .spawn_scoped(scope, || self.order(order))
+                .context("no thread that waits for the node; nothing was begun")?;
             while !work.is_finished() {
                 if self.interrupted() {
                     drop(self.order(stop));

@@ -95,7 +95,9 @@ pub fn serve(
             };
             let obey = obey.clone();
             // A caller that says nothing keeps nobody else waiting.
-            std::thread::spawn(move || answer(&stream, &obey).ok());
+            let thread = std::thread::Builder::new().name("order".into());
+            // Where there is no thread the caller sees its connection end.
+            thread.spawn(move || answer(&stream, &obey).ok()).ok();
         }
     };
     std::thread::Builder::new().name("orders".into()).spawn(work)?;

@@ -1,6 +1,7 @@
 //! Devices measured in real time, by reading only.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use braid_device::{AlignedBuf, Device, DeviceError, IoQueue, OwnedOp};
@@ -33,18 +34,37 @@ impl Bench for DeviceBench {
     }
     fn rates(&mut self, run: &Run) -> Result<Vec<u64>, DeviceError> {
         let time = self.time;
-        let barrier = Barrier::new(run.members.len());
         let jobs = run.members.iter().filter_map(|i| {
             Some((self.devices.get(*i)?.clone(), self.next.get(*i).copied().unwrap_or(0)))
         });
         let done: Vec<Result<(u64, u64), DeviceError>> = std::thread::scope(|scope| {
-            let barrier = &barrier;
+            let mut starts = Vec::new();
             let threads: Vec<_> = jobs
                 .map(|(device, from)| {
-                    scope.spawn(move || stream(&device, from, run, time, barrier))
+                    let (start, started) = channel();
+                    starts.push(start);
+                    let name = device.info().name.as_str().into();
+                    let read = move || stream(&device, from, run, time, &started);
+                    let thread = std::thread::Builder::new().spawn_scoped(scope, read);
+                    thread.map_err(|error| DeviceError::Io {
+                        device: name,
+                        operation: "starting a thread for reads",
+                        at: ByteOffset(0),
+                        source: Arc::new(error),
+                    })
                 })
                 .collect();
-            let ended = threads.into_iter().map(|t| t.join().expect("a reader does not panic"));
+            // All at once, or, where one of them cannot be, none.
+            if threads.iter().all(Result::is_ok) {
+                for start in &starts {
+                    start.send(()).ok();
+                }
+            }
+            drop(starts);
+            let ended = threads.into_iter().map(|thread| match thread {
+                Ok(thread) => thread.join().expect("a reader does not panic"),
+                Err(error) => Err(error),
+            });
             ended.collect()
         });
         let mut rates = Vec::new();
@@ -69,15 +89,17 @@ fn stream(
     from: u64,
     run: &Run,
     time: Duration,
-    barrier: &Barrier,
+    started: &Receiver<()>,
 ) -> Result<(u64, u64), DeviceError> {
     let slots = device.info().size.0 / run.request;
     let mut at = from.div_ceil(run.request);
     let len = usize::try_from(run.request).unwrap_or(1 << 20);
     let mut free: Vec<AlignedBuf> = (0..run.depth).map(|_| AlignedBuf::zeroed(len)).collect();
     let queue = IoQueue::new(run.depth);
-    // Nobody may wait for one that has given up.
-    barrier.wait();
+    // What is set up before is not measured. Nobody starts if one of the threads could not be made.
+    if started.recv().is_err() {
+        return Ok((0, from));
+    }
     let mut queue = queue?;
     if slots == 0 {
         return Ok((0, from));

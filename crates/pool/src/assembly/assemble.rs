@@ -11,7 +11,7 @@ use braid_format::{Epoch, MemberIndex};
 use crate::devices::absent::AbsentDevice;
 use crate::error::{MissingMember, PoolError};
 use crate::labels::{
-    Found, LabelAssessment, Verdict, assess_labels, id, next_epoch, out_of_date, settle_move,
+    Found, LabelAssessment, Verdict, assess_labels, next_epoch, out_of_date, settle, settle_move,
 };
 use crate::pool::Pool;
 
@@ -65,7 +65,9 @@ impl Pool {
         on_defect: OnDefect,
     ) -> Result<(Self, Vec<String>), PoolError> {
         let degraded = on_defect == OnDefect::GoWithout;
-        let (found, assessment) = read_settled(&devices, degraded)?;
+        let found = devices.into_iter().map(Found::read).collect();
+        let (found, assessment) = settle(found, |found| assess_members(found, degraded));
+        let assessment = assessment?;
         let highest = found.iter().filter_map(|f| Some(f.newest()?.epoch.0)).max().unwrap_or(0);
         let LabelAssessment { mut label, verdicts, mut missing } = assessment;
         let name = label.name.clone();
@@ -161,35 +163,6 @@ impl Pool {
             let devices = topology.devices.clone();
             self.0.change(topology, next, devices)
         })
-    }
-}
-
-/// Reads are repeated so often while a node changes the labels.
-const READS_MAX: usize = 16;
-
-/// The labels of `devices`, and what they say together.
-///
-/// A node may be changing the pool just now: labels that were read before and after that contradict each
-/// other. So what would be refused is read again, until it stays as it is.
-fn read_settled(
-    devices: &[Arc<dyn Device>],
-    degraded: bool,
-) -> Result<(Vec<Found>, LabelAssessment), PoolError> {
-    let read = || devices.iter().cloned().map(Found::read).collect::<Vec<_>>();
-    let mut found = read();
-    let mut reads_left = READS_MAX;
-    loop {
-        let error = match assess_members(&found, degraded) {
-            Ok(assessment) => return Ok((found, assessment)),
-            Err(error) => error,
-        };
-        let again = read();
-        let same = |(a, b): (&Found, &Found)| a.labels().map(id).eq(b.labels().map(id));
-        reads_left -= 1;
-        if reads_left == 0 || found.iter().zip(&again).all(same) {
-            return Err(error);
-        }
-        found = again;
     }
 }
 

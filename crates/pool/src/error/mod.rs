@@ -3,6 +3,8 @@
 
 mod change;
 
+use std::sync::Arc;
+
 use braid_device::{DeviceError, Silent};
 use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, Bytes, Epoch, FormatError, MemberIndex};
@@ -511,6 +513,14 @@ pub enum PoolError {
     Device {
         /// Its error.
         source: Box<DeviceError>,
+    },
+    /// The system gives this process no more threads.
+    #[error(
+        "no thread for requests: {source}; a limit on processes (`ulimit -u`, pids of a cgroup)?"
+    )]
+    NoThread {
+        /// Its error.
+        source: Arc<std::io::Error>,
     },
     /// The kernel refused a queue or a submission.
     #[error("no queue for requests: {source}")]

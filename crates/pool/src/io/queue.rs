@@ -63,7 +63,7 @@ impl PoolQueue {
     /// [`PoolError::Queue`] when the kernel refuses it.
     pub fn new(pool: Pool, depth: usize) -> Result<Self, PoolError> {
         let engine = if pool.0.redundancy.present {
-            Engine::Workers(Workers::new(&pool, depth))
+            Engine::Workers(Workers::new(&pool, depth)?)
         } else {
             let queue =
                 IoQueue::new(depth).map_err(|e| PoolError::Queue { source: Box::new(e) })?;
@@ -186,14 +186,25 @@ struct Jobs {
 }
 
 impl Workers {
-    fn new(pool: &Pool, depth: usize) -> Self {
+    /// Fewer threads than `depth` do the same work, more slowly.
+    fn new(pool: &Pool, depth: usize) -> Result<Self, PoolError> {
         let jobs = Arc::new(JobQueue::default());
-        let work = || {
+        let mut threads = Vec::with_capacity(depth);
+        for _ in 0..depth {
             let (jobs, pool) = (jobs.clone(), pool.clone());
-            std::thread::spawn(move || jobs.work(&pool))
-        };
-        let threads = (0..depth).map(|_| work()).collect();
-        Self { jobs, threads, in_flight: 0 }
+            let thread = std::thread::Builder::new().name("request".into());
+            match thread.spawn(move || jobs.work(&pool)) {
+                Ok(thread) => threads.push(thread),
+                Err(error) if threads.is_empty() => {
+                    return Err(PoolError::NoThread { source: Arc::new(error) });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, started = threads.len(), "no more threads for requests");
+                    break;
+                }
+            }
+        }
+        Ok(Self { jobs, threads, in_flight: 0 })
     }
 
     fn submit(&mut self, token: u64, at: ByteOffset, op: PoolOp) {

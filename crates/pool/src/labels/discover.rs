@@ -10,7 +10,7 @@ use braid_format::label::Member;
 use braid_format::{Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
 
-use super::{Found, Verdict, assess_labels, out_of_date, own_uuid, same_device};
+use super::{Found, Verdict, assess_labels, out_of_date, own_uuid, same_device, settle};
 use crate::error::MissingMember;
 
 /// Names devices, files and directories to look at besides the machine's block devices, separated
@@ -136,7 +136,7 @@ pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
             pools.entry(pool).or_default().push(found);
         }
     }
-    let mut pools: Vec<FoundPool> = pools.into_values().filter_map(|f| describe(&f)).collect();
+    let mut pools: Vec<FoundPool> = pools.into_values().filter_map(describe_settled).collect();
     pools.sort_by(|a, b| (&a.name, a.uuid).cmp(&(&b.name, b.uuid)));
     pools
 }
@@ -162,6 +162,16 @@ fn leave_out_silent(paths: &mut Vec<PathBuf>) {
     let silent = answers::silent(paths.iter().map(PathBuf::as_path));
     let silent: Vec<PathBuf> = silent.into_iter().map(|(path, _)| path.to_owned()).collect();
     paths.retain(|path| !silent.contains(path));
+}
+
+fn describe_settled(found: Vec<Found>) -> Option<FoundPool> {
+    let judge = |found: &[Found]| match describe(found) {
+        Some(pool) if !pool.complete() => Err(Some(pool)),
+        pool => Ok(pool),
+    };
+    match settle(found, judge).1 {
+        Ok(pool) | Err(pool) => pool,
+    }
 }
 
 fn describe(found: &[Found]) -> Option<FoundPool> {

@@ -101,6 +101,33 @@ impl Found {
     }
 }
 
+/// Reads are repeated so often while a node changes the labels.
+const READS_MAX: usize = 16;
+
+/// The labels of the devices of `found`, and what `judge` makes of them.
+///
+/// A node may be changing the pool just now: labels that were read before and after that contradict each
+/// other. So if `judge` finds something wrong all are read again, until they stay as they are.
+pub(crate) fn settle<T, E>(
+    mut found: Vec<Found>,
+    judge: impl Fn(&[Found]) -> Result<T, E>,
+) -> (Vec<Found>, Result<T, E>) {
+    for _ in 1..READS_MAX {
+        let judged = judge(&found);
+        if judged.is_ok() {
+            return (found, judged);
+        }
+        let again: Vec<_> = found.iter().map(|f| Found::read(f.device.clone())).collect();
+        let same = |(a, b): (&Found, &Found)| a.labels().map(id).eq(b.labels().map(id));
+        if found.iter().zip(&again).all(same) {
+            return (found, judged);
+        }
+        found = again;
+    }
+    let judged = judge(&found);
+    (found, judged)
+}
+
 pub(crate) fn own_uuid(label: &Label) -> Option<Uuid> {
     label.members.get(usize::from(label.member.0)).map(|m| m.uuid)
 }

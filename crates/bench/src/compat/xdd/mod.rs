@@ -219,7 +219,7 @@ impl Session<'_> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let over = &over;
-            scope.spawn(move || {
+            let shows = move || {
                 let began = Instant::now();
                 let mut next = seconds;
                 while !over.load(Ordering::Relaxed) {
@@ -231,7 +231,9 @@ impl Session<'_> {
                         eprintln!("{}", heartbeat(bytes, all, elapsed));
                     }
                 }
-            });
+            };
+            // Without a thread for it, the heartbeat is not shown.
+            std::thread::Builder::new().spawn_scoped(scope, shows).ok();
             let result = go(streams, &limits);
             over.store(true, Ordering::Relaxed);
             result
