@@ -98,3 +98,27 @@ fn mounts_of_two_pid_namespaces_are_told_apart() {
         assert!(mounts[at + 1..].iter_mut().all(|m| m.3.try_wait().unwrap().is_none()));
     }
 }
+
+#[test]
+fn two_mounted_pools_of_one_name_are_named_by_their_directories() {
+    if !can_mount() {
+        return;
+    }
+    let pools = [0, 1].map(|_| {
+        let disks = Disks::new(1, 128);
+        ok(&disks.with(&["create", "twice"], &[]));
+        let dir = disks.path("mnt");
+        std::fs::create_dir(&dir).unwrap();
+        ok(&disks.with(&["mount"], &[&dir]));
+        (disks, dir)
+    });
+    for command in [&["nodes", "twice"][..], &["status", "twice"], &["scrub", "twice"]] {
+        let said = fails(command);
+        assert!(said.contains("two pools: give the directory of one"), "{command:?}: {said}");
+        assert!(pools.iter().all(|(_, dir)| said.contains(dir.as_str())), "{command:?}: {said}");
+    }
+    for (_, dir) in &pools {
+        assert!(ok(&["nodes", dir]).contains(dir.as_str()));
+        unmount_idle(dir.as_ref());
+    }
+}

@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         [one] => control::named(one),
         _ => Vec::new(),
     };
-    let answering = control::answering(&mounts, control::LOOK_TIME);
+    let answering = control::answering(&mounts, control::LOOK_TIME)?;
     let said = answering.and_then(|(mount, _)| control::values(&[mount], &Order::Nodes).pop());
     let nodes = if let Some((_, nodes)) = said {
         nodes

@@ -113,7 +113,7 @@ fn meant(args: &Args, mounts: &[Mount]) -> Result<(Vec<String>, Option<View>)> {
             if let Some(other) = rest.iter().find(|m| m.pool != first.pool) {
                 bail!("pools {} and {} are mounted on this host: name one", first.pool, other.pool);
             }
-            Ok(devices_of(mounts).unwrap_or_default())
+            Ok(devices_of(mounts)?.unwrap_or_default())
         }
         ([one], _) => {
             let nodes = |meant: &dyn Fn(&&Mount) -> bool| -> Vec<Mount> {
@@ -123,7 +123,7 @@ fn meant(args: &Args, mounts: &[Mount]) -> Result<(Vec<String>, Option<View>)> {
             if meant.is_empty() && !Path::new(one).exists() {
                 meant = nodes(&|m| m.pool == *one);
             }
-            Ok(devices_of(&meant).unwrap_or_else(|| (args.sources.clone(), None)))
+            Ok(devices_of(&meant)?.unwrap_or_else(|| (args.sources.clone(), None)))
         }
         _ => Ok((args.sources.clone(), None)),
     }
@@ -131,16 +131,17 @@ fn meant(args: &Args, mounts: &[Mount]) -> Result<(Vec<String>, Option<View>)> {
 
 /// The devices of a pool as one of these nodes that has it has them now: members come and go. If none
 /// answers: as it was mounted.
-fn devices_of(mounts: &[Mount]) -> Option<(Vec<String>, Option<View>)> {
-    let Some((_, view)) = control::answering(mounts, control::LOOK_TIME) else {
-        return mounts.first().map(|mount| (mount.sources.clone(), None));
+fn devices_of(mounts: &[Mount]) -> Result<Option<(Vec<String>, Option<View>)>> {
+    let Some((_, view)) = control::answering(mounts, control::LOOK_TIME)? else {
+        return Ok(mounts.first().map(|mount| (mount.sources.clone(), None)));
     };
     // A failed member may not answer, and its labels do not count.
     let failed = topology::state_name(MemberState::Failed);
     let silent = |m: &MemberView| view.silent.iter().any(|(member, ..)| *member == m.index);
     let answers = view.members.iter().filter(|m| m.state != failed && !silent(m));
     let paths = answers.map(|m| m.path.clone());
-    Some((paths.filter(|path| device::exists(path.as_ref())).collect(), Some(view)))
+    let paths = paths.filter(|path| device::exists(path.as_ref())).collect();
+    Ok(Some((paths, Some(view))))
 }
 
 fn paths(info: &PoolInfo) -> Vec<String> {

@@ -41,7 +41,7 @@ pub fn look(name: &str) -> Result<Option<Mount>> {
     if found.len() < 2 {
         return Ok(found.pop());
     }
-    match answering(&found, ANSWER_TIME) {
+    match answering(&found, ANSWER_TIME)? {
         Some((mount, _)) => Ok(Some(mount)),
         None => bail!("{name} names {} mounts: give the directory of one", found.len()),
     }
@@ -60,19 +60,25 @@ pub fn named(name: &str) -> Vec<Mount> {
 }
 
 /// One of the nodes that have a pool mounted and answer within `time`: the one that fills members,
-/// or else any. With its answer. A pool is changed for all of them. `None`: none answers, or they
-/// are of different pools.
-pub fn answering(mounts: &[Mount], time: Duration) -> Option<(Mount, View)> {
+/// or else any. With its answer. A pool is changed for all of them. `None`: none answers.
+///
+/// # Errors
+/// They are of several pools.
+pub fn answering(mounts: &[Mount], time: Duration) -> Result<Option<(Mount, View)>> {
     let answers = mounts.iter().zip(each(mounts, &Order::Members, time));
     let mut nodes: Vec<(Mount, View)> = answers
         .filter_map(|(mount, answer)| Some((mount.clone(), view_of(answer.ok()?).ok()?)))
         .collect();
-    let first = nodes.first()?.1.uuid.clone();
-    if nodes.iter().any(|(_, view)| view.uuid != first) {
-        return None;
+    let Some((mount, view)) = nodes.first() else { return Ok(None) };
+    if let Some((other, _)) = nodes.iter().find(|(_, other)| other.uuid != view.uuid) {
+        bail!(
+            "{} and {} are mounts of two pools: give the directory of one",
+            mount.mount_point.display(),
+            other.mount_point.display()
+        );
     }
     let keeper = nodes.iter().position(|(_, view)| view.keeper).unwrap_or(0);
-    Some(nodes.swap_remove(keeper))
+    Ok(Some(nodes.swap_remove(keeper)))
 }
 
 /// Gives all of `mounts` at once an order that is answered at once, with `time` for the answers, which come in
