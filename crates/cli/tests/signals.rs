@@ -305,3 +305,35 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
     assert!(patient.child.wait().unwrap().success());
     cluster.finish();
 }
+
+/// The kernel says once of a request that a signal has come, and many requests stand in line here.
+#[test]
+fn programs_that_wait_for_locks_in_a_storm_of_signals_can_be_killed() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(1, 256, 1);
+    let program = "import fcntl, os, signal, struct, sys, threading, time\n\
+        signal.signal(signal.SIGUSR1, lambda *_: None)\n\
+        threading.stack_size(1 << 17)\n\
+        lock = lambda kind: struct.pack('hhqqi4x', kind, 0, 0, 1, 0)\n\
+        def wait(n):\n    \
+            f = os.open('%s/lock%d' % (sys.argv[1], n % 8), os.O_RDWR | os.O_CREAT)\n    \
+            while True:\n        \
+                fcntl.fcntl(f, fcntl.F_OFD_SETLKW, lock(fcntl.F_WRLCK)); time.sleep(0.1)\n        \
+                fcntl.fcntl(f, fcntl.F_OFD_SETLK, lock(fcntl.F_UNLCK))\n\
+        all = [threading.Thread(target=wait, args=(n,), daemon=True) for n in range(600)]\n\
+        for t in all: t.start()\n\
+        print('begun', flush=True)\n\
+        while True:\n    \
+            for t in all: signal.pthread_kill(t.ident, signal.SIGUSR1)\n";
+    let mut command = Command::new("python3");
+    command.args(["-c", program]).arg(c.node(0)).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut storm = command.spawn().unwrap();
+    let mut begun = [0; 6];
+    storm.stdout.take().unwrap().read_exact(&mut begun).unwrap();
+    std::thread::sleep(Duration::from_secs(4));
+    storm.kill().unwrap();
+    assert!(!ends(&mut storm, "a program that was killed").success());
+    c.finish();
+}

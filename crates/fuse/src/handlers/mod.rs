@@ -26,7 +26,7 @@ use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Body, Request};
 use crate::waits::handle_lookups::HandleLookups;
 use crate::waits::interrupts::Interrupts;
-use crate::waits::killed::{ANY_SIGNAL, BY_OTHERS, Killed, Watched};
+use crate::waits::killed::{ANY_SIGNAL, BY_OTHERS, Killed, Parked, Watched};
 use crate::waits::lock_owners::LockOwners;
 use crate::waits::lock_waits::{LockWaits, RingWaits};
 use braid_fs::lock::interrupt;
@@ -89,6 +89,17 @@ pub struct Server<F: FileSystem> {
     late: Arc<DeferredAnswers>,
 }
 
+impl<F: FileSystem> Parked for Server<F> {
+    fn whose(&self) -> Vec<(u64, u32)> {
+        self.waits.whose()
+    }
+    fn end(&self, unique: u64) {
+        if let Some(wait) = self.waits.of(unique) {
+            self.files.end_lock_wait(wait);
+        }
+    }
+}
+
 /// One request under way.
 struct Call<'a, F: FileSystem> {
     server: &'a Server<F>,
@@ -123,6 +134,10 @@ impl<F: FileSystem> Server<F> {
             ring_waits: RingWaits::new(threads),
             late,
         }
+    }
+    /// Waits for locks end with their programs, too, from now on.
+    pub fn end_waits_of_killed(self: &Arc<Self>) {
+        self.killed.look_at(Arc::downgrade(self));
     }
     /// What was agreed on with the kernel.
     pub fn terms(&self) -> Terms {
@@ -351,9 +366,7 @@ impl<'a, F: FileSystem> Call<'a, F> {
     fn interrupt(&mut self) -> Outcome<()> {
         let which: InterruptIn = self.body.take()?;
         self.server.interrupts.interrupt(which.unique);
-        if let Some(wait) = self.server.waits.of(which.unique) {
-            self.files().end_lock_wait(wait);
-        }
+        self.server.end(which.unique);
         if let Way::Device(device) = self.reply.way {
             self.server.killed.interrupted(which.unique, device);
         }

@@ -126,6 +126,7 @@ impl Session {
         }
         let threads = self.options.workers_max;
         let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms, threads));
+        server.end_waits_of_killed();
         let ring = self.ring.take().and_then(|ring| self.say(ring));
         let result = workers::run(&self.device, &server, &self.options, ring);
         self.link.disconnect();

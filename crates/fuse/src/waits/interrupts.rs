@@ -1,20 +1,23 @@
 //! Waits that a signal may break off: SETLKW is the only one. The INTERRUPT travels on its own and
 //! may be read before the request it names has got here, so the latest unknown ones are kept.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use parking_lot::Mutex;
 
 use braid_fs::Canceller;
 
 /// Interrupts of unknown requests that are remembered. Most of them are for requests that cannot
-/// be interrupted; only those that overtook their request matter, and they do so by microseconds.
-const EARLY_MAX: usize = 256;
+/// be interrupted; only those that overtook their request matter. In a storm of signals those are many, as
+/// requests stand in line for a thread.
+const EARLY_MAX: usize = 16_384;
 
 #[derive(Debug, Default)]
 struct State {
     waiting: HashMap<u64, Canceller>,
-    early: VecDeque<u64>,
+    early: HashSet<u64>,
+    /// Which of them came first.
+    order: VecDeque<u64>,
     closed: bool,
 }
 
@@ -58,10 +61,14 @@ impl Interrupts {
             canceller.cancel();
             return;
         }
-        if state.early.len() == EARLY_MAX {
-            state.early.pop_front();
+        if state.order.len() == EARLY_MAX
+            && let Some(oldest) = state.order.pop_front()
+        {
+            state.early.remove(&oldest);
         }
-        state.early.push_back(unique);
+        if state.early.insert(unique) {
+            state.order.push_back(unique);
+        }
     }
     /// The mount is gone: ends all waits, now and from now on.
     pub fn close(&self) {
@@ -97,10 +104,13 @@ mod tests {
     #[test]
     fn early_interrupts_are_bounded() {
         let interrupts = Interrupts::default();
-        for unique in 0..10_000 {
+        for unique in 0..50_000 {
             interrupts.interrupt(unique);
         }
-        assert!(interrupts.state.lock().early.len() <= EARLY_MAX);
-        assert!(interrupts.enter(9_999).canceller.is_cancelled());
+        let state = interrupts.state.lock();
+        assert_eq!((state.early.len(), state.order.len()), (EARLY_MAX, EARLY_MAX));
+        drop(state);
+        assert!(interrupts.enter(49_999).canceller.is_cancelled());
+        assert!(!interrupts.enter(0).canceller.is_cancelled());
     }
 }

@@ -21,6 +21,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ const SLOW_LOOK: Duration = Duration::from_secs(1);
 const EARLY: Duration = Duration::from_secs(1);
 /// Interrupted requests that are looked at: those of threads, those in the queue, and some that came early.
 const SUSPECTS_MAX: usize = 4096;
+/// Waits for locks that are looked at each time. Programs may have thousands.
+const PARKED_MAX: usize = 256;
 /// Signals that end a program with a core dump: SIGQUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
 const CORE: [u32; 10] = [3, 4, 5, 6, 7, 8, 11, 24, 25, 31];
 const KILL: u32 = 9;
@@ -63,6 +66,14 @@ struct Suspect {
     tripped: Option<Instant>,
 }
 
+/// Requests that wait without a thread: for locks of other programs.
+pub trait Parked: Send + Sync {
+    /// They, each with its program's thread.
+    fn whose(&self) -> Vec<(u64, u32)>;
+    /// Ends one, if it still waits.
+    fn end(&self, unique: u64);
+}
+
 #[derive(Default)]
 struct State {
     suspects: Vec<Suspect>,
@@ -75,6 +86,9 @@ pub struct Killed {
     /// Where answers to requests in the queue go.
     device: OnceLock<Weak<OwnedFd>>,
     threads: Mutex<Vec<Interrupt>>,
+    parked: OnceLock<Weak<dyn Parked>>,
+    /// The last wait for a lock that was looked at.
+    last_parked: AtomicU64,
     state: Mutex<State>,
     called: Condvar,
 }
@@ -95,8 +109,12 @@ pub struct Watched<'a> {
 impl Killed {
     /// None. Requests that no thread has begun are in `queues`.
     pub fn new(queues: [Arc<RequestQueue>; 2]) -> Self {
-        let (device, threads, state, called) = Default::default();
-        Self { queues, device, threads, state, called }
+        let (device, threads, parked, last_parked, state, called) = Default::default();
+        Self { queues, device, threads, parked, last_parked, state, called }
+    }
+    /// Looks at these, too.
+    pub fn look_at(&self, parked: Weak<impl Parked + 'static>) {
+        self.parked.get_or_init(|| parked);
     }
     /// For a thread that answers requests of the mount of `device`, as long as it lives.
     pub fn place(self: &Arc<Self>, device: &Device) -> Watched<'_> {
@@ -142,6 +160,7 @@ impl Killed {
                 suspects.into_iter().filter_map(|s| self.look(s, &queued)).collect::<Vec<_>>();
             if looked.elapsed() >= SLOW_LOOK {
                 before = self.look_at_all(&before, &is_killed);
+                self.look_at_parked(&is_killed);
                 looked = Instant::now();
             }
             state = self.state.lock();
@@ -196,6 +215,25 @@ impl Killed {
             }
         }
         now
+    }
+    /// Ends waits for locks of programs that are killed: of some of them, the next ones at the next look.
+    /// An INTERRUPT may have been forgotten that came before its request, and there is no second one.
+    fn look_at_parked(&self, killed: &dyn Fn(u32) -> bool) {
+        let Some(parked) = self.parked.get().and_then(Weak::upgrade) else { return };
+        let mut waits = parked.whose();
+        waits.sort_unstable();
+        let last = self.last_parked.load(Ordering::Relaxed);
+        let next = waits.partition_point(|(unique, _)| *unique <= last);
+        waits.rotate_left(next);
+        waits.truncate(PARKED_MAX);
+        if let Some((unique, _)) = waits.last() {
+            self.last_parked.store(*unique, Ordering::Relaxed);
+        }
+        for (unique, thread) in waits {
+            if killed(thread) {
+                parked.end(unique);
+            }
+        }
     }
     /// The request, if it is to be looked at again. `queued`: the threads that wait for those in the queue.
     fn look(&self, mut suspect: Suspect, queued: &HashMap<u64, u32>) -> Option<Suspect> {
@@ -332,6 +370,37 @@ mod tests {
         }
         assert_eq!(answer[8..], 4_u64.to_ne_bytes());
         killed.close();
+    }
+
+    #[test]
+    fn all_waits_for_locks_are_looked_at_some_at_a_time() {
+        #[derive(Default)]
+        struct Waits(Mutex<HashMap<u64, u32>>);
+        impl Parked for Waits {
+            fn whose(&self) -> Vec<(u64, u32)> {
+                self.0.lock().iter().map(|(unique, thread)| (*unique, *thread)).collect()
+            }
+            fn end(&self, unique: u64) {
+                self.0.lock().remove(&unique);
+            }
+        }
+        let killed = Killed::new(Default::default());
+        killed.look_at_parked(&|_| true);
+        let waits = Arc::new(Waits::default());
+        killed.look_at(Arc::downgrade(&waits));
+        let all = 3 * PARKED_MAX as u64;
+        // The programs of thread 7 are killed: their waits are the last.
+        waits.0.lock().extend((0..all).map(|n| (n, if n < all - 10 { 6 } else { 7 })));
+        let looked = std::cell::Cell::new(0);
+        for _ in 0..3 {
+            killed.look_at_parked(&|thread| {
+                looked.set(looked.get() + 1);
+                thread == 7
+            });
+        }
+        assert_eq!(looked.get(), all);
+        assert_eq!(waits.whose().len() as u64, all - 10);
+        assert!(waits.whose().iter().all(|(_, thread)| *thread == 6));
     }
 
     #[test]

@@ -18,7 +18,14 @@ const USER_PART: usize = 4;
 /// The waits of a mount, by request. `W` names a wait to the file system.
 #[derive(Debug)]
 pub(crate) struct LockWaits<W> {
-    by_request: Mutex<HashMap<u64, Option<W>>>,
+    by_request: Mutex<HashMap<u64, LockWait<W>>>,
+}
+
+#[derive(Debug)]
+struct LockWait<W> {
+    /// The thread of the program that waits.
+    thread: u32,
+    named: Option<W>,
 }
 
 impl<W> Default for LockWaits<W> {
@@ -28,13 +35,13 @@ impl<W> Default for LockWaits<W> {
 }
 
 impl<W: Copy> LockWaits<W> {
-    /// A request is about to ask for a lock.
-    pub fn begin(&self, unique: u64) {
-        self.by_request.lock().insert(unique, None);
+    /// A request of a program's thread is about to ask for a lock.
+    pub fn begin(&self, unique: u64, thread: u32) {
+        self.by_request.lock().insert(unique, LockWait { thread, named: None });
     }
     /// It waits, as `wait`. Returns whether it still does.
     pub fn waits(&self, unique: u64, wait: W) -> bool {
-        self.by_request.lock().get_mut(&unique).map(|named| *named = Some(wait)).is_some()
+        self.by_request.lock().get_mut(&unique).map(|w| w.named = Some(wait)).is_some()
     }
     /// It does not wait, or waits no longer.
     pub fn ended(&self, unique: u64) {
@@ -42,11 +49,17 @@ impl<W: Copy> LockWaits<W> {
     }
     /// What a request waits as.
     pub fn of(&self, unique: u64) -> Option<W> {
-        self.by_request.lock().get(&unique).copied().flatten()
+        self.by_request.lock().get(&unique)?.named
     }
     /// All waits.
     pub fn all(&self) -> Vec<W> {
-        self.by_request.lock().values().copied().flatten().collect()
+        self.by_request.lock().values().filter_map(|w| w.named).collect()
+    }
+    /// The requests that wait, each with its program's thread.
+    pub fn whose(&self) -> Vec<(u64, u32)> {
+        let waits = self.by_request.lock();
+        let waiting = waits.iter().filter(|(_, w)| w.named.is_some());
+        waiting.map(|(unique, w)| (*unique, w.thread)).collect()
     }
 }
 
@@ -105,10 +118,11 @@ mod tests {
     #[test]
     fn a_wait_is_known_until_it_ends() {
         let waits = LockWaits::default();
-        waits.begin(4);
-        assert_eq!(waits.of(4), None);
+        waits.begin(4, 10);
+        assert_eq!((waits.of(4), waits.whose()), (None, vec![]));
         assert!(waits.waits(4, 'a'));
         assert_eq!((waits.of(4), waits.all()), (Some('a'), vec!['a']));
+        assert_eq!(waits.whose(), [(4, 10)]);
         waits.ended(4);
         assert!(!waits.waits(4, 'a') && waits.of(4).is_none() && waits.all().is_empty());
     }
