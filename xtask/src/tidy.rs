@@ -14,6 +14,7 @@ const MAY_USE: &[(&str, Option<&[&str]>)] = &[
     ("braid-lock", Some(&["braid-pool", "braid-device", "braid-format"])),
     ("braid-fs", Some(&["braid-lock", "braid-pool", "braid-device", "braid-format"])),
     ("braid-fuse", Some(&["braid-fs", "braid-device", "braid-format"])),
+    ("braid-bulk", Some(&["braid-fs", "braid-device", "braid-format"])),
     ("braid-bench", Some(&["braid-fs", "braid-pool", "braid-device", "braid-format"])),
     ("braid-iscsi-target", Some(&["braid-device", "braid-format"])),
     ("braid-testkit", Some(&[])),

@@ -31,9 +31,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::helper::{self, Helper};
 use commands::{
-    add, advise, check, completion, create, dump_label, evacuate, export, fail, fence, generate,
-    grow, label, locks, mount, nodes, probe, rebalance, remove, replace, scan, scrub, spare,
-    status, target, trim, unmount, version,
+    add, advise, check, completion, cp, create, dump_label, evacuate, export, fail, fence,
+    generate, grow, label, locks, mount, nodes, probe, rebalance, remove, replace, scan, scrub,
+    serve, spare, status, target, trim, unmount, version,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::broken_pipe;
@@ -72,6 +72,8 @@ enum Command {
     Trim(trim::Args),
     Target(target::Args),
     Export(export::Args),
+    Serve(serve::Args),
+    Cp(cp::Args),
     Bench(braid_bench::cli::Args),
     /// lmbench's lmdd: `braid lmdd of=F bs=4m move=500m direct=1`
     Lmdd(braid_bench::compat::Words),
@@ -200,6 +202,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Trim(a) => trim::run(&a),
         Command::Target(a) => target::run(&a),
         Command::Export(a) => export::run(&a),
+        Command::Serve(a) => serve::run(&a),
+        Command::Cp(a) => cp::run(&a),
         Command::Bench(a) => braid_bench::cli::run(&a).map(|()| ExitCode::SUCCESS),
         Command::Lmdd(words) => braid_bench::compat::lmdd(&words),
         Command::Xdd(words) => braid_bench::compat::xdd(&words),

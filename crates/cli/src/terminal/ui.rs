@@ -14,6 +14,16 @@ pub fn bar(what: &'static str) -> ProgressBar {
     bar
 }
 
+/// The same for bytes, with their rate.
+pub fn byte_bar(len: u64) -> ProgressBar {
+    let bar = ProgressBar::new(len);
+    let shown = "[{bar:40}] {bytes}/{total_bytes} {bytes_per_sec} ETA {eta}";
+    if let Ok(style) = ProgressStyle::with_template(shown) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
 /// A callback for library code: (done, total).
 pub fn progress(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
     |done, total| {

@@ -1,0 +1,185 @@
+//! A file that is open on the server.
+
+use std::sync::Arc;
+
+use braid_fs::{Attr, Errno};
+use parking_lot::Mutex;
+
+use super::session::{Ask, Session};
+use crate::error::Error;
+use crate::wire::{OpenFlags, Reply, Request};
+
+/// A file that is open on the server. It is opened again by itself if the server has begun anew.
+#[derive(Debug)]
+pub struct File {
+    session: Arc<Session>,
+    attr: Attr,
+    flags: OpenFlags,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    session: u64,
+    handle: u64,
+}
+
+/// What a write came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes.
+    pub length: u32,
+    /// What is not durable yet is lost if a later answer has another verifier.
+    pub verifier: u64,
+}
+
+impl File {
+    /// What the reply to CREATE or OPEN has opened.
+    pub(super) fn new(
+        session: Arc<Session>,
+        (reply, number): (Reply, u64),
+        flags: OpenFlags,
+    ) -> Result<Self, Error> {
+        let Reply::Opened { handle, attr } = reply else { return Err(unexpected()) };
+        let open = Mutex::new(Open { session: number, handle });
+        // What it held is gone once.
+        let flags = OpenFlags { truncate: false, ..flags };
+        Ok(Self { session, attr, flags, open })
+    }
+
+    /// Its attributes when it was opened.
+    pub fn attr(&self) -> &Attr {
+        &self.attr
+    }
+
+    /// Reads up to `length` bytes and gives them to `take`: fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// As the server says, or it does not answer.
+    pub fn read<R>(
+        &self,
+        slot: u16,
+        (offset, length): (u64, u32),
+        take: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R, Error> {
+        let mut take = Some(take);
+        self.call(
+            slot,
+            &[],
+            |handle| Request::Read { handle, offset, length },
+            |_, data| take.take().map(|take| take(data)),
+        )?
+        .ok_or_else(unexpected)
+    }
+
+    /// Writes. With `stable` it is durable on return, otherwise after [`File::commit`] with the same
+    /// verifier.
+    ///
+    /// # Errors
+    /// As the server says, or it does not answer.
+    pub fn write(
+        &self,
+        slot: u16,
+        (offset, data): (u64, &[u8]),
+        stable: bool,
+    ) -> Result<Written, Error> {
+        let request = |handle| Request::Write { handle, offset, append: false, stable };
+        self.call(slot, data, request, |reply, _| reply).and_then(written)
+    }
+
+    /// Writes at the end of the file, wherever that is.
+    ///
+    /// # Errors
+    /// As [`File::write`]; [`Error::Ambiguous`].
+    pub fn append(&self, slot: u16, data: &[u8]) -> Result<Written, Error> {
+        let request = |handle| Request::Write { handle, offset: 0, append: true, stable: false };
+        self.call(slot, data, request, |reply, _| reply).and_then(written)
+    }
+
+    /// Makes durable what was written. Returns the verifier: what was written under another one is to be
+    /// written again.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub fn commit(&self) -> Result<u64, Error> {
+        let done = self.call(0, &[], |handle| Request::Commit { handle }, |reply, _| reply);
+        done.and_then(written).map(|w| w.verifier)
+    }
+
+    /// The checksum (XXH3, 128 bits) of what the file holds, and of how many bytes it is.
+    ///
+    /// # Errors
+    /// As [`File::read`].
+    pub fn checksum(&self, slot: u16, offset: u64, length: u32) -> Result<(u128, u32), Error> {
+        let request = |handle| Request::Checksum { handle, offset, length };
+        match self.call(slot, &[], request, |reply, _| reply)? {
+            Reply::Checksum { sum, length } => Ok((sum, length)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Closes it.
+    ///
+    /// # Errors
+    /// As the server says, or it does not answer.
+    pub fn close(self) -> Result<(), Error> {
+        let open = *self.open.lock();
+        let request = Request::Close { handle: open.handle };
+        let ask = Ask { request: &request, data: &[], only_in: Some(open.session) };
+        match self.session.call(0, ask, |_, _, _| ()) {
+            // The server has closed it.
+            Err(Error::Session) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn call<R>(
+        &self,
+        slot: u16,
+        data: &[u8],
+        request: impl Fn(u64) -> Request,
+        mut take: impl FnMut(Reply, &[u8]) -> R,
+    ) -> Result<R, Error> {
+        loop {
+            let open = *self.open.lock();
+            let request = request(open.handle);
+            let ask = Ask { request: &request, data, only_in: Some(open.session) };
+            match self.session.call(slot, ask, |reply, data, _| take(reply, data)) {
+                Err(Error::Session) => self.open_again(open)?,
+                done => return done,
+            }
+        }
+    }
+
+    /// Opens the same inode in the present session, unless somebody has done so.
+    fn open_again(&self, former: Open) -> Result<(), Error> {
+        let mut open = self.open.lock();
+        if open.session != former.session {
+            return Ok(());
+        }
+        let (ino, generation) = (self.attr.ino, self.attr.generation);
+        let request = Request::Open { ino, generation, flags: self.flags };
+        let ask = Ask { request: &request, data: &[], only_in: None };
+        match self.session.call(0, ask, |reply, _, session| (reply, session)) {
+            Ok((Reply::Opened { handle, .. }, session)) => {
+                *open = Open { session, handle };
+                Ok(())
+            }
+            Ok(_) => Err(unexpected()),
+            Err(Error::Errno(Errno::STALE)) => Err(Error::Gone),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn written(reply: Reply) -> Result<Written, Error> {
+    match reply {
+        Reply::Written { length, verifier } => Ok(Written { length, verifier }),
+        _ => Err(unexpected()),
+    }
+}
+
+/// The reply is one to another operation.
+pub(super) fn unexpected() -> Error {
+    Error::Answer(crate::wire::FrameError::Unknown)
+}

@@ -1,0 +1,34 @@
+//! Which server a client uses, and how.
+
+use std::time::Duration;
+
+/// Port of the bulk service.
+pub const PORT: u16 = 7420;
+
+/// Which server a client uses, and how.
+#[derive(Debug, Clone)]
+pub struct ClientOptions {
+    /// Name or address of the server, with a port: `host:port`, `[address]:port`.
+    pub server: String,
+    /// The pool that it serves.
+    pub pool: String,
+    /// For people: who this is.
+    pub name: String,
+    /// Connections for data, besides the one for everything else.
+    pub connections: u16,
+    /// A server that does not answer is tried for so long.
+    pub patience: Duration,
+}
+
+impl ClientOptions {
+    /// The usual ones.
+    pub fn new(server: &str, pool: &str) -> Self {
+        Self {
+            server: server.to_owned(),
+            pool: pool.to_owned(),
+            name: String::new(),
+            connections: 8,
+            patience: Duration::from_mins(1),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! From the server to a local file.
+
+use std::ffi::OsStr;
+use std::fs::File as LocalFile;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use braid_fs::Attr;
+use rustix::fs::{FlockOperation, flock};
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::chunks::{Chunk, Chunks};
+use super::{Copied, CopyError, CopyOptions, part_name};
+use crate::client::{Client, File};
+use crate::wire::OpenFlags;
+
+/// What is copied where to.
+#[derive(Debug)]
+pub struct Download<'a> {
+    /// The file on the server.
+    pub source: &'a Attr,
+    /// The local directory.
+    pub dir: &'a Path,
+    /// The name in it.
+    pub name: &'a OsStr,
+}
+
+/// Copies a file of the server to a local one. `finish` gives the local file its mode and times, before it gets its
+/// name.
+///
+/// # Errors
+/// It is not there under its name then, or is the former file.
+pub fn download(
+    client: &Client,
+    what: &Download<'_>,
+    options: &CopyOptions,
+    finish: impl FnOnce(&LocalFile) -> std::io::Result<()>,
+) -> Result<Copied, CopyError> {
+    let file = client.open(what.source, OpenFlags::default())?;
+    let found = *file.attr();
+    let part = what.dir.join(OsStr::from_bytes(&part_name(what.name.as_bytes())));
+    let local = open_part(&part)?;
+    let meta = local.metadata().map_err(CopyError::local("the part file"))?;
+    let there = meta.len().min(found.size);
+    local.set_len(found.size).map_err(CopyError::local("the part file"))?;
+    let chunks = Chunks::new(found.size, client, options);
+    let copy = Copying { options, file, local, sent: 0.into() };
+    chunks.each(client, |_| true, |slot, chunk, memory| copy.get(slot, chunk, memory, there))?;
+    copy.local.sync_all().map_err(CopyError::local("the part file"))?;
+    if options.verify {
+        let compare = |slot, chunk: Chunk, memory: &mut [u8]| {
+            if copy.holds(slot, chunk, memory)? {
+                return Ok(());
+            }
+            Err(CopyError::Differs { offset: chunk.offset })
+        };
+        chunks.each(client, |_| true, compare)?;
+    }
+    let now = client.getattr(found.ino)?;
+    let state = |a: &Attr| (a.generation, a.size, a.mtime, a.ctime);
+    if state(&now) != state(&found) {
+        return Err(CopyError::Changed);
+    }
+    finish(&copy.local).map_err(CopyError::local("the part file"))?;
+    copy.local.sync_all().map_err(CopyError::local("the part file"))?;
+    std::fs::rename(&part, what.dir.join(what.name)).map_err(CopyError::local("the new name"))?;
+    let dir = LocalFile::open(what.dir).and_then(|dir| dir.sync_all());
+    dir.map_err(CopyError::local("the directory"))?;
+    let sent = copy.sent.load(Ordering::Relaxed);
+    copy.file.close()?;
+    Ok(Copied { size: found.size, sent })
+}
+
+/// Opens the part file, which nobody else has open then.
+fn open_part(path: &Path) -> Result<LocalFile, CopyError> {
+    let mut how = LocalFile::options();
+    how.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = how.open(path).map_err(CopyError::local("the part file"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => return Err(CopyError::Busy),
+        Err(error) => {
+            return Err(CopyError::Local { what: "the part file", error: error.into() });
+        }
+    }
+    Ok(file)
+}
+
+struct Copying<'a> {
+    options: &'a CopyOptions,
+    file: File,
+    local: LocalFile,
+    sent: AtomicU64,
+}
+
+impl Copying<'_> {
+    /// Has the local file hold a chunk, of whose bytes it had `there`.
+    fn get(&self, slot: u16, chunk: Chunk, memory: &mut [u8], there: u64) -> Result<(), CopyError> {
+        let may_be_there = chunk.offset + u64::from(chunk.len) <= there;
+        if !may_be_there || !self.holds(slot, chunk, memory)? {
+            let len = memory.len();
+            self.file.read(slot, (chunk.offset, chunk.len), |bytes| {
+                if bytes.len() < len {
+                    return Err(CopyError::Changed);
+                }
+                let written = self.local.write_all_at(bytes, chunk.offset);
+                written.map_err(CopyError::local("the part file"))
+            })??;
+            self.sent.fetch_add(chunk.len.into(), Ordering::Relaxed);
+        }
+        self.options.progress.fetch_add(chunk.len.into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn holds(&self, slot: u16, chunk: Chunk, memory: &mut [u8]) -> Result<bool, CopyError> {
+        let read = self.local.read_exact_at(memory, chunk.offset);
+        read.map_err(CopyError::local("the part file"))?;
+        let there = self.file.checksum(slot, chunk.offset, chunk.len)?;
+        Ok(there == (xxh3_128(memory), chunk.len))
+    }
+}

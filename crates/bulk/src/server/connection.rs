@@ -1,0 +1,194 @@
+//! One connection: greets, then does a request after the other.
+//!
+//! Each connection has a thread and a buffer of its own, and no lock is held while it sends or receives. So a
+//! client that takes or sends nothing keeps nobody but itself waiting.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use braid_fs::FileSystem;
+
+use super::operations::Served;
+use super::session::{Session, Sessions, Slot};
+use crate::error::LinkError;
+use crate::link::{Buffer, Link, Received};
+use crate::wire::{Begin, Header, Hello, Kind, Reply, Request, Status, VERSION, Welcome, op};
+
+/// Who has connected says what it wants in that time.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct Shared<F> {
+    /// The file system, and how it is served.
+    pub served: Served<F>,
+    /// The clients.
+    pub sessions: Sessions,
+    /// The server ends.
+    pub ending: AtomicBool,
+}
+
+/// What a request comes to, as it is sent.
+struct Answer {
+    header: Header,
+    args: Vec<u8>,
+    /// Bytes of the buffer.
+    data_len: usize,
+    /// The connection ends.
+    last: bool,
+}
+
+impl Answer {
+    fn of(request: &Header, outcome: Result<(Reply, usize), Status>) -> Self {
+        let (header, args, data_len) = match outcome {
+            Ok((reply, data_len)) => {
+                let (header, args) = reply.encode(request);
+                (header, args, data_len)
+            }
+            Err(status) => (Header::reply(request, status.0), Vec::new(), 0),
+        };
+        Self { header, args, data_len, last: request.op == op::BYE }
+    }
+}
+
+impl<F: FileSystem> Shared<F> {
+    /// Serves a connection until it ends.
+    ///
+    /// # Errors
+    /// Why it ended, unless the client has closed it.
+    pub fn serve(&self, number: u64, stream: TcpStream) -> Result<(), LinkError> {
+        let mut link = Link::new(stream)?;
+        let mut buffer = Buffer::new(0);
+        let begun = Instant::now();
+        let first = link.receive(&mut buffer, || {
+            begun.elapsed() < GREETING && !self.ending.load(Ordering::Relaxed)
+        })?;
+        let greeted = self.greet(&link, number, &first);
+        let answer = match &greeted {
+            Ok((session, _)) => Ok((Reply::Welcome(self.welcome(session.id)), 0)),
+            // Which version that is stands in the reply.
+            Err(Status::VERSION) => Ok((Reply::Welcome(self.welcome([0; 16])), 0)),
+            Err(status) => Err(*status),
+        };
+        let mut answer = Answer::of(&first.header, answer);
+        if let Err(status) = &greeted {
+            answer.header.status = status.0;
+        }
+        let sent = link.send(answer.header, &answer.args, &[]);
+        let Ok((session, slot)) = greeted else { return sent };
+        buffer.allow(self.served.options.data_max);
+        let slot = session.slot(slot).expect("entered");
+        let served =
+            sent.and_then(|()| self.requests(&mut link, &mut buffer, (&session, slot, number)));
+        session.leave((slot, number), &self.served.files);
+        served
+    }
+
+    fn welcome(&self, session: [u8; 16]) -> Welcome {
+        let options = &self.served.options;
+        Welcome {
+            version: VERSION,
+            session,
+            slots: options.slots,
+            data_max: u32::try_from(options.data_max).expect("at most DATA_MAX"),
+            session_ms: u32::try_from(options.session_time.as_millis()).unwrap_or(u32::MAX),
+            verifier: self.served.verifier,
+            root: self.served.files.root(),
+        }
+    }
+
+    /// The session and the slot that a connection is for.
+    fn greet(
+        &self,
+        link: &Link,
+        number: u64,
+        first: &Received,
+    ) -> Result<(Arc<Session>, u16), Status> {
+        let is_request = first.header.kind == Kind::Request;
+        let request = Request::decode(&first.header, &first.args).ok().filter(|_| is_request);
+        let Some(Request::Hello(hello)) = request else { return Err(Status::REQUEST) };
+        let Hello { version, begin, slot, pool, client } = hello;
+        if version != VERSION {
+            return Err(Status::VERSION);
+        }
+        if pool != self.served.options.pool.as_bytes() {
+            return Err(Status::POOL);
+        }
+        if slot >= self.served.options.slots {
+            return Err(Status::REQUEST);
+        }
+        let session = match begin {
+            Begin::Session => self.sessions.begin(&client)?,
+            Begin::Join(id) => self.sessions.find(&id)?,
+        };
+        let cutter = link.cutter().map_err(|_| Status::LIMIT)?;
+        self.sessions.enter(&session, slot, (number, cutter))?;
+        Ok((session, slot))
+    }
+
+    fn requests(
+        &self,
+        link: &mut Link,
+        buffer: &mut Buffer,
+        (session, slot, number): (&Arc<Session>, &Slot, u64),
+    ) -> Result<(), LinkError> {
+        loop {
+            let begun = Instant::now();
+            let received = link.receive(buffer, || {
+                begun.elapsed() < self.served.options.session_time
+                    && !session.is_ended()
+                    && !self.ending.load(Ordering::Relaxed)
+            });
+            let received = match received {
+                Err(LinkError::Closed | LinkError::Idle) => return Ok(()),
+                received => received?,
+            };
+            let answer = self.answer(session, (slot, number), &received, buffer);
+            let Some(answer) = answer else { return Ok(()) };
+            link.send(answer.header, &answer.args, buffer.take(answer.data_len))?;
+            if answer.last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Does a request once. `None`: another connection has the slot by now.
+    fn answer(
+        &self,
+        session: &Arc<Session>,
+        (slot, number): (&Slot, u64),
+        received: &Received,
+        buffer: &mut Buffer,
+    ) -> Option<Answer> {
+        let header = &received.header;
+        // A connection that comes in the place of this one waits here until the request is done.
+        let mut state = slot.state.lock();
+        if !slot.is_used_by(number) {
+            return None;
+        }
+        let again = state.last == Some(*header);
+        if again && let Some((header, args)) = &state.kept {
+            let args = args.clone();
+            return Some(Answer { header: *header, args, data_len: 0, last: false });
+        }
+        let next = state.last.map_or(1, |last| last.sequence + 1);
+        if !again && header.sequence != next {
+            return Some(Answer::of(header, Err(Status::SEQUENCE)));
+        }
+        let decoded = (header.kind, Request::decode(header, &received.args));
+        let (Kind::Request, Ok(request)) = decoded else {
+            return Some(Answer::of(header, Err(Status::REQUEST)));
+        };
+        let (is_read, ends) = (request.is_read(), matches!(request, Request::Bye));
+        let outcome = self.served.run(session, (header, request), buffer);
+        if ends {
+            self.sessions.end(session);
+        }
+        let answer = Answer::of(header, outcome);
+        state.last = Some(*header);
+        state.kept = (!is_read).then(|| (answer.header, answer.args.clone()));
+        Some(answer)
+    }
+}

@@ -1,0 +1,43 @@
+//! How a file system is served.
+
+use std::time::Duration;
+
+/// Bounds of a server, and who its clients are.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// The pool's name; clients name it, too.
+    pub pool: String,
+    /// Owner and group of what clients make.
+    pub owner: (u32, u32),
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// Connections at a time from one address.
+    pub connections_from_one: usize,
+    /// Clients at a time.
+    pub sessions_max: usize,
+    /// Connections of a client.
+    pub slots: u16,
+    /// Files that a client has open at a time.
+    pub files_max: usize,
+    /// Most bytes of data in a message. A connection takes so much memory.
+    pub data_max: usize,
+    /// A client without a connection is forgotten after so long; a connection without a request ends.
+    pub session_time: Duration,
+}
+
+impl ServerOptions {
+    /// The usual bounds.
+    pub fn new(pool: &str) -> Self {
+        Self {
+            pool: pool.to_owned(),
+            owner: (0, 0),
+            connections_max: 256,
+            connections_from_one: 128,
+            sessions_max: 64,
+            slots: 32,
+            files_max: 1024,
+            data_max: 1 << 20,
+            session_time: Duration::from_secs(30),
+        }
+    }
+}

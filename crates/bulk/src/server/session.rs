@@ -1,0 +1,265 @@
+//! Sessions: what the server knows of a client, whichever connections it has at the moment.
+//!
+//! ```text
+//!            HELLO                      BYE, or SESSION without a connection
+//!   nothing ───────> open ──────────────────────────────> ended ──last connection──> closed
+//!                     ^ │ a connection is lost
+//!                     └─┘ another takes its slot
+//! ```
+//!
+//! A session has slots. A slot does one request at a time and keeps its last reply, so a request that is sent
+//! again, by another connection too, is done once. A session is forgotten only when none of its connections'
+//! threads is left, so nothing that it asked for is under way then.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use braid_format::InodeNo;
+use braid_fs::{Fh, FileSystem, Plock, PlockKind};
+use parking_lot::Mutex;
+
+use crate::link::Cutter;
+use crate::wire::{Header, SessionId, Status};
+
+/// A file that a client has open.
+#[derive(Debug)]
+pub struct OpenFile {
+    /// Number of the file system.
+    pub fh: Fh,
+    /// The inode.
+    pub ino: InodeNo,
+    /// Owner of the lock that it was opened with.
+    pub lock: Option<u64>,
+}
+
+impl OpenFile {
+    /// The lock on the whole file.
+    pub fn plock(owner: u64, kind: PlockKind) -> Plock {
+        Plock { start: 0, end: u64::MAX, kind, owner, pid: 0, uid: 0 }
+    }
+
+    /// Closes it in the file system, and gives its lock up.
+    pub fn close<F: FileSystem>(&self, files: &F) {
+        if let Some(owner) = self.lock
+            && let Err(errno) = files.flock(self.ino, &Self::plock(owner, PlockKind::Unlock))
+        {
+            tracing::error!(ino = %self.ino, %errno, "a lock outlives its open file");
+        }
+        if let Err(errno) = files.release(self.fh) {
+            tracing::error!(ino = %self.ino, %errno, "a file cannot be closed");
+        }
+    }
+}
+
+/// The last request of a slot, and what came of it.
+#[derive(Debug, Default)]
+pub struct SlotState {
+    /// Its header: the same request again has the same.
+    pub last: Option<Header>,
+    /// Its reply, unless that held data.
+    pub kept: Option<(Header, Vec<u8>)>,
+}
+
+/// A slot.
+#[derive(Debug, Default)]
+pub struct Slot {
+    /// Held while a request is done.
+    pub state: Mutex<SlotState>,
+    /// The connection that uses it. Taken after nothing, or after `state`.
+    user: Mutex<Option<(u64, Cutter)>>,
+}
+
+impl Slot {
+    /// Whether `connection` uses it still.
+    pub fn is_used_by(&self, connection: u64) -> bool {
+        self.user.lock().as_ref().is_some_and(|(number, _)| *number == connection)
+    }
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Session {
+    /// Names it.
+    pub id: SessionId,
+    /// Who it says it is.
+    pub client: String,
+    slots: Vec<Slot>,
+    files: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    next_handle: AtomicU64,
+    /// It can be joined no more.
+    ended: AtomicBool,
+    presence: Mutex<Presence>,
+}
+
+/// Connections of a session that live, or since when there is none.
+#[derive(Debug)]
+struct Presence {
+    connections: usize,
+    idle: Instant,
+}
+
+impl Session {
+    /// The slot of that number.
+    pub fn slot(&self, number: u16) -> Option<&Slot> {
+        self.slots.get(usize::from(number))
+    }
+    /// Whether it can be joined no more.
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+    /// Keeps an open file; its handle.
+    ///
+    /// # Errors
+    /// `most` are open already: the file is given back.
+    pub fn keep(&self, file: OpenFile, most: usize) -> Result<u64, OpenFile> {
+        let mut files = self.files.lock();
+        if files.len() >= most {
+            return Err(file);
+        }
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        files.insert(handle, Arc::new(file));
+        Ok(handle)
+    }
+    /// The open file of that handle.
+    pub fn file(&self, handle: u64) -> Option<Arc<OpenFile>> {
+        self.files.lock().get(&handle).cloned()
+    }
+    /// Closes a file. `false`: it is not open.
+    pub fn close<F: FileSystem>(&self, files: &F, handle: u64) -> bool {
+        let Some(file) = self.files.lock().remove(&handle) else { return false };
+        file.close(files);
+        true
+    }
+    /// The thread of a connection ends. It has nothing under way any more.
+    pub fn leave<F: FileSystem>(&self, (slot, connection): (&Slot, u64), files: &F) {
+        slot.user.lock().take_if(|(number, _)| *number == connection);
+        let last = {
+            let mut presence = self.presence.lock();
+            presence.connections -= 1;
+            presence.idle = Instant::now();
+            presence.connections == 0
+        };
+        if last && self.is_ended() {
+            self.close_all(files);
+        }
+    }
+    fn close_all<F: FileSystem>(&self, files: &F) {
+        for (_, file) in std::mem::take(&mut *self.files.lock()) {
+            file.close(files);
+        }
+    }
+    fn cut_all(&self) {
+        for slot in &self.slots {
+            if let Some((_, cutter)) = &*slot.user.lock() {
+                cutter.cut();
+            }
+        }
+    }
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub struct Sessions {
+    all: Mutex<HashMap<SessionId, Arc<Session>>>,
+    most: usize,
+    slots: u16,
+}
+
+impl Sessions {
+    /// None yet; at most `most`, each with so many slots.
+    pub fn new(most: usize, slots: u16) -> Self {
+        Self { all: Mutex::default(), most, slots }
+    }
+
+    /// Begins a session.
+    ///
+    /// # Errors
+    /// There are as many as are allowed.
+    pub fn begin(&self, client: &[u8]) -> Result<Arc<Session>, Status> {
+        let mut all = self.all.lock();
+        if all.len() >= self.most {
+            return Err(Status::LIMIT);
+        }
+        let session = Arc::new(Session {
+            id: uuid::Uuid::new_v4().into_bytes(),
+            client: String::from_utf8_lossy(client).into_owned(),
+            slots: (0..self.slots).map(|_| Slot::default()).collect(),
+            files: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            ended: AtomicBool::new(false),
+            presence: Mutex::new(Presence { connections: 0, idle: Instant::now() }),
+        });
+        all.insert(session.id, Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// A session that has begun.
+    ///
+    /// # Errors
+    /// It is not known.
+    pub fn find(&self, id: &SessionId) -> Result<Arc<Session>, Status> {
+        self.all.lock().get(id).cloned().ok_or(Status::NO_SESSION)
+    }
+
+    /// Makes a connection the user of a slot; the one that was is cut.
+    ///
+    /// # Errors
+    /// There is no such slot, or the session has just ended.
+    pub fn enter(
+        &self,
+        session: &Arc<Session>,
+        slot: u16,
+        (connection, cutter): (u64, Cutter),
+    ) -> Result<(), Status> {
+        let all = self.all.lock();
+        let used = session.slot(slot).ok_or(Status::REQUEST)?;
+        if !all.contains_key(&session.id) {
+            return Err(Status::NO_SESSION);
+        }
+        session.presence.lock().connections += 1;
+        if let Some((_, former)) = used.user.lock().replace((connection, cutter)) {
+            former.cut();
+        }
+        Ok(())
+    }
+
+    /// The session can be joined no more; what it has open is closed when its last connection ends.
+    pub fn end(&self, session: &Session) {
+        self.all.lock().remove(&session.id);
+        session.ended.store(true, Ordering::Release);
+    }
+
+    /// Forgets sessions that had no connection for `time`.
+    pub fn expire<F: FileSystem>(&self, files: &F, time: Duration) {
+        let is_over = |session: &Session| {
+            let presence = session.presence.lock();
+            presence.connections == 0 && presence.idle.elapsed() >= time
+        };
+        // Whoever joins holds the list, too.
+        let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).collect();
+        for (_, session) in over {
+            tracing::info!(client = session.client, "a client is gone: its files are closed");
+            session.ended.store(true, Ordering::Release);
+            session.close_all(files);
+        }
+    }
+
+    /// Ends all sessions and cuts their connections.
+    pub fn end_all<F: FileSystem>(&self, files: &F) {
+        for (_, session) in std::mem::take(&mut *self.all.lock()) {
+            session.ended.store(true, Ordering::Release);
+            session.cut_all();
+            if session.presence.lock().connections == 0 {
+                session.close_all(files);
+            }
+        }
+    }
+
+    /// Names of the clients, and files that each has open.
+    pub fn list(&self) -> Vec<(String, usize)> {
+        let all = self.all.lock();
+        all.values().map(|s| (s.client.clone(), s.files.lock().len())).collect()
+    }
+}

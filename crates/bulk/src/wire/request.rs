@@ -1,0 +1,346 @@
+//! Requests and their arguments.
+
+use braid_format::InodeNo;
+use braid_fs::SetAttr;
+
+use super::attributes::{put_set, take_set};
+use super::fields::{FieldReader, FieldWriter, NAME_MAX};
+use super::header::{FrameError, Header};
+
+/// Numbers of operations.
+#[allow(missing_docs, reason = "docs/BULK.md section 5 says what each does")]
+pub mod op {
+    pub const HELLO: u8 = 1;
+    pub const PING: u8 = 2;
+    pub const BYE: u8 = 3;
+    pub const LOOKUP: u8 = 10;
+    pub const GETATTR: u8 = 11;
+    pub const SETATTR: u8 = 12;
+    pub const READDIR: u8 = 13;
+    pub const STATFS: u8 = 14;
+    pub const CREATE: u8 = 20;
+    pub const OPEN: u8 = 21;
+    pub const CLOSE: u8 = 22;
+    pub const READ: u8 = 30;
+    pub const WRITE: u8 = 31;
+    pub const COMMIT: u8 = 32;
+    pub const CHECKSUM: u8 = 33;
+    pub const MKDIR: u8 = 40;
+    pub const UNLINK: u8 = 41;
+    pub const RMDIR: u8 = 42;
+    pub const RENAME: u8 = 43;
+    pub const SYNC_DIR: u8 = 44;
+}
+
+/// Names a session: who has it may use it.
+pub type SessionId = [u8; 16];
+
+/// What the sender of a [`Hello`] wants to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// Begin a session.
+    Session,
+    /// Use a session by one more connection, or by one in the place of another.
+    Join(SessionId),
+}
+
+/// The first request of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// Version that the client speaks.
+    pub version: u32,
+    /// With or without a session.
+    pub begin: Begin,
+    /// Slot that the connection's requests are of.
+    pub slot: u16,
+    /// The pool.
+    pub pool: Vec<u8>,
+    /// For people: who this is.
+    pub client: Vec<u8>,
+}
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenFlags {
+    /// It may be written.
+    pub write: bool,
+    /// Nothing is left of what it held.
+    pub truncate: bool,
+    /// Nobody else may have it open with this flag: a lock by flock(2).
+    pub lock: bool,
+}
+
+impl OpenFlags {
+    fn bits(self) -> u32 {
+        let bits = [self.write, self.truncate, self.lock];
+        bits.iter().rev().fold(0, |all, bit| all << 1 | u32::from(*bit))
+    }
+    fn of(bits: u32) -> Option<Self> {
+        let is = |n: u32| bits >> n & 1 == 1;
+        (bits < 8).then(|| Self { write: is(0), truncate: is(1), lock: is(2) })
+    }
+}
+
+/// A request. What is in the header itself stands there, not in the arguments: handle, offset, length.
+#[allow(missing_docs, reason = "docs/BULK.md section 5 says what each does")]
+#[derive(Debug, Clone)]
+pub enum Request {
+    Hello(Hello),
+    Ping,
+    Bye,
+    Lookup {
+        dir: InodeNo,
+        name: Vec<u8>,
+    },
+    GetAttr {
+        ino: InodeNo,
+    },
+    SetAttr {
+        ino: InodeNo,
+        set: SetAttr,
+    },
+    ReadDir {
+        dir: InodeNo,
+        cookie: u64,
+        length: u32,
+    },
+    StatFs,
+    Create {
+        dir: InodeNo,
+        name: Vec<u8>,
+        mode: u32,
+        flags: OpenFlags,
+    },
+    Open {
+        ino: InodeNo,
+        generation: u64,
+        flags: OpenFlags,
+    },
+    Close {
+        handle: u64,
+    },
+    Read {
+        handle: u64,
+        offset: u64,
+        length: u32,
+    },
+    /// The bytes are the message's data.
+    Write {
+        handle: u64,
+        offset: u64,
+        append: bool,
+        stable: bool,
+    },
+    Commit {
+        handle: u64,
+    },
+    Checksum {
+        handle: u64,
+        offset: u64,
+        length: u32,
+    },
+    MkDir {
+        dir: InodeNo,
+        name: Vec<u8>,
+        mode: u32,
+    },
+    Unlink {
+        dir: InodeNo,
+        name: Vec<u8>,
+    },
+    RmDir {
+        dir: InodeNo,
+        name: Vec<u8>,
+    },
+    Rename {
+        from: (InodeNo, Vec<u8>),
+        to: (InodeNo, Vec<u8>),
+        no_replace: bool,
+    },
+    SyncDir {
+        dir: InodeNo,
+    },
+}
+
+/// Of WRITE.
+const APPEND: u32 = 1;
+const STABLE: u32 = 2;
+
+impl Request {
+    /// Its operation's number.
+    pub const fn op(&self) -> u8 {
+        match self {
+            Self::Hello(_) => op::HELLO,
+            Self::Ping => op::PING,
+            Self::Bye => op::BYE,
+            Self::Lookup { .. } => op::LOOKUP,
+            Self::GetAttr { .. } => op::GETATTR,
+            Self::SetAttr { .. } => op::SETATTR,
+            Self::ReadDir { .. } => op::READDIR,
+            Self::StatFs => op::STATFS,
+            Self::Create { .. } => op::CREATE,
+            Self::Open { .. } => op::OPEN,
+            Self::Close { .. } => op::CLOSE,
+            Self::Read { .. } => op::READ,
+            Self::Write { .. } => op::WRITE,
+            Self::Commit { .. } => op::COMMIT,
+            Self::Checksum { .. } => op::CHECKSUM,
+            Self::MkDir { .. } => op::MKDIR,
+            Self::Unlink { .. } => op::UNLINK,
+            Self::RmDir { .. } => op::RMDIR,
+            Self::Rename { .. } => op::RENAME,
+            Self::SyncDir { .. } => op::SYNC_DIR,
+        }
+    }
+
+    /// Whether it does the same done once more: only then it may be sent to a server that has
+    /// forgotten whether it did it.
+    pub const fn is_idempotent(&self) -> bool {
+        !matches!(
+            self,
+            Self::Create { .. }
+                | Self::Write { append: true, .. }
+                | Self::MkDir { .. }
+                | Self::Unlink { .. }
+                | Self::RmDir { .. }
+                | Self::Rename { .. }
+        )
+    }
+
+    /// Whether its reply holds data, so that it is done again when it is asked for again.
+    pub const fn is_read(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::ReadDir { .. } | Self::Checksum { .. })
+    }
+
+    /// Its header, and its arguments.
+    pub fn encode(&self) -> (Header, Vec<u8>) {
+        let mut header = Header::request(self.op());
+        let mut to = FieldWriter::default();
+        match self {
+            Self::Hello(hello) => {
+                let (begins, session) = match hello.begin {
+                    Begin::Session => (0, [0; 16]),
+                    Begin::Join(session) => (1, session),
+                };
+                to.u32(hello.version).u8(begins).fixed(&session).u16(hello.slot);
+                to.bytes(&hello.pool).bytes(&hello.client);
+            }
+            Self::Ping | Self::Bye | Self::StatFs => {}
+            Self::GetAttr { ino: of } | Self::SyncDir { dir: of } => {
+                to.u64(of.0);
+            }
+            Self::Lookup { dir, name } | Self::Unlink { dir, name } | Self::RmDir { dir, name } => {
+                to.u64(dir.0).bytes(name);
+            }
+            Self::SetAttr { ino, set } => put_set(to.u64(ino.0), set),
+            Self::ReadDir { dir, cookie, length } => {
+                (header.offset, header.length) = (*cookie, *length);
+                to.u64(dir.0);
+            }
+            Self::Create { dir, name, mode, flags } => {
+                to.u64(dir.0).u32(*mode).u32(flags.bits()).bytes(name);
+            }
+            Self::Open { ino, generation, flags } => {
+                to.u64(ino.0).u64(*generation).u32(flags.bits());
+            }
+            Self::Close { handle } | Self::Commit { handle } => header.handle = *handle,
+            Self::Read { handle, offset, length } | Self::Checksum { handle, offset, length } => {
+                (header.handle, header.offset, header.length) = (*handle, *offset, *length);
+            }
+            Self::Write { handle, offset, append, stable } => {
+                (header.handle, header.offset) = (*handle, *offset);
+                let bit = |there: bool, bit| if there { bit } else { 0 };
+                to.u32(bit(*append, APPEND) | bit(*stable, STABLE));
+            }
+            Self::MkDir { dir, name, mode } => {
+                to.u64(dir.0).u32(*mode).bytes(name);
+            }
+            Self::Rename { from, to: into, no_replace } => {
+                to.u64(from.0.0).u64(into.0.0).u8(u8::from(*no_replace));
+                to.bytes(&from.1).bytes(&into.1);
+            }
+        }
+        (header, to.finish())
+    }
+
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// The operation is not known, or these are not its arguments.
+    pub fn decode(header: &Header, args: &[u8]) -> Result<Self, FrameError> {
+        let mut from = FieldReader::new(args);
+        let read = Self::read(header, &mut from).filter(|_| from.end().is_some());
+        // Only a write has data.
+        let plain = header.op == op::WRITE || header.data_len == 0;
+        read.filter(|_| plain).ok_or(FrameError::Arguments { op: header.op })
+    }
+
+    fn read(header: &Header, from: &mut FieldReader<'_>) -> Option<Self> {
+        let Header { handle, offset, length, .. } = *header;
+        Some(match header.op {
+            op::HELLO => Self::Hello(hello(from)?),
+            op::PING => Self::Ping,
+            op::BYE => Self::Bye,
+            op::STATFS => Self::StatFs,
+            op::LOOKUP => Self::Lookup { dir: ino(from)?, name: name(from)? },
+            op::UNLINK => Self::Unlink { dir: ino(from)?, name: name(from)? },
+            op::RMDIR => Self::RmDir { dir: ino(from)?, name: name(from)? },
+            op::GETATTR => Self::GetAttr { ino: ino(from)? },
+            op::SYNC_DIR => Self::SyncDir { dir: ino(from)? },
+            op::SETATTR => Self::SetAttr { ino: ino(from)?, set: take_set(from)? },
+            op::READDIR => Self::ReadDir { dir: ino(from)?, cookie: offset, length },
+            op::CREATE => {
+                let (dir, mode, flags) = (ino(from)?, from.u32()?, OpenFlags::of(from.u32()?)?);
+                Self::Create { dir, name: name(from)?, mode, flags }
+            }
+            op::OPEN => {
+                let (ino, generation) = (ino(from)?, from.u64()?);
+                Self::Open { ino, generation, flags: OpenFlags::of(from.u32()?)? }
+            }
+            op::CLOSE => Self::Close { handle },
+            op::COMMIT => Self::Commit { handle },
+            op::READ => Self::Read { handle, offset, length },
+            op::CHECKSUM => Self::Checksum { handle, offset, length },
+            op::WRITE => {
+                let bits = from.u32().filter(|bits| bits & !(APPEND | STABLE) == 0)?;
+                let (append, stable) = (bits & APPEND != 0, bits & STABLE != 0);
+                Self::Write { handle, offset, append, stable }
+            }
+            op::MKDIR => {
+                let (dir, mode) = (ino(from)?, from.u32()?);
+                Self::MkDir { dir, name: name(from)?, mode }
+            }
+            op::RENAME => {
+                let (dir, new_dir) = (ino(from)?, ino(from)?);
+                let no_replace = from.u8().filter(|n| *n < 2)? == 1;
+                let (old, new) = (name(from)?, name(from)?);
+                Self::Rename { from: (dir, old), to: (new_dir, new), no_replace }
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn ino(from: &mut FieldReader<'_>) -> Option<InodeNo> {
+    from.u64().map(InodeNo)
+}
+
+/// A name that a directory can hold.
+fn name(from: &mut FieldReader<'_>) -> Option<Vec<u8>> {
+    let name = from.bytes(NAME_MAX)?;
+    let dots = matches!(name, b"" | b"." | b"..");
+    let good = !dots && !name.contains(&b'/') && !name.contains(&0);
+    good.then(|| name.to_vec())
+}
+
+fn hello(from: &mut FieldReader<'_>) -> Option<Hello> {
+    let (version, begins, session) = (from.u32()?, from.u8()?, from.array()?);
+    let begin = match begins {
+        0 if session == [0; 16] => Begin::Session,
+        1 => Begin::Join(session),
+        _ => return None,
+    };
+    let slot = from.u16()?;
+    let (pool, client) = (from.bytes(NAME_MAX)?.to_vec(), from.bytes(NAME_MAX)?.to_vec());
+    Some(Hello { version, begin, slot, pool, client })
+}

@@ -1,0 +1,320 @@
+//! `braid cp`
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, FileTimes, Permissions};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use braid_bulk::client::{Client, ClientOptions, PORT};
+use braid_bulk::copy::{Copied, CopyError, CopyOptions, Download, Upload, download, upload};
+use braid_bulk::error::Error;
+use braid_format::InodeNo;
+use braid_fs::{Attr, Errno, SetAttr, Time, TimeSet};
+
+use crate::process::asker;
+use crate::terminal::{size, ui};
+
+/// Copy a file to a pool that another host serves (`braid serve`), or from it.
+///
+/// One side is braid://HOST[:PORT]/POOL/PATH. The copy is parallel, checked by CRC-32C on the way, and durable when the
+/// command returns. It gets its name when it is whole; if it is broken off, the same command goes on from what is there.
+/// There is no encryption and no authentication yet, so it wants --insecure.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The file
+    #[arg(value_name = "SRC")]
+    source: OsString,
+    /// The copy, or the directory for it
+    #[arg(value_name = "DST")]
+    target: OsString,
+    /// Copy without encryption and authentication
+    #[arg(long)]
+    insecure: bool,
+    /// Keep times, and all permission bits
+    #[arg(short, long)]
+    preserve: bool,
+    /// Read everything back once it is durable, and compare
+    #[arg(long)]
+    verify: bool,
+    /// Connections for data
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=31))]
+    connections: u16,
+    /// Bytes in a request [default: as many as the server takes, 1M]
+    #[arg(long, value_name = "SIZE", value_parser = chunk)]
+    chunk: Option<u32>,
+    /// How long a server that does not answer is tried
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = asker::seconds)]
+    retry: Duration,
+}
+
+fn chunk(word: &str) -> Result<u32, String> {
+    let bytes = size::parse(word)?;
+    let bytes = u32::try_from(bytes).ok().filter(|n| (4096..=4 << 20).contains(n));
+    bytes.ok_or_else(|| "between 4K and 4M".to_owned())
+}
+
+/// A file on a server.
+#[derive(Debug, PartialEq, Eq)]
+struct Remote {
+    /// With a port.
+    server: String,
+    pool: String,
+    /// Names from the root on.
+    path: Vec<Vec<u8>>,
+    /// A directory is meant.
+    is_dir: bool,
+}
+
+impl Remote {
+    /// `None`: it is a local file.
+    fn parse(word: &OsStr) -> Result<Option<Self>> {
+        const SCHEME: &[u8] = b"braid://";
+        let Some(rest) = word.as_bytes().strip_prefix(SCHEME) else { return Ok(None) };
+        let bad = || format!("{}: not braid://HOST[:PORT]/POOL/PATH", word.display());
+        let mut parts = rest.split(|b| *b == b'/');
+        let mut text = || {
+            let part = parts.next().filter(|part| !part.is_empty()).with_context(bad)?;
+            str::from_utf8(part).with_context(bad)
+        };
+        let (host, pool) = (text()?.to_owned(), text()?.to_owned());
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+        let server = if has_port { host } else { format!("{host}:{PORT}") };
+        let mut path: Vec<Vec<u8>> = parts.map(<[u8]>::to_vec).collect();
+        let is_dir = path.last().is_none_or(Vec::is_empty);
+        path.retain(|name| !name.is_empty() && name != b".");
+        if path.iter().any(|name| name == b"..") {
+            bail!("{}: name the file by its path in the pool, without ..", word.display());
+        }
+        Ok(Some(Self { server, pool, path, is_dir }))
+    }
+
+    fn connect(&self, args: &Args) -> Result<Client> {
+        if !args.insecure {
+            bail!(
+                "the bulk service has no encryption and no authentication yet. If others may read and change what \
+                 goes to {}, add --insecure",
+                self.server
+            );
+        }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let options = ClientOptions {
+            name: format!("{host}, process {}", std::process::id()),
+            connections: args.connections,
+            patience: args.retry,
+            ..ClientOptions::new(&self.server, &self.pool)
+        };
+        Client::connect(options).with_context(|| format!("braid://{}/{}", self.server, self.pool))
+    }
+
+    /// The inode of each directory on the path, and what its last name leads to, if anything.
+    fn walk(&self, client: &Client) -> Result<(InodeNo, Option<Attr>)> {
+        let mut dir = client.root();
+        let Some((last, parents)) = self.path.split_last() else {
+            return Ok((dir, Some(client.getattr(dir)?)));
+        };
+        for (n, name) in parents.iter().enumerate() {
+            let found = client.lookup(dir, name).with_context(|| self.show(n + 1))?;
+            if !is_dir(&found) {
+                bail!("{}: not a directory", self.show(n + 1));
+            }
+            dir = found.ino;
+        }
+        match client.lookup(dir, last) {
+            Ok(found) => Ok((dir, Some(found))),
+            Err(Error::Errno(Errno::NOENT)) => Ok((dir, None)),
+            Err(error) => Err(error).with_context(|| self.show(self.path.len())),
+        }
+    }
+
+    /// The first `names` of the path.
+    fn show(&self, names: usize) -> String {
+        let path = self.path.get(..names).unwrap_or_default();
+        format!("/{}/{}", self.pool, String::from_utf8_lossy(&path.join(&b'/')))
+    }
+}
+
+const S_IFMT: u32 = 0o170_000;
+
+fn is_dir(attr: &Attr) -> bool {
+    attr.mode & S_IFMT == 0o040_000
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let sides = (Remote::parse(&args.source)?, Remote::parse(&args.target)?);
+    let options = CopyOptions {
+        chunk: args.chunk.unwrap_or(0),
+        verify: args.verify,
+        progress: Arc::default(),
+    };
+    let begun = Instant::now();
+    let copied = match &sides {
+        (None, Some(target)) => put(args, target, &options),
+        (Some(source), None) => get(args, source, &options),
+        (None, None) => bail!("neither side is braid://HOST[:PORT]/POOL/PATH: use cp"),
+        (Some(_), Some(_)) => bail!("one side must be a local file"),
+    }?;
+    let seconds = begun.elapsed().as_secs_f64().max(1e-6);
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    let rate = copied.size as f64 / seconds / 1e6;
+    let resumed = if copied.sent < copied.size {
+        format!(", {} of it was there", size::show(copied.size - copied.sent))
+    } else {
+        String::new()
+    };
+    println!("{} in {seconds:.2} s, {rate:.0} MB/s{resumed}", size::show(copied.size));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Permission bits that a copy gets.
+fn mode(args: &Args, mode: u32) -> u32 {
+    if args.preserve {
+        return mode & 0o7777;
+    }
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    mode & 0o777 & !umask.bits()
+}
+
+/// To the server.
+fn put(args: &Args, target: &Remote, options: &CopyOptions) -> Result<Copied> {
+    let path = Path::new(&args.source);
+    let source = File::open(path).with_context(|| path.display().to_string())?;
+    let meta = source.metadata()?;
+    if !meta.is_file() {
+        bail!("{}: not a regular file", path.display());
+    }
+    let client = target.connect(args)?;
+    let (mut dir, found) = target.walk(&client)?;
+    let own = path.file_name().unwrap_or_default().as_bytes();
+    let mut name = target.path.last().map_or(own, |name| name);
+    match &found {
+        Some(found) if is_dir(found) => (dir, name) = (found.ino, own),
+        Some(_) if target.is_dir => bail!("{}: not a directory", args.target.display()),
+        None if target.is_dir => bail!("{}: no such directory", args.target.display()),
+        _ => {}
+    }
+    let time = |sec, nsec: i64| {
+        let nsec = u32::try_from(nsec).unwrap_or(0);
+        args.preserve.then_some(TimeSet::At(Time { sec, nsec }))
+    };
+    let set = SetAttr {
+        mode: Some(mode(args, meta.mode())),
+        atime: time(meta.atime(), meta.atime_nsec()),
+        mtime: time(meta.mtime(), meta.mtime_nsec()),
+        ..SetAttr::default()
+    };
+    let what = Upload { source: &source, dir, name, set };
+    watched(options, meta.len(), || upload(&client, &what, options))
+}
+
+/// From the server.
+fn get(args: &Args, source: &Remote, options: &CopyOptions) -> Result<Copied> {
+    let client = source.connect(args)?;
+    let (_, found) = source.walk(&client)?;
+    let shown = source.show(source.path.len());
+    let found = found.with_context(|| format!("{shown}: no such file"))?;
+    if found.mode & S_IFMT != 0o100_000 {
+        bail!("{shown}: not a regular file");
+    }
+    let own = OsString::from_vec(source.path.last().cloned().unwrap_or_default());
+    let mut target = PathBuf::from(&args.target);
+    if target.is_dir() {
+        target.push(&own);
+    }
+    if target.is_dir() {
+        bail!("{}: is a directory", target.display());
+    }
+    let name =
+        target.file_name().with_context(|| format!("{}: names no file", target.display()))?;
+    let dir = match target.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    };
+    let mode = mode(args, found.mode);
+    let finish = |file: &File| {
+        file.set_permissions(Permissions::from_mode(mode))?;
+        if args.preserve {
+            let times = FileTimes::new().set_accessed(moment(found.atime));
+            file.set_times(times.set_modified(moment(found.mtime)))?;
+        }
+        Ok(())
+    };
+    let what = Download { source: &found, dir, name };
+    watched(options, found.size, || download(&client, &what, options, finish))
+}
+
+fn moment(time: Time) -> SystemTime {
+    let whole = Duration::from_secs(time.sec.unsigned_abs());
+    let part = Duration::from_nanos(time.nsec.into());
+    let second =
+        if time.sec < 0 { SystemTime::UNIX_EPOCH - whole } else { SystemTime::UNIX_EPOCH + whole };
+    second + part
+}
+
+/// Shows how far a copy is while it runs.
+fn watched(
+    options: &CopyOptions,
+    len: u64,
+    copy: impl FnOnce() -> Result<Copied, CopyError>,
+) -> Result<Copied> {
+    const LOOK: Duration = Duration::from_millis(100);
+    let bar = ui::byte_bar(len);
+    let (done, progress): (_, &AtomicU64) = (std::sync::mpsc::channel::<()>(), &options.progress);
+    let (ends, ended) = done;
+    let copied = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let ended = ended;
+            while ended.recv_timeout(LOOK) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                bar.set_position(progress.load(Ordering::Relaxed));
+            }
+        });
+        let copied = copy();
+        drop(ends);
+        copied
+    });
+    bar.finish_and_clear();
+    copied.map_err(|error| match error {
+        CopyError::Differs { .. } | CopyError::Busy | CopyError::Changed => error.into(),
+        error => anyhow::Error::from(error)
+            .context("what was copied stays: the same command goes on from it"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_pools_and_paths_are_told_apart() {
+        let parse = |word: &str| Remote::parse(OsStr::new(word));
+        let is = |word, server: &str, path: &[&str], is_dir| {
+            let path = path.iter().map(|name| name.as_bytes().to_vec()).collect();
+            let (server, pool) = (server.to_owned(), "safe".to_owned());
+            assert_eq!(parse(word).unwrap(), Some(Remote { server, pool, path, is_dir }), "{word}");
+        };
+        is("braid://host/safe/a/b", "host:7420", &["a", "b"], false);
+        is("braid://host:99/safe//a/./b/", "host:99", &["a", "b"], true);
+        is("braid://[::1]/safe", "[::1]:7420", &[], true);
+        is("braid://[::1]:99/safe/", "[::1]:99", &[], true);
+        for bad in
+            ["braid://", "braid://host", "braid://host/", "braid:///safe", "braid://h/safe/../a"]
+        {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!(parse("/braid://host").unwrap(), None);
+    }
+
+    #[test]
+    fn moments_before_1970_are_right() {
+        let time = Time { sec: -2, nsec: 500_000_000 };
+        let before = SystemTime::UNIX_EPOCH - Duration::from_millis(1500);
+        assert_eq!(moment(time), before);
+    }
+}

@@ -1,0 +1,92 @@
+//! `braid serve`
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use braid_bulk::client::PORT;
+use braid_bulk::server::{References, Server, ServerOptions};
+use braid_fs::{Fs, MountOptions};
+
+use crate::control;
+use crate::pools::sources;
+use crate::process::{holds::Holds, left_behind, signals};
+
+/// Serve a pool to hosts that do not reach its disks: `braid cp` copies files to it and from it.
+///
+/// Joins the pool as a node of its own: it need not be mounted here, and a slot must be free (`braid create --nodes`).
+/// There is no encryption and no authentication yet: whoever reaches the port may do everything in the pool. So it
+/// wants --insecure, and listens on this host alone unless --listen says otherwise. Runs until it is ended.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory, or its devices, separated by colons
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Where to listen; port 0 takes any, and says which
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("127.0.0.1:{PORT}"))]
+    listen: String,
+    /// Serve without encryption and authentication
+    #[arg(long)]
+    insecure: bool,
+    /// User and group that own what clients make
+    #[arg(long, value_name = "UID:GID", default_value = "0:0", value_parser = owner)]
+    owner: (u32, u32),
+}
+
+/// Between two looks at whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+fn owner(word: &str) -> Result<(u32, u32), String> {
+    let numbers = word.split_once(':').and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?)));
+    numbers.ok_or_else(|| "not two numbers with a colon between them".to_owned())
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if !args.insecure {
+        bail!(
+            "the bulk service has no encryption and no authentication yet: whoever reaches {} may do everything in \
+             the pool. If that is right (a network of your own, an SSH tunnel), add --insecure",
+            args.listen
+        );
+    }
+    let listener =
+        TcpListener::bind(&args.listen).with_context(|| format!("--listen {}", args.listen))?;
+    let address = listener.local_addr()?;
+    let sources = match control::look(&args.name)? {
+        Some(mount) => mount.sources,
+        None => vec![args.name.clone()],
+    };
+    // A node that ends in the middle has to be recovered.
+    signals::catch()?;
+    let pool = sources::open(&sources, false)?;
+    let name = pool.info().name.clone();
+    let references = Arc::<References>::default();
+    let mount_point = PathBuf::from(format!("braid://{address}/{name}"));
+    let options = MountOptions { mount_point, ..MountOptions::default() };
+    let fs = Fs::mount(pool, options, references.clone())
+        .with_context(|| format!("`braid serve` joins {name} as a node of its own, and cannot"))?;
+    let holds = Holds::of(&fs);
+    let neighbours = fs.clone();
+    let neighbours = left_behind::Watch::start(move || neighbours.has_silent_neighbour());
+    let options = ServerOptions { owner: args.owner, ..ServerOptions::new(&name) };
+    let mut server = Server::start(listener, fs.clone(), references, options)?;
+    println!("braid://{address}/{name}");
+    std::io::stdout().flush()?;
+    while !signals::asked_to_end() && fs.withdrawn().is_none() {
+        std::thread::sleep(LOOK);
+    }
+    server.stop();
+    let why = fs.withdrawn();
+    let left = fs.unmount();
+    drop((neighbours, holds));
+    if let Some(why) = why {
+        bail!("{name}: this node has withdrawn: {why}; it is recovered by the next one that joins");
+    }
+    left?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,248 @@
+//! `braid serve` and `braid cp`, as a user runs them.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use common::{Cluster, Disks, can_mount, fails, ok, sh, wait_until};
+
+/// A server process; killed when dropped.
+struct Served {
+    child: Child,
+    /// `braid://ADDRESS/POOL`
+    url: String,
+}
+
+impl Served {
+    fn new(disks: &Disks, listen: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let devices = disks.names().join(":");
+        command.args(["serve", &devices, "--insecure", "--listen", listen]);
+        let log = std::fs::File::options().create(true).append(true).open(disks.path("serve.log"));
+        let mut child = command.stdout(Stdio::piped()).stderr(log.unwrap()).spawn().unwrap();
+        let mut url = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        let log = std::fs::read_to_string(disks.path("serve.log")).unwrap();
+        assert!(url.starts_with("braid://"), "{log}");
+        Self { child, url: url.trim().to_owned() }
+    }
+    fn address(&self) -> &str {
+        self.url.split('/').nth(2).unwrap()
+    }
+    /// As a power cut ends it.
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+    /// As a user ends it.
+    fn end(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let ended = self.child.wait().unwrap();
+        assert!(ended.success(), "{ended}");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// A pool that nobody has mounted.
+fn pool() -> Disks {
+    let disks = Disks::new(2, 700);
+    ok(&disks.with(&["create", "test"], &[]));
+    disks
+}
+
+fn clean(disks: &Disks) {
+    let said = ok(&disks.with(&["check"], &[]));
+    assert!(said.contains("clean"), "{said}");
+}
+
+/// A file of random bytes.
+fn source(disks: &Disks, mib: u32) -> String {
+    let path = disks.path("source");
+    sh(&format!(
+        "head -c {mib}M /dev/urandom > {path}; chmod 640 {path}; touch -d 2001-02-03 {path}"
+    ));
+    path
+}
+
+#[test]
+fn files_go_there_and_back_without_a_mount() {
+    let disks = pool();
+    let source = source(&disks, 20);
+    let served = Served::new(&disks, "127.0.0.1:0");
+    let (url, back) = (&served.url, disks.path("back"));
+    let said = ok(&["cp", &source, &format!("{url}/a"), "--insecure", "--verify", "-p"]);
+    assert!(said.contains("20 MiB in") && !said.contains("was there"), "{said}");
+    ok(&["cp", &format!("{url}/a"), &back, "--insecure", "--chunk", "100000", "-p"]);
+    sh(&format!("cmp {source} {back}"));
+    let stat = |path: &str| sh(&format!("stat -c '%a %Y' {path}"));
+    assert_eq!(stat(&back), stat(&source));
+    // Into a directory of this host, and onto the root directory of the pool, by its own name.
+    let dir = disks.path("dir");
+    sh(&format!("mkdir {dir}; : > {dir}/empty"));
+    ok(&["cp", &format!("{url}/a"), &dir, "--insecure", "--connections", "1"]);
+    sh(&format!("cmp {source} {dir}/a"));
+    ok(&["cp", &format!("{dir}/empty"), &format!("{url}/"), "--insecure"]);
+    ok(&["cp", &format!("{url}/empty"), &format!("{dir}/e"), "--insecure"]);
+    sh(&format!("cmp {dir}/empty {dir}/e; test $(ls -A {dir} | wc -l) = 3"));
+    // Over what is there.
+    ok(&["cp", &format!("{dir}/empty"), &format!("{url}/a"), "--insecure"]);
+    ok(&["cp", &format!("{url}/a"), &back, "--insecure"]);
+    sh(&format!("cmp {dir}/empty {back}"));
+    served.end();
+    clean(&disks);
+}
+
+#[test]
+fn mistakes_are_named() {
+    let disks = pool();
+    let source = source(&disks, 1);
+    let devices = disks.names().join(":");
+    let said = fails(&["serve", &devices]);
+    assert!(said.contains("--insecure") && said.contains("authentication"), "{said}");
+    let said = fails(&["serve", &devices, "--insecure", "--owner", "root"]);
+    assert!(said.contains("--owner"), "{said}");
+    let said = fails(&["serve", &devices, "--insecure", "--listen", "127.0.0.1"]);
+    assert!(said.contains("--listen 127.0.0.1"), "{said}");
+    let said = fails(&["serve", "no-such-pool", "--insecure", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("no-such-pool"), "{said}");
+    let served = Served::new(&disks, "127.0.0.1:0");
+    let url = &served.url;
+    let cp =
+        |source: &str, target: &str| fails(&["cp", source, target, "--insecure", "--retry", "1"]);
+    let said = fails(&["cp", &source, &format!("{url}/a")]);
+    assert!(said.contains("--insecure"), "{said}");
+    assert!(cp(&source, "/tmp/x").contains("braid://"));
+    assert!(cp(&format!("{url}/a"), &format!("{url}/b")).contains("local"));
+    assert!(cp(&format!("{url}/a"), &disks.path("b")).contains("/test/a: no such file"));
+    assert!(cp(&source, &format!("{url}/no/dir")).contains("/test/no"));
+    assert!(cp(&source, &format!("{url}/no/")).contains("no such directory"));
+    assert!(cp(&format!("{url}/"), &disks.path("b")).contains("not a regular file"));
+    assert!(cp(&disks.path(""), &format!("{url}/a")).contains("not a regular file"));
+    let other = format!("braid://{}/other/a", served.address());
+    assert!(cp(&source, &other).contains("another pool"));
+    // Nobody else is served at this address; the second server says so.
+    let said = fails(&["serve", &devices, "--insecure", "--listen", served.address()]);
+    assert!(said.contains(served.address()), "{said}");
+    let address = served.address().to_owned();
+    served.end();
+    let said = cp(&source, &format!("braid://{address}/test/a"));
+    assert!(said.contains(&address) && said.contains("refused"), "{said}");
+    clean(&disks);
+}
+
+/// A copy, of which the process is known.
+fn begin(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until a process has read or written so much.
+fn wait_for_io(child: &Child, field: &str, mib: u64) {
+    let path = format!("/proc/{}/io", child.id());
+    let field = format!("{field}: ");
+    let bytes = || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let line = text.lines().find_map(|l| l.strip_prefix(&field).map(str::to_owned));
+        line.and_then(|l| l.parse::<u64>().ok()).unwrap_or(u64::MAX)
+    };
+    while bytes() < mib << 20 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Kills the server in the middle of copies, there and back. They go on when it is started again.
+#[test]
+fn copies_go_on_when_a_killed_server_is_started_again() {
+    let disks = pool();
+    let (source, back) = (source(&disks, 80), disks.path("back"));
+    let mut served = Served::new(&disks, "127.0.0.1:0");
+    let (url, address) = (format!("{}/a", served.url), served.address().to_owned());
+    let there = ["cp", &source, &url, "--insecure", "--chunk", "64K", "--connections", "3"];
+    let again = ["cp", &url, &back, "--insecure", "--chunk", "64K", "--connections", "3"];
+    for (args, field) in [(there, "rchar"), (again, "wchar")] {
+        let mut copy = begin(&args);
+        for mib in [8, 40] {
+            wait_for_io(&copy, field, mib);
+            served.kill();
+            assert!(
+                copy.try_wait().unwrap().is_none(),
+                "the copy was done before the server was killed"
+            );
+            served = Served::new(&disks, &address);
+        }
+        let out = copy.wait_with_output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+    }
+    sh(&format!("cmp {source} {back}"));
+    served.end();
+    clean(&disks);
+}
+
+/// Kills the client in the middle; what it had copied is not copied again.
+#[test]
+fn a_killed_copy_is_resumed() {
+    let disks = pool();
+    let source = source(&disks, 60);
+    let served = Served::new(&disks, "127.0.0.1:0");
+    let url = format!("{}/a", served.url);
+    let args = ["cp", &source, &url, "--insecure", "--chunk", "64K", "--connections", "3"];
+    let mut copy = begin(&args);
+    wait_for_io(&copy, "rchar", 20);
+    copy.kill().unwrap();
+    assert!(!copy.wait().unwrap().success());
+    let back = disks.path("back");
+    assert!(fails(&["cp", &url, &back, "--insecure"]).contains("no such file"));
+    let said = ok(&args);
+    assert!(said.contains("of it was there"), "{said}");
+    ok(&["cp", &url, &back, "--insecure"]);
+    sh(&format!("cmp {source} {back}"));
+    served.end();
+    clean(&disks);
+}
+
+/// A node that has the pool mounted and a client see each other's files at once.
+#[test]
+fn a_mounted_node_and_clients_see_the_same_files() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 400, 1);
+    let source = source(&c.disks, 10);
+    let served = Served::new(&c.disks, "127.0.0.1:0");
+    let (url, node, back) = (&served.url, c.node(0).display(), c.disks.path("back"));
+    sh(&format!("mkdir {node}/dir"));
+    for round in 0..3 {
+        sh(&format!("echo {round} >> {source}"));
+        ok(&["cp", &source, &format!("{url}/dir/a"), "--insecure"]);
+        sh(&format!("cmp {source} {node}/dir/a; test $(ls -A {node}/dir) = a"));
+        sh(&format!("echo more {round} >> {node}/dir/a"));
+        ok(&["cp", &format!("{url}/dir/a"), &back, "--insecure"]);
+        sh(&format!("cmp {back} {node}/dir/a"));
+    }
+    // By the name of the mount, too: its devices are known.
+    served.end();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    let dir: PathBuf = c.node(0).to_owned();
+    command.arg("serve").arg(&dir).args(["--insecure", "--listen", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut url = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+    let served = Served { child, url: url.trim().to_owned() };
+    let nodes = || ok(&["nodes", dir.to_str().unwrap()]);
+    wait_until("both nodes are seen", || nodes().contains(&served.url));
+    ok(&["cp", &format!("{}/dir/a", served.url), &back, "--insecure"]);
+    sh(&format!("cmp {back} {node}/dir/a"));
+    served.end();
+    c.finish();
+}
