@@ -75,9 +75,11 @@ impl Purpose {
     pub(crate) fn may_fail(&self) -> bool {
         matches!(self, Self::Lock(_) | Self::Work(_) | Self::Sight | Self::Join(_))
     }
-    /// Goes on while the lease is over.
+    /// Its answer is heard while the lease is over: what the pool's gate stops are new changes, not the answers
+    /// of earlier ones. (That most answers are withheld here stands for the changes that they would lead to. A
+    /// node that leaves extends its lease no more, and would wait for its last answer for ever.)
     pub(crate) fn needs_no_lease(&self) -> bool {
-        matches!(self, Self::Beat(_) | Self::LeaseCheck)
+        matches!(self, Self::Beat(_) | Self::LeaseCheck | Self::Slot(_, slots::For::Leave))
     }
 }
 
