@@ -84,7 +84,7 @@ pub(crate) struct Inode {
 }
 
 impl Inode {
-    fn new(ino: InodeNo) -> Self {
+    pub(crate) fn new(ino: InodeNo) -> Self {
         Self {
             ino,
             state: RwLock::new(None),

@@ -4,14 +4,16 @@
 //! those layers one blocking call at a time, on devices that it stops and cuts off at any request.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use braid_format::meta::MetaKind;
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockNo, ByteOffset, Bytes, Incarnation, LockNo, NodeId};
+use braid_format::{BlockNo, ByteOffset, Bytes, Incarnation, InodeNo, LockNo, NodeId};
 use braid_pool::Pool;
 use braid_pool::device::AlignedBuf;
 
 use crate::error::Result;
+use crate::inode::Inode;
 use crate::meta::Meta;
 
 /// The kind of the blocks that a simulation changes: nothing but its user looks inside.
@@ -111,6 +113,17 @@ impl Metadata {
     pub fn commit(&self) -> Result<()> {
         self.0.commit()
     }
+    /// As [`Self::commit`], and contents that were written before are durable, too.
+    ///
+    /// # Errors
+    /// When a device fails; as all below.
+    pub fn barrier(&self) -> Result<()> {
+        self.0.barrier()
+    }
+    /// Contents were written in place: what an overwrite says once it is complete.
+    pub fn note_data_written(&self) {
+        self.0.note_data_written();
+    }
     /// Puts everything under `owner` in place, stable: the way an exclusive lock is given up.
     ///
     /// # Errors
@@ -139,6 +152,51 @@ impl Metadata {
     /// Whether the cache holds something of this block that is not in place.
     pub fn is_dirty(&self, block: BlockNo) -> bool {
         self.0.is_dirty(block)
+    }
+}
+
+/// An inode as far as programs of a node have it open. See `crate::inode::Inode::leaves_opener`.
+#[derive(Debug)]
+pub struct OpenFile(Inode);
+
+impl Default for OpenFile {
+    fn default() -> Self {
+        Self(Inode::new(InodeNo(0)))
+    }
+}
+
+impl OpenFile {
+    /// A program opens it; its lock is held.
+    pub fn open(&self) {
+        self.0.opens.fetch_add(1, Ordering::SeqCst);
+    }
+    /// A program closes it. Then [`Self::end_opener`] is to be asked.
+    pub fn close(&self) {
+        self.0.opens.fetch_sub(1, Ordering::SeqCst);
+    }
+    /// Whether a program has it open.
+    pub fn is_open(&self) -> bool {
+        self.0.opens.load(Ordering::SeqCst) > 0
+    }
+    /// The lock is being given up: whether its record is to name this node as an opener.
+    pub fn leaves_opener(&self) -> bool {
+        self.0.leaves_opener(|| false)
+    }
+    /// Whether the lock must be taken, so that its record names this node no more.
+    pub fn end_opener(&self) -> bool {
+        self.0.end_opener()
+    }
+    /// Whether the record may name this node.
+    pub fn may_be_opener(&self) -> bool {
+        self.0.may_be_opener()
+    }
+    /// The lock could not be taken: to be tried again.
+    pub fn still_opener(&self) {
+        self.0.still_opener();
+    }
+    /// A new inode: no record names anybody.
+    pub fn no_opener(&self) {
+        self.0.no_opener();
     }
 }
 

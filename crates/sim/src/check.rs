@@ -5,7 +5,7 @@ use braid_fs::simulation::{Replayed, replay};
 use braid_lock::{Me, Mode};
 
 use crate::disk::{Address, Answer, Op, blocks_of};
-use crate::image::{BLOCKS, BlockIndex, SLOTS};
+use crate::image::{BLOCKS, BlockIndex, CELLS, SLOTS};
 use crate::lane::{Lane, Request, Stop};
 use crate::node::{Process, State};
 use crate::world::{Pid, World};
@@ -17,33 +17,36 @@ impl World {
             Ok(record) => record,
             Err(e) => return self.fail(e),
         };
-        let mut holders = 0;
-        let mut exclusive = false;
+        let mut others = Vec::new();
         let mut broken = None;
         for process in self.processes.iter().filter(|p| !p.recovered) {
             let (Some(me), Some(l)) = (process.me, process.locks.get(lock)) else { continue };
             let held = l.held();
-            holders += u32::from(held > Mode::Unlocked);
-            exclusive |= held == Mode::Exclusive;
-            if held > record.mode_of(me) {
+            if let Some(other) = others.iter().find(|other: &&Mode| !held.beside().covers(**other))
+            {
+                broken = Some(format!("lock {lock} is {held:?} beside {other:?}: {record:?}"));
+            }
+            others.push(held);
+            if !record.mode_of(me).covers(held) {
                 broken = Some(format!("{me:?} believes in {held:?} of lock {lock}: {record:?}"));
             }
             if l.is_overused() {
                 broken = Some(format!("{me:?} uses lock {lock} beyond {held:?}"));
             }
         }
-        if exclusive && holders > 1 {
-            broken = Some(format!("lock {lock} is exclusive beside another: {record:?}"));
-        }
         if let Some(what) = broken {
             self.fail(what);
         }
+        self.check_openers(lock);
     }
 
     /// Protection and order: who writes a body in place holds its lock, now, or recovers one who
     /// does; and what it writes is not older than what stands there.
     pub(crate) fn check_landing(&mut self, pid: Pid, address: Address, op: &Op) {
         let (Address::Data(place, _), Op::Write(bytes)) = (address, op) else { return };
+        if let Some(cell) = self.disk.image.cells.iter().position(|p| *p == place) {
+            return self.check_overwrite(pid, cell / CELLS);
+        }
         let Some(block) = self.disk.block_at(place) else { return };
         let lock = block / BLOCKS;
         let Some(process) = self.processes.get(pid) else { return };
@@ -66,6 +69,15 @@ impl World {
             && new < old
         {
             self.fail(format!("process {pid} writes {new:?} of block {block} over {old:?}"));
+        }
+    }
+    /// Who writes contents holds their lock exclusively or concurrently.
+    fn check_overwrite(&mut self, pid: Pid, lock: usize) {
+        let me = self.processes.get(pid).and_then(|p| p.me);
+        match self.disk.record(lock) {
+            Ok(record) if me.is_some_and(|me| record.mode_of(me).covers(Mode::Concurrent)) => {}
+            Ok(record) => self.fail(format!("{me:?} writes contents under {record:?}")),
+            Err(e) => self.fail(e),
         }
     }
     /// A living node that believes in a lock. (One that was fenced may believe what it likes.)
@@ -172,6 +184,7 @@ impl World {
                 broken = Some(format!("a thread of process {pid} waits since {since:?}"));
             }
         }
+        self.check_orphans(early);
         if running < usize::from(self.cluster.nodes) {
             broken.get_or_insert(format!("only {running} nodes run at the end"));
         }

@@ -12,7 +12,7 @@ use braid_format::node::SlotRecord;
 use braid_format::{ByteOffset, Generation, NodeId};
 use braid_pool::device::{Device, MemoryDevice};
 
-use crate::image::{BLOCKS, BlockIndex, Image, Place, SLOTS};
+use crate::image::{BLOCKS, BlockIndex, Image, Place, SECTORS, SLOTS};
 use crate::random::Random;
 use crate::world::Pid;
 
@@ -176,7 +176,8 @@ impl Disk {
     }
     fn put(&mut self, pid: Pid, address: Address, bytes: Vec<u8>) {
         let ((device, at), _) = self.place(address);
-        let data = matches!(address, Address::Data(..));
+        // Contents are what the device was told, whatever becomes of the node.
+        let data = matches!(address, Address::Data(..)) && !self.image.is_cell((device, at));
         let media = self.media(device);
         write(&media.seen, at, &bytes);
         media.cached.push(Cached { pid, at, bytes, data });
@@ -345,6 +346,12 @@ impl Disk {
         let (device, at) = *self.image.bodies.get(block)?;
         let media = self.media.get(usize::from(device))?;
         self.image.decode(block, &read(which(media), at, self.image.body_len))
+    }
+    /// Contents of a file as they are without power.
+    pub(crate) fn cell(&self, cell: usize) -> Vec<u8> {
+        let Some((device, at)) = self.image.cells.get(cell).copied() else { return Vec::new() };
+        let media = self.media.get(usize::from(device));
+        media.map_or_else(Vec::new, |media| read(&media.stable, at, SECTORS * LEN))
     }
     /// The block whose body a write puts in place.
     pub(crate) fn block_at(&self, place: Place) -> Option<BlockIndex> {

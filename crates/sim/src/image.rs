@@ -24,6 +24,9 @@ use crate::lane;
 pub(crate) const LOCKS_MAX: usize = 5;
 /// Metadata blocks under each lock. The first is the one beside the lock's record.
 pub(crate) const BLOCKS: usize = 3;
+/// Parts of a file's contents under each lock, and the sectors of each.
+pub(crate) const CELLS: usize = 2;
+pub(crate) const SECTORS: usize = 4;
 /// Node slots, and so journals.
 pub(crate) const SLOTS: u16 = 6;
 /// Of each node; some of the runs reach its end and go on at its beginning.
@@ -55,6 +58,8 @@ pub(crate) struct Image {
     /// Bodies.
     pub(crate) bodies: Vec<Place>,
     pub(crate) body_len: usize,
+    /// Contents of files: those of lock `n` from `n * CELLS`.
+    pub(crate) cells: Vec<Place>,
     /// Both headers of each journal.
     pub(crate) journal_headers: Vec<Place>,
     /// The blocks of those.
@@ -120,6 +125,7 @@ impl Image {
             beats: (0..SLOTS).map(|n| locate(beats_at + sector(n))).collect(),
             bodies: (0..LOCKS_MAX * BLOCKS).map(|n| locate(body(block_of(&places, n)).0)).collect(),
             body_len: body(block_of(&places, 0)).1.to_usize(),
+            cells: (0..LOCKS_MAX * CELLS).map(|n| locate(body(cell_of(&places, n)).0)).collect(),
             journal_headers: headers.iter().map(|b| locate(body(*b).0)).collect(),
             journal_blocks: headers,
             places,
@@ -133,6 +139,10 @@ impl Image {
         let metadata = open.expect("a new journal");
         let made = metadata.create(&all, |body| set_value(body, 0)).and_then(|()| metadata.close());
         made.expect("memory takes it");
+        for cell in 0..LOCKS_MAX * CELLS {
+            let zeros = vec![0; SECTORS * LEN];
+            self.places.pool().write(self.cell(cell), &zeros).expect("memory takes it");
+        }
         for lock in 0..LOCKS_MAX {
             let mut bytes = vec![0; LEN];
             LockRecord::unlocked(self.lock_no(lock), 0).encode(&mut bytes);
@@ -158,6 +168,15 @@ impl Image {
     pub(crate) fn block(&self, block: BlockIndex) -> BlockNo {
         block_of(&self.places, block)
     }
+    /// Where in the pool a part of a file's contents is.
+    pub(crate) fn cell(&self, cell: usize) -> ByteOffset {
+        self.places.body(cell_of(&self.places, cell)).0
+    }
+    /// Whether contents of files stand there.
+    pub(crate) fn is_cell(&self, (device, at): Place) -> bool {
+        let len = (SECTORS * LEN) as u64;
+        self.cells.iter().any(|(d, from)| *d == device && (*from..from + len).contains(&at))
+    }
     /// The number of a simulated lock: of the slot that it stands in.
     pub(crate) fn lock_no(&self, lock: usize) -> LockNo {
         LockNo::from(self.block(lock * BLOCKS))
@@ -175,6 +194,11 @@ impl Image {
 
 fn block_of(places: &Places, block: BlockIndex) -> BlockNo {
     places.free_slot(block as u64)
+}
+
+/// A free slot for contents, behind those of metadata.
+fn cell_of(places: &Places, cell: usize) -> BlockNo {
+    places.free_slot((LOCKS_MAX * BLOCKS + cell) as u64)
 }
 
 /// Writes a value all over a body.

@@ -63,10 +63,12 @@
 //! Not permitted here: misdirected or corrupted writes (`braid-device`'s faulty device has them),
 //! failed writes and flushes (they withdraw the node), loss of power of one device alone, silence
 //! taken for death (on one host nobody is fenced). Not run here: two commits or write-backs of one node at once,
-//! allocation, files, concurrent holds.
+//! allocation. Files ([`Cluster::of_files`]; `sim --files SEED`) have no names, sizes or mappings: they are
+//! opened and closed, unlinked while they are open elsewhere, and overwritten in place, also by several nodes
+//! at once under concurrent holds (`files`).
 //!
 //! # Checked at every event that could change it
-//! * exclusion: of all lives not yet recovered, none believes in EX beside another's belief;
+//! * exclusion: of all lives not yet recovered, no two believe in modes that exclude each other;
 //! * belief: no life believes in more than the record on the device gives it;
 //! * protection: a body is written in place only while its life holds EX in the record on the
 //!   device, or is being recovered and nobody else uses the lock;
@@ -79,18 +81,25 @@
 //! * dirt: no two nodes have something of one block that is not in place;
 //! * reads: every read under a lock sees the latest transaction; so does every read that a node's kernel
 //!   answers from its cache (`kernel`), unless the node's process was stopped when its lease ended;
+//! * contents: what is read under a lock is of a write that no acknowledged one has followed; who writes holds
+//!   the lock; what fsync or the housekeeper's barrier covers is there after a power cut;
+//! * openers: who has a file open holds its lock or is named in its record, and who is named has it open or sees
+//!   to it that the name goes; no file is deleted that somebody has open;
 //! * recovery: every acknowledged transaction of a dead life survives, of the others the oldest so
 //!   many, each of them whole (`model`).
 //!
 //! Faults cease after [`Faults::until`]; [`Faults::patience`] later every thread that waited has been
-//! served, every dead node recovered, every node joined. Then power is cut once more, all journals
+//! served, every dead node recovered, every node joined, and no file is left that lost its name before and that
+//! nobody has open. Then power is cut once more, all journals
 //! are replayed, the metadata is compared with the model, and replaying everything again from the
 //! former journal headers must write nothing.
 
 #![forbid(unsafe_code)]
 
 mod check;
+mod contents;
 mod disk;
+mod files;
 mod image;
 mod kernel;
 mod lane;
@@ -109,7 +118,7 @@ use std::time::Duration;
 
 pub use random::Random;
 pub use scale::{Pace, Scale, Scaled, scale};
-pub use volume::{VolumeFailure, VolumeReport, run_contended, run_volume};
+pub use volume::{VolumeFailure, VolumeReport, run_concurrent, run_contended, run_volume};
 pub use world::{Failure, Report};
 
 /// How much goes wrong, and for how long.
@@ -165,6 +174,8 @@ pub struct Cluster {
     pub containers: bool,
     /// The hosts are clones of one machine: each takes another for an earlier boot of its own.
     pub clones: bool,
+    /// There is a file under each lock: opened, overwritten under concurrent holds, unlinked.
+    pub files: bool,
     /// What goes wrong.
     pub faults: Faults,
     /// A bug put in on purpose, to see that it is found.
@@ -206,6 +217,11 @@ pub enum Sabotage {
     BelieveCleanHeaders,
     /// Once ours: a recovery took a lock before it replayed the journal.
     LockBeforeReplay,
+    /// Once ours: whether a file is open was asked before what its lock covers was written, and a close in
+    /// between found nothing to do.
+    OpenerForEver,
+    /// Once ours: the housekeeper committed metadata, and flushed nothing where there was none.
+    UnflushedContents,
 }
 
 impl Cluster {
@@ -236,6 +252,7 @@ impl Cluster {
             hosts: false,
             containers: false,
             clones: false,
+            files: false,
             faults,
             sabotage: None,
         }
@@ -248,6 +265,20 @@ impl Cluster {
         let kind = r.below(4);
         let (containers, clones) = (kind == 0, kind == 1);
         Self { containers, clones, ..Self::from_seed(seed).on_hosts(still) }
+    }
+    /// A cluster with files; half of them on hosts.
+    pub fn of_files(seed: u64) -> Self {
+        let hosts = Random::new(seed ^ 0xf11e_5000).below(2) == 0;
+        let cluster = if hosts { Self::of_hosts(seed) } else { Self::from_seed(seed) };
+        Self { files: true, ..cluster }
+    }
+    /// By which argument `sim` makes it from a seed.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self { files: true, .. } => "--files ",
+            Self { hosts: true, .. } => "--hosts ",
+            _ => "",
+        }
     }
     /// The same with each node on a host of its own; `still`: often stopped for longer than the
     /// others wait, and with requests that are under way for as long.

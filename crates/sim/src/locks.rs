@@ -9,11 +9,12 @@ use std::time::Duration;
 use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
 use braid_lock::dlock::{self, Seen, Time};
-use braid_lock::glock::{Action, Admission, Context, Demoted, Event as LockEvent, Glock, Request};
+use braid_lock::glock::{Action, Admission, Context, Event as LockEvent, Glock, Request, Wish};
 use braid_lock::{Local, LockError, Me, Mode, StoreError};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
+use crate::files::Then;
 use crate::lane::text_of;
 use crate::node::{Purpose, State};
 use crate::world::{Event, Pid, World};
@@ -33,8 +34,14 @@ pub(crate) struct Plan {
     /// As a page fill: it does not wait for a demotion for longer than this.
     patience: Option<Duration>,
     got: Vec<Admission>,
+    then: Then,
 }
 impl Plan {
+    /// One lock, for something with its file.
+    pub(crate) fn of(lock: usize, mode: Mode, then: Then) -> Self {
+        let alone = matches!(then, Then::Unlink | Then::Reap);
+        Self { locks: vec![lock], mode, alone, patience: None, got: Vec::new(), then }
+    }
     fn local(&self) -> Local {
         if self.alone { Local::Exclusive } else { Local::Shared }
     }
@@ -55,8 +62,10 @@ pub(crate) struct Lock {
     /// The waiting thread that talks to the record.
     driving: Option<usize>,
     keeping: Option<Keeping>,
-    /// What it covers is being put in place for a demotion.
-    called: bool,
+    /// What it covers is being put in place for a demotion to this mode.
+    called: Option<Mode>,
+    /// A program had the file open when that began.
+    pub(crate) opened_before: bool,
     /// When a waiting thread looks by itself, by its number.
     alarms: Vec<Option<Time>>,
 }
@@ -69,7 +78,8 @@ impl Lock {
             wish: None,
             driving: None,
             keeping: None,
-            called: false,
+            called: None,
+            opened_before: false,
             alarms: vec![None; threads],
         }
     }
@@ -81,6 +91,13 @@ impl Lock {
     }
     pub(crate) fn number(&self) -> LockNo {
         self.number
+    }
+    pub(crate) fn known(&self) -> Option<&LockRecord> {
+        self.glock.dlock().known()
+    }
+    /// As which mode a wish is taken.
+    pub(crate) fn mode_for(&self, wish: Wish, me: Me) -> Mode {
+        self.glock.mode_for(wish, me)
     }
     /// Used, waited for, or being given up.
     pub(crate) fn in_use(&self) -> bool {
@@ -100,7 +117,7 @@ impl Lock {
 }
 
 impl World {
-    fn lock_mut(&mut self, pid: Pid, lock: usize) -> Option<&mut Lock> {
+    pub(crate) fn lock_mut(&mut self, pid: Pid, lock: usize) -> Option<&mut Lock> {
         self.processes.get_mut(pid)?.locks.get_mut(lock)
     }
     pub(crate) fn lock_waits(&self, pid: Pid, lock: usize) -> bool {
@@ -116,6 +133,12 @@ impl World {
             return;
         }
         self.release_idle(pid);
+        if let Some(file_plan) = self.file_plan(pid) {
+            if let Some(plan) = self.plan_mut(pid, thread) {
+                *plan = file_plan;
+            }
+            return self.wants_next(pid, thread);
+        }
         let share = 1 + self.random.below(3);
         let mut locks: Vec<usize> =
             (0..usize::from(self.cluster.locks)).filter(|_| self.random.below(6) < share).collect();
@@ -130,9 +153,12 @@ impl World {
         let patience = fill.then(|| self.random.time(Duration::from_millis(2)));
         let Some(process) = self.processes.get_mut(pid) else { return };
         if let Some(plan) = process.plans.get_mut(thread) {
-            *plan = Plan { locks, mode, alone, patience, got: Vec::new() };
+            *plan = Plan { locks, mode, alone, patience, got: Vec::new(), then: Then::Use };
         }
         self.wants_next(pid, thread);
+    }
+    fn plan_mut(&mut self, pid: Pid, thread: usize) -> Option<&mut Plan> {
+        self.processes.get_mut(pid)?.plans.get_mut(thread)
     }
     /// As the bound of locks in memory does.
     fn release_idle(&mut self, pid: Pid) {
@@ -158,7 +184,10 @@ impl World {
                 *wait = next.map(|_| now);
             }
             let Some(next) = next else {
-                let (locks, mode) = (plan.locks.clone(), plan.mode);
+                let (locks, mode, then) = (plan.locks.clone(), plan.mode, plan.then);
+                if let (Some(lock), false) = (locks.first(), then == Then::Use) {
+                    return self.file_use_begins(pid, thread, (*lock, then));
+                }
                 return self.use_begins(pid, thread, locks, mode);
             };
             let Some(lock) = process.locks.get_mut(next) else { return };
@@ -182,7 +211,7 @@ impl World {
         self.let_go(pid, thread);
     }
     /// A thread gives up what it has.
-    fn let_go(&mut self, pid: Pid, thread: usize) {
+    pub(crate) fn let_go(&mut self, pid: Pid, thread: usize) {
         let Some(process) = self.processes.get_mut(pid) else { return };
         let Some(plan) = process.plans.get_mut(thread).map(std::mem::take) else { return };
         for (lock, admission) in plan.locks.into_iter().zip(plan.got) {
@@ -194,15 +223,23 @@ impl World {
     }
     /// A thread does without the locks of its plan.
     fn gives_up_plan(&mut self, pid: Pid, thread: usize) {
+        if self.is_reaper(thread) {
+            self.waits_no_more(pid, thread);
+            return self.cannot_reap(pid);
+        }
         if thread >= usize::from(self.cluster.threads) {
             return self.cannot_lock_to_recover(pid, thread);
         }
-        if let Some(wait) = self.processes.get_mut(pid).and_then(|p| p.waits.get_mut(thread)) {
-            *wait = None;
-        }
+        self.waits_no_more(pid, thread);
         let pause = self.random.time(Duration::from_millis(40));
         self.after(pause, Event::Thread { pid, thread });
         self.let_go(pid, thread);
+    }
+
+    fn waits_no_more(&mut self, pid: Pid, thread: usize) {
+        if let Some(wait) = self.processes.get_mut(pid).and_then(|p| p.waits.get_mut(thread)) {
+            *wait = None;
+        }
     }
 
     /// A waiting thread was woken, or looks by itself; now and then it waits no longer.
@@ -343,9 +380,14 @@ impl World {
             Action::Record(_) => {
                 self.submit(pid, Address::Lock(lock), Op::Read, Purpose::Lock(lock));
             }
-            Action::Demote { .. } => {
+            Action::Demote { from, to } => {
+                self.begins_to_give_up(pid, lock);
                 if let Some(l) = self.lock_mut(pid, lock) {
-                    l.called = true;
+                    l.called = Some(to);
+                }
+                // Under less nothing is dirty.
+                if self.cluster.files && from != Mode::Exclusive {
+                    return self.demoted(pid, lock);
                 }
                 self.demote_work(pid, lock);
             }
@@ -376,9 +418,14 @@ impl World {
 
     // Recoveries take locks, too: at their end only.
 
-    /// Threads that use locks, the one that ends recoveries, and one for each slot that is recovered.
+    /// Threads that use locks, the one that ends recoveries, one for each slot that is recovered, and where
+    /// there are files the one that deletes them.
     pub(crate) fn all_threads(&self) -> usize {
-        usize::from(self.cluster.threads) + 1 + usize::from(self.cluster.slots)
+        let usual = usize::from(self.cluster.threads) + 1 + usize::from(self.cluster.slots);
+        usual + usize::from(self.cluster.files)
+    }
+    fn is_reaper(&self, thread: usize) -> bool {
+        self.cluster.files && thread == self.reaper()
     }
     /// What a dead node had begun is ended under a lock.
     pub(crate) fn finish_recovery(&mut self, pid: Pid) {
@@ -403,8 +450,7 @@ impl World {
             return self.cannot_lock_to_recover(pid, thread);
         }
         if let Some(plan) = process.plans.get_mut(thread) {
-            *plan =
-                Plan { locks, mode: Mode::Exclusive, alone: true, patience: None, got: Vec::new() };
+            *plan = Plan { locks, mode: Mode::Exclusive, alone: true, ..Plan::default() };
         }
         self.wants_next(pid, thread);
     }
@@ -416,9 +462,7 @@ impl World {
         }
     }
     fn cannot_lock_to_recover(&mut self, pid: Pid, thread: usize) {
-        if let Some(wait) = self.processes.get_mut(pid).and_then(|p| p.waits.get_mut(thread)) {
-            *wait = None;
-        }
+        self.waits_no_more(pid, thread);
         self.let_go(pid, thread);
         match self.dead_of(pid, thread) {
             None => self.recovery_finished(pid, false),
@@ -531,9 +575,10 @@ impl World {
             self.drop_pages_of(pid, lock);
             self.forget(pid, lock);
             self.leave_if_done(pid);
-        } else if std::mem::take(&mut l.called) {
+        } else if let Some(to) = l.called.take() {
             self.drop_pages_of(pid, lock);
-            self.step(pid, lock, LockEvent::Demoted(Some(Demoted::default())));
+            let left = self.left_behind(pid, lock, to);
+            self.step(pid, lock, LockEvent::Demoted(Some(left)));
         }
     }
 }

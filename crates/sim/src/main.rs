@@ -1,5 +1,5 @@
 //! `sim SEED [--trace]` replays one run; `sim FIRST LAST` runs many, and goes on after a failure.
-//! `sim --hosts ...` is the same with nodes on hosts of their own.
+//! `sim --hosts ...` is the same with nodes on hosts of their own, `sim --files ...` with files.
 //! `sim --volumes FIRST [LAST]` runs volumes.
 
 #![forbid(unsafe_code)]
@@ -8,54 +8,67 @@ use std::process::ExitCode;
 
 use braid_sim::{Cluster, Report, VolumeReport, run, run_volume};
 
-const USAGE: &str = "usage: sim [--hosts] SEED [--trace] | sim [--hosts] FIRST LAST | sim --volumes FIRST [LAST], FIRST <= LAST";
+const USAGE: &str = "usage: sim [--hosts | --files] SEED [--trace] | sim [--hosts | --files] FIRST LAST | sim --volumes FIRST [LAST], FIRST <= LAST";
+
+/// What is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Usual,
+    Hosts,
+    Files,
+    Volumes,
+}
 
 /// What was asked for.
 struct Asked {
     first: u64,
     last: u64,
     trace: bool,
-    volumes: bool,
-    hosts: bool,
+    kind: Kind,
 }
 
 impl Asked {
     /// What words say; `None`: nothing that makes sense.
     fn of(words: impl Iterator<Item = String>) -> Option<Self> {
-        let (mut seeds, mut trace, mut are_volumes) = (Vec::new(), false, false);
-        let mut hosts = false;
+        let (mut seeds, mut trace, mut kinds) = (Vec::new(), false, Vec::new());
         for word in words {
             match word.as_str() {
                 "--trace" => trace = true,
-                "--volumes" => are_volumes = true,
-                "--hosts" => hosts = true,
+                "--volumes" => kinds.push(Kind::Volumes),
+                "--hosts" => kinds.push(Kind::Hosts),
+                "--files" => kinds.push(Kind::Files),
                 seed => seeds.push(seed.parse().ok()?),
             }
         }
+        let kind = match *kinds {
+            [] => Kind::Usual,
+            [kind] => kind,
+            _ => return None,
+        };
         let (first, last) = match *seeds {
             [seed] => (seed, seed),
             [first, last] if first <= last => (first, last),
             _ => return None,
         };
-        let asked = Self { first, last, trace, volumes: are_volumes, hosts };
-        (!(hosts && are_volumes)).then_some(asked)
+        Some(Self { first, last, trace, kind })
     }
 }
 
 fn main() -> ExitCode {
-    let Some(Asked { first, last, trace, volumes: are_volumes, hosts }) =
-        Asked::of(std::env::args().skip(1))
-    else {
+    let Some(Asked { first, last, trace, kind }) = Asked::of(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    if are_volumes {
-        return volumes(first, last);
-    }
+    let cluster_of = match kind {
+        Kind::Usual => Cluster::from_seed,
+        Kind::Hosts => Cluster::of_hosts,
+        Kind::Files => Cluster::of_files,
+        Kind::Volumes => return volumes(first, last),
+    };
     let mut total = Report::default();
     let mut failed = Vec::new();
     for seed in first..=last {
-        let cluster = if hosts { Cluster::of_hosts(seed) } else { Cluster::from_seed(seed) };
+        let cluster = cluster_of(seed);
         if first == last {
             println!("{cluster:#?}");
         }
@@ -95,21 +108,31 @@ fn volumes(first: u64, last: u64) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::Asked;
+    use super::{Asked, Kind};
 
-    fn asked(words: &str) -> Option<(u64, u64, bool, bool)> {
+    fn asked(words: &str) -> Option<(u64, u64, bool, Kind)> {
         let asked = Asked::of(words.split_whitespace().map(str::to_owned))?;
-        Some((asked.first, asked.last, asked.trace, asked.volumes))
+        Some((asked.first, asked.last, asked.trace, asked.kind))
     }
 
     #[test]
     fn words_that_are_not_understood_are_refused() {
-        assert_eq!(asked("7 --trace"), Some((7, 7, true, false)));
-        assert_eq!(asked("--volumes 0 18446744073709551615"), Some((0, u64::MAX, false, true)));
-        assert!(Asked::of(["--hosts".to_owned(), "3".to_owned()].into_iter()).unwrap().hosts);
-        for words in
-            ["--hosts --volumes 3", "", "1 2 3", "9 3", "7 --volume", "--tarce 7", "x", "-1"]
-        {
+        assert_eq!(asked("7 --trace"), Some((7, 7, true, Kind::Usual)));
+        let volumes = asked("--volumes 0 18446744073709551615");
+        assert_eq!(volumes, Some((0, u64::MAX, false, Kind::Volumes)));
+        assert_eq!(asked("--hosts 3"), Some((3, 3, false, Kind::Hosts)));
+        assert_eq!(asked("3 9 --files"), Some((3, 9, false, Kind::Files)));
+        for words in [
+            "--hosts --volumes 3",
+            "--hosts --files 3",
+            "",
+            "1 2 3",
+            "9 3",
+            "7 --volume",
+            "--tarce 7",
+            "x",
+            "-1",
+        ] {
             assert_eq!(asked(words), None, "{words}");
         }
     }

@@ -30,6 +30,7 @@ use braid_lock::{HostIdentity, Me, Proofs, Timing};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, Op};
+use crate::files::Opened;
 use crate::kernel::Kernel;
 use crate::locks::{Lock, Plan};
 use crate::work::{Task, Work};
@@ -138,6 +139,7 @@ pub(crate) struct Process {
     /// Until then its host does not reach the devices.
     pub(crate) cut_off_until: Time,
     pub(crate) kernel: Kernel,
+    pub(crate) opened: Opened,
     /// Dead lives that it takes a lock for before it recovers them: as it once was.
     pub(crate) locking_for: Vec<Me>,
     pub(crate) in_flight: u32,
@@ -200,6 +202,7 @@ impl World {
             suspended: Duration::ZERO,
             cut_off_until: Time::ZERO,
             kernel: Kernel::new(),
+            opened: Opened::new(),
             locking_for: Vec::new(),
             in_flight: 0,
             tokens: 0,
@@ -353,17 +356,18 @@ impl World {
             Err(e) => return self.fail(e),
         };
         let mut over = Vec::new();
-        for process in &mut self.processes {
+        for (pid, process) in self.processes.iter_mut().enumerate() {
             if let Some(me) = process.me
                 && me.slot == record.life.slot
                 && !process.recovered
                 && is_over(&record, me)
             {
                 process.recovered = true;
-                over.push(me);
+                over.push((pid, me));
             }
         }
-        for me in over {
+        for (pid, me) in over {
+            self.life_has_ended(pid);
             self.check_recovered(me);
         }
     }

@@ -176,6 +176,7 @@ impl World {
             }
             self.fence_if_quiet(pid);
         }
+        self.check_contents_left();
         self.revoke_locks();
     }
     /// The power cut may have taken locks from the dead.

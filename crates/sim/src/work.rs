@@ -12,10 +12,12 @@ use braid_format::Bytes;
 use braid_fs::Error;
 use braid_fs::simulation::{Metadata, Replayed, replay, replay_believing};
 use braid_lock::{Me, Mode};
+use braid_pool::PoolRequest;
 
 use crate::Sabotage;
-use crate::disk::{Address, Answer, Op, blocks_of};
-use crate::image::{BlockIndex, Image, set_value, value_of};
+use crate::disk::{Address, Answer, LEN, Op, blocks_of};
+use crate::files::{contents_of, values_of};
+use crate::image::{BlockIndex, CELLS, Image, SECTORS, set_value, value_of};
 use crate::lane::{Lane, Request, Stop};
 use crate::node::Purpose;
 use crate::world::{Event, Pid, World};
@@ -29,9 +31,21 @@ pub(crate) enum Task {
     /// Takes over the journal of its slot.
     Open,
     /// Thread `thread` holds `locks` in `mode`: reads all blocks under them, and changes `change`.
-    Use { thread: usize, locks: Vec<usize>, mode: Mode, change: Vec<BlockIndex>, value: u64 },
+    /// With files it reads contents, too; `value` is new, and so tells when that began.
+    Use {
+        thread: usize,
+        locks: Vec<usize>,
+        mode: Mode,
+        change: Vec<BlockIndex>,
+        value: u64,
+        files: bool,
+    },
+    /// Thread `thread` writes contents.
+    Overwrite { thread: usize, cell: usize, value: u64 },
     /// Makes what was closed before durable: `count` transactions.
     Commit { count: usize },
+    /// The same, and what was written of contents before `from`. `skimps`: as it once was, by a commit alone.
+    Barrier { count: usize, from: u64, skimps: bool },
     /// Puts all that is durable in place.
     Checkpoint,
     /// Puts everything under a lock in place.
@@ -46,9 +60,16 @@ pub(crate) enum Task {
 pub(crate) enum Outcome {
     Opened(Result<Metadata, Error>),
     /// What was read.
-    Used(Result<Vec<(BlockIndex, Option<u64>)>, Error>),
+    Used(Result<Read, Error>),
+    Overwritten(Result<(), Error>),
     Synced(Result<(), Error>),
     Replayed(Result<Replayed, Error>),
+}
+
+/// What was read: metadata, contents by sectors.
+pub(crate) struct Read {
+    blocks: Vec<(BlockIndex, Option<u64>)>,
+    sectors: Vec<(u64, u64)>,
 }
 
 /// A lane, what it does, and what it will do.
@@ -83,11 +104,12 @@ impl Work {
         match task {
             Task::Open
             | Task::Commit { .. }
+            | Task::Barrier { .. }
             | Task::Checkpoint
             | Task::Demote { .. }
             | Task::Close => 0,
             Task::Recover { .. } => 1,
-            Task::Use { thread, .. } => 2 + thread,
+            Task::Use { thread, .. } | Task::Overwrite { thread, .. } => 2 + thread,
         }
     }
     /// Tasks that commit or write back, under way or waiting.
@@ -128,9 +150,29 @@ fn job(task: &Task, image: &Arc<Image>, me: Option<Me>, metadata: Option<Metadat
             let replay = if believing { replay_believing } else { replay };
             Box::new(move || Outcome::Replayed(replay(&image.places, dead.slot)))
         }
-        Task::Use { locks, change, value, .. } => {
+        Task::Use { locks, change, value, files, .. } => {
             let metadata = metadata?;
-            Box::new(move || Outcome::Used(use_locks(&image, &metadata, &locks, &change, value)))
+            Box::new(move || {
+                // First, for what is changed counts as closed when this ends.
+                let cells = locks.iter().flat_map(|l| l * CELLS..(l + 1) * CELLS);
+                let sectors: Result<Vec<_>, Error> =
+                    cells.filter(|_| files).map(|cell| read_cell(&image, cell)).collect();
+                let used = || {
+                    let sectors = sectors?.concat();
+                    let blocks = use_locks(&image, &metadata, &locks, (&change, value))?;
+                    Ok(Read { blocks, sectors })
+                };
+                Outcome::Used(used())
+            })
+        }
+        Task::Overwrite { cell, value, .. } => {
+            let metadata = metadata?;
+            Box::new(move || Outcome::Overwritten(overwrite(&image, &metadata, cell, value)))
+        }
+        Task::Barrier { skimps, .. } => {
+            let metadata = metadata?;
+            let sync = if skimps { Metadata::commit } else { Metadata::barrier };
+            Box::new(move || Outcome::Synced(sync(&metadata)))
         }
         Task::Commit { .. } => {
             let metadata = metadata?;
@@ -156,8 +198,7 @@ fn use_locks(
     image: &Image,
     metadata: &Metadata,
     locks: &[usize],
-    change: &[BlockIndex],
-    value: u64,
+    (change, value): (&[BlockIndex], u64),
 ) -> Result<Vec<(BlockIndex, Option<u64>)>, Error> {
     let mut reads = Vec::new();
     for block in locks.iter().flat_map(|lock| blocks_of(*lock)) {
@@ -169,6 +210,24 @@ fn use_locks(
         metadata.change(&blocks, |body| set_value(body, value))?;
     }
     Ok(reads)
+}
+
+/// The contents of a file, past all caches.
+fn read_cell(image: &Image, cell: usize) -> Result<Vec<(u64, u64)>, Error> {
+    let mut bytes = vec![0; SECTORS * LEN];
+    image.places.pool().read(image.cell(cell), &mut bytes)?;
+    Ok(values_of(cell, &bytes))
+}
+
+/// As an overwrite does under a concurrent hold.
+fn overwrite(image: &Image, metadata: &Metadata, cell: usize, value: u64) -> Result<(), Error> {
+    let bytes = contents_of(cell, value);
+    let mut batch = [PoolRequest::write(image.cell(cell), &bytes)];
+    image.places.pool().run_concurrent(&mut batch);
+    let [PoolRequest { result, .. }] = batch;
+    result?;
+    metadata.note_data_written();
+    Ok(())
 }
 
 impl World {
@@ -233,8 +292,10 @@ impl World {
         match (task, outcome) {
             (Task::Open, Outcome::Opened(Ok(metadata))) => self.opened(pid, metadata),
             (Task::Recover { dead, .. }, Outcome::Replayed(done)) => self.replayed(pid, dead, done),
-            (Task::Use { thread, mode, change, value, .. }, Outcome::Used(Ok(reads))) => {
+            (Task::Use { thread, mode, change, value, .. }, Outcome::Used(Ok(read))) => {
                 let Some(me) = me else { return };
+                let Read { blocks: reads, sectors } = read;
+                self.check_contents(me, value, &sectors);
                 self.check_reads(me, &reads);
                 self.fill_pages(pid, &reads);
                 if mode == Mode::Exclusive && !change.is_empty() {
@@ -256,9 +317,19 @@ impl World {
             ) => {
                 self.gives_up(pid, &e);
             }
+            (Task::Overwrite { thread, value, .. }, Outcome::Overwritten(Ok(()))) => {
+                self.overwritten(pid, thread, value);
+            }
             (Task::Commit { count }, Outcome::Synced(Ok(()))) => {
                 if let Some(me) = me {
                     self.model.durable(me, count);
+                }
+            }
+            (Task::Barrier { count, from, .. }, Outcome::Synced(Ok(()))) => {
+                if let Some(me) = me {
+                    self.model.durable(me, count);
+                    // Of what other nodes write at the same time it promises nothing.
+                    self.files.contents.flushed(from, |node| node == pid);
                 }
             }
             (Task::Checkpoint, Outcome::Synced(Ok(()))) => {}
@@ -275,7 +346,13 @@ impl World {
                 }
                 self.closed(pid);
             }
-            (task, Outcome::Opened(Err(e)) | Outcome::Used(Err(e)) | Outcome::Synced(Err(e))) => {
+            (
+                task,
+                Outcome::Opened(Err(e))
+                | Outcome::Used(Err(e))
+                | Outcome::Overwritten(Err(e))
+                | Outcome::Synced(Err(e)),
+            ) => {
                 self.fail(format!("process {pid} {me:?} at {task:?}: {e}"));
             }
             (task, _) => self.fail(format!("process {pid} {me:?}: wrong outcome of {task:?}")),
@@ -301,13 +378,14 @@ impl World {
             change.extend(all.iter().copied().filter(|_| self.random.below(4) < share));
         }
         let value = self.nonce();
-        self.work(pid, Task::Use { thread, locks, mode, change, value });
+        let files = self.cluster.files;
+        self.work(pid, Task::Use { thread, locks, mode, change, value, files });
     }
-    fn use_done(&mut self, pid: Pid, thread: usize) {
+    pub(crate) fn use_done(&mut self, pid: Pid, thread: usize) {
         let pause = self.random.time(std::time::Duration::from_millis(2));
         self.after(pause, Event::EndUse { pid, thread });
         if self.random.below(4) == 0 {
-            self.commit(pid);
+            self.sync(pid, false);
         }
     }
     /// As `fsync`, or a housekeeper.
@@ -316,6 +394,19 @@ impl World {
         let (Some(me), Some(work)) = (process.me, &process.work) else { return };
         if work.syncs() < 3 && work.metadata.is_some() {
             self.work(pid, Task::Commit { count: self.model.closed_by(me) });
+        }
+    }
+    /// As `fsync`, or the housekeeper.
+    pub(crate) fn sync(&mut self, pid: Pid, house: bool) {
+        if !self.cluster.files {
+            return self.commit(pid);
+        }
+        let from = self.nonce();
+        let Some(process) = self.processes.get(pid) else { return };
+        let (Some(me), Some(work)) = (process.me, &process.work) else { return };
+        if work.syncs() < 3 && work.metadata.is_some() {
+            let skimps = house && self.cluster.sabotage == Some(Sabotage::UnflushedContents);
+            self.work(pid, Task::Barrier { count: self.model.closed_by(me), from, skimps });
         }
     }
     /// As a housekeeper does that finds the journal half full.

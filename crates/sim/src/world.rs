@@ -12,6 +12,7 @@ use braid_lock::dlock::Time;
 use braid_lock::glock::Event as LockEvent;
 
 use crate::disk::{Address, Answer, Disk, Fates, LEN, Op};
+use crate::files::Files;
 use crate::image::{Image, Place};
 use crate::model::Model;
 use crate::node::{Fence, Process, Purpose, State};
@@ -47,6 +48,8 @@ pub(crate) enum Event {
     Look { pid: Pid },
     /// A thread wants a lock.
     Thread { pid: Pid, thread: usize },
+    /// A program closes a file.
+    Close { pid: Pid, lock: usize },
     /// A thread has finished with it.
     EndUse { pid: Pid, thread: usize },
     /// A process dies, now.
@@ -94,6 +97,7 @@ impl Event {
             | Self::DropPages { pid }
             | Self::Look { pid }
             | Self::Thread { pid, .. }
+            | Self::Close { pid, .. }
             | Self::EndUse { pid, .. } => Some(*pid),
         }
     }
@@ -139,6 +143,12 @@ pub struct Report {
     pub rotten: u64,
     /// Reads of programs that the kernel answered by itself.
     pub program_reads: u64,
+    /// Contents written under concurrent holds, or exclusive ones.
+    pub overwrites: u64,
+    /// Files opened.
+    pub opened: u64,
+    /// Files deleted.
+    pub deleted: u64,
     /// Power cuts, the one at the end among them.
     pub power_cuts: u64,
     /// Transactions.
@@ -184,6 +194,9 @@ impl std::ops::AddAssign<&Report> for Report {
         self.bad_slots += other.bad_slots;
         self.rotten += other.rotten;
         self.program_reads += other.program_reads;
+        self.overwrites += other.overwrites;
+        self.opened += other.opened;
+        self.deleted += other.deleted;
         self.power_cuts += other.power_cuts;
         self.transactions += other.transactions;
         self.acknowledged += other.acknowledged;
@@ -200,8 +213,8 @@ impl std::ops::AddAssign<&Report> for Report {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// Whether each node was on a host of its own.
-    pub hosts: bool,
+    /// By which arguments of `sim` it is run again.
+    pub kind: &'static str,
     /// When.
     pub at: Duration,
     /// What.
@@ -213,8 +226,8 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {} at {:?}: {}", self.seed, self.at, self.what)?;
-        let hosts = if self.hosts { "--hosts " } else { "" };
-        write!(f, "to replay it: cargo run -p braid-sim -- {hosts}{} --trace", self.seed)
+        let Self { kind, seed, .. } = self;
+        write!(f, "to replay it: cargo run -p braid-sim -- {kind}{seed} --trace")
     }
 }
 impl std::error::Error for Failure {}
@@ -231,6 +244,7 @@ pub(crate) struct World {
     /// Who holds the liveness lock of a slot, of those that one host sees.
     pub(crate) lives: HashMap<(LockPlace, u16), Pid>,
     pub(crate) model: Model,
+    pub(crate) files: Files,
     /// Counts power cuts, which every host survives with another boot.
     pub(crate) boot: u8,
     /// Counts how often each host started anew by itself.
@@ -262,6 +276,7 @@ impl World {
             processes: Vec::new(),
             lives: HashMap::new(),
             model: Model::new(),
+            files: Files::default(),
             boot: 1,
             host_boots: vec![0; usize::from(cluster.nodes)],
             bad_slots: BTreeMap::new(),
@@ -317,7 +332,7 @@ impl World {
             None => Ok(self.report),
             Some(what) => Err(Box::new(Failure {
                 seed: self.seed,
-                hosts: self.cluster.hosts,
+                kind: self.cluster.kind(),
                 at: self.now,
                 what,
                 trace: self.trace.unwrap_or_default(),
@@ -351,6 +366,7 @@ impl World {
             Event::Beat { pid, series } => self.beat(pid, series),
             Event::Look { pid } => self.submit(pid, Address::Slots, Op::Read, Purpose::Sight),
             Event::Thread { pid, thread } => self.thread_wants(pid, thread),
+            Event::Close { pid, lock } => self.close_file(pid, lock),
             Event::EndUse { pid, thread } => self.end_use(pid, thread),
             Event::Crash { pid } => self.crash(pid),
             Event::PowerCut => self.power_cut(),

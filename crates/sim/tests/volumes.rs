@@ -2,7 +2,7 @@
 
 mod common;
 
-use braid_sim::{run_contended, run_volume};
+use braid_sim::{run_concurrent, run_contended, run_volume};
 
 /// Seeds in one test run.
 const USUAL: u64 = 120;
@@ -44,6 +44,30 @@ fn contended_locks_are_the_same_on_all_copies() {
         let few = total.exchanges < 6000 || total.rebuilt < 150 || total.moved < 90;
         assert!(!few, "too few: {total:?}");
     }
+}
+
+/// Seeds of [`run_concurrent`] in one test run.
+const CONCURRENT: u64 = 60;
+
+/// Several nodes write the same blocks of mirrors.
+#[test]
+fn blocks_written_at_once_are_the_same_on_all_copies() {
+    let range = common::seeds("BRAID_SIM_VOLUMES", CONCURRENT);
+    let total = common::run_all(range.clone(), |seed| run_concurrent(seed, false));
+    println!("{} seeds: {total:?}", range.end - range.start);
+    if range == (0..CONCURRENT) {
+        let few = total.met < 160 || total.deaths < 35 || total.power_cuts < 28;
+        assert!(!few, "too few: {total:?}");
+    }
+}
+
+/// It was ours once: such writes went to the copies in whatever order, and nobody looked.
+#[test]
+fn copies_that_are_split_are_found() {
+    let found = (0..100).find_map(|seed| run_concurrent(seed, true).err());
+    let failure = found.expect("it was not found").to_string();
+    println!("{failure}");
+    assert!(failure.contains("differ, and nobody writes"), "{failure}");
 }
 
 /// Each for another reason: docs/decisions/0007.

@@ -42,8 +42,10 @@ impl World {
         };
         let mut bytes = vec![0; LEN];
         beat.encode(&mut bytes);
+        let sequence = member.sequence;
         self.submit(pid, Address::Beat(life.slot.0), Op::Write(bytes), Purpose::Beat(self.now));
         // Work does not follow the beat of faster ones.
+        self.keep_house(pid, sequence);
         let often = if self.cluster.hosts { 40 } else { 20 };
         match self.random.below(often) {
             0 => self.commit(pid),

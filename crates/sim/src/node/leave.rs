@@ -19,6 +19,7 @@ impl World {
             && process.state == State::Running
         {
             process.state = State::Leaving;
+            self.close_all(pid);
             self.note(|| format!("process {pid} leaves"));
             self.leave_if_done(pid);
         }

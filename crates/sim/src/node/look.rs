@@ -139,7 +139,10 @@ impl World {
                 }
                 self.begin_recovery(pid, record.life);
             }
-            WatchAction::Finish(_) => self.finish_recovery(pid),
+            WatchAction::Finish(record) => {
+                self.inherit_files(pid, record.life);
+                self.finish_recovery(pid);
+            }
             WatchAction::Fence(record) => self.begin_fence(pid, record),
             WatchAction::Distrust(_)
                 if self.cluster.sabotage == Some(Sabotage::TrustUnseenLocks) => {}

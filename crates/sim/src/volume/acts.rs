@@ -8,11 +8,11 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::{CawOutcome, Device, FaultKind, On};
 use braid_pool::{AddOptions, Destination, NoChecksums, Pool, PoolError, PoolRequest, Progress};
 
-use super::model::{SECTOR, content, is_lock, lock_content, value_of};
 use super::node::{Port, Wire};
 use super::shape::{Shape, size_of};
 use super::verify::{LOCKS, compare, is_computed, lock_area, scrub, verify, whole_rows};
 use super::world::World;
+use crate::contents::{SECTOR, content, is_lock, lock_content, value_of};
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
 /// Bytes in a lock's sector.
@@ -36,6 +36,9 @@ const REPLACE: u64 = 71;
 const REBUILD: u64 = 79;
 const BEGIN_MOVE: u64 = 88;
 const MOVE_ON: u64 = 91;
+/// Beyond them: what only [`Shape::concurrent`] does.
+const WRITE_CONCURRENT: u64 = 100;
+const READ_CONCURRENT: u64 = 101;
 
 /// One step; `false`: there are no more.
 pub(super) fn step(node: &Node, shape: &Shape) -> bool {
@@ -68,8 +71,14 @@ pub(super) fn step(node: &Node, shape: &Shape) -> bool {
     if let Some(slot) = dead {
         node.recover(slot);
     }
-    let what = if shape.contended { contended(what, node.world.others_fill(me)) } else { what };
+    let what = match shape {
+        Shape { contended: true, .. } => contended(what, node.world.others_fill(me)),
+        Shape { concurrent: true, .. } => concurrent(what),
+        _ => what,
+    };
     match what {
+        WRITE_CONCURRENT => node.write_concurrent(),
+        READ_CONCURRENT => node.read_concurrent(),
         WRITE..DISCARD => node.write(),
         DISCARD..33 => node.discard(),
         33..FLUSH => node.read(),
@@ -110,6 +119,17 @@ const fn contended(what: u64, others_fill: bool) -> u64 {
         70..86 => REBUILD,
         86..91 => BEGIN_MOVE,
         _ => MOVE_ON,
+    }
+}
+
+/// What is done, of a hundred draws, where nodes write the same blocks at once.
+const fn concurrent(what: u64) -> u64 {
+    match what {
+        0..62 => WRITE_CONCURRENT,
+        62..76 => READ_CONCURRENT,
+        76..84 => FLUSH,
+        84..88 => REPLACE,
+        _ => REBUILD,
     }
 }
 

@@ -3,8 +3,8 @@
 use braid_format::{ByteOffset, Bytes};
 
 use super::acts::Node;
-use super::model::{SECTOR, value_of};
 use super::verify::{LOCKS, compare, lock_area, whole_rows};
+use crate::contents::{SECTOR, value_of};
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
 

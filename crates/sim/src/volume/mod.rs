@@ -26,11 +26,14 @@
 //!   harms nobody after a power cut.
 //! * Bytes that were given back are as before, or zeros, on all copies.
 //! * Of all compare-and-writes from one value one succeeds.
+//! * Where several nodes write the same blocks of a mirror at once, all copies are the same when the last of
+//!   them has returned; what is read is of a write that no other has followed ([`run_concurrent`]).
 //! * No member that fails is noticed by a user, as long as the layout can spare it. Otherwise: errors,
 //!   and no panic.
 //! * Nobody waits for ever, and at the end of an era all nodes use one epoch.
 
 mod acts;
+mod concurrent;
 mod discard;
 mod model;
 mod node;
@@ -93,6 +96,8 @@ pub struct VolumeReport {
     pub refused: u64,
     /// More failed than the layout can spare.
     pub overloaded: bool,
+    /// Writes of a block that another node was writing.
+    pub met: u64,
     /// Of every step, in its order. (Summed up for several runs.)
     pub hash: u64,
 }
@@ -122,6 +127,7 @@ impl std::ops::AddAssign<&VolumeReport> for VolumeReport {
         self.discarded += o.discarded;
         self.refused += o.refused;
         self.overloaded |= o.overloaded;
+        self.met += o.met;
         self.hash = self.hash.wrapping_add(o.hash);
     }
 }
@@ -168,6 +174,15 @@ pub fn run_contended(seed: u64) -> Result<VolumeReport, Box<VolumeFailure>> {
     run_shape(seed, &shape::Shape::contended(seed))
 }
 
+/// As [`run_volume`], of nodes that write the same few blocks of mirrors at once. `split`: as it was once,
+/// by writes that do not look at the copies afterwards.
+///
+/// # Errors
+/// As there.
+pub fn run_concurrent(seed: u64, split: bool) -> Result<VolumeReport, Box<VolumeFailure>> {
+    run_shape(seed, &shape::Shape { split, ..shape::Shape::concurrent(seed) })
+}
+
 fn run_shape(seed: u64, shape: &shape::Shape) -> Result<VolumeReport, Box<VolumeFailure>> {
     let world = world::World::new(seed, shape.nodes);
     let _drawn = world.draw_identities();
@@ -178,7 +193,11 @@ fn run_shape(seed: u64, shape: &shape::Shape) -> Result<VolumeReport, Box<Volume
     }
     match state.failure.take() {
         Some(what) => {
-            let test = if shape.contended { "contended" } else { "seeds" };
+            let test = match shape {
+                shape::Shape { contended: true, .. } => "contended",
+                shape::Shape { concurrent: true, .. } => "written_at_once",
+                _ => "seeds",
+            };
             Err(Box::new(VolumeFailure { seed, what, test, told: state.told() }))
         }
         None => Ok(state.report.clone()),

@@ -2,55 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use braid_format::lock_record::RawLockRecord;
-
-/// Bytes in a sector.
-pub(super) const SECTOR: usize = 512;
-
-/// What a sector holds: 0 for zeros, the number of the write, or of anything else a hash with the
-/// highest bit set.
-pub(super) type Value = u64;
-
-/// The content that write `value` gives to `sector`.
-pub(super) fn content(sector: u64, value: Value) -> [u8; SECTOR] {
-    let mut bytes = [0; SECTOR];
-    for (i, b) in (0_u64..).zip(bytes.chunks_exact_mut(16)) {
-        b[..8].copy_from_slice(&(sector * 31 + i + 1).to_le_bytes());
-        b[8..].copy_from_slice(&value.to_le_bytes());
-    }
-    bytes
-}
-
-/// The same where a lock stands: it begins as its record does.
-pub(super) fn lock_content(sector: u64, value: Value) -> [u8; SECTOR] {
-    let mut bytes = content(sector, value);
-    bytes[..4].copy_from_slice(&RawLockRecord::MAGIC.to_le_bytes());
-    bytes
-}
-
-/// Whether `bytes` begin as [`lock_content`] does.
-pub(super) fn is_lock(bytes: &[u8]) -> bool {
-    bytes.starts_with(&RawLockRecord::MAGIC.to_le_bytes())
-}
-
-/// Which write `bytes`, read from `sector`, are.
-pub(super) fn value_of(sector: u64, bytes: &[u8]) -> Value {
-    if bytes.iter().all(|b| *b == 0) {
-        return 0;
-    }
-    let number = bytes.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes);
-    let is = |v: Value| bytes == content(sector, v) || bytes == lock_content(sector, v);
-    if let Some(value) = number.filter(|v| *v != 0 && is(*v)) {
-        return value;
-    }
-    let hash = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, hash) | 1 << 63
-}
-
-/// Whether a value is that of no write.
-pub(super) const fn is_unknown(value: Value) -> bool {
-    value >> 63 != 0
-}
+use crate::contents::{Overlapping, Value};
 
 /// A write of a sector.
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +52,8 @@ impl Sector {
 pub(super) struct Model {
     clock: u64,
     sectors: BTreeMap<u64, Sector>,
+    /// Those that several nodes write at once.
+    pub shared: Overlapping,
 }
 
 impl Model {
@@ -169,6 +123,7 @@ impl Model {
 
     /// A flush that began at `from` has succeeded.
     pub fn flushed(&mut self, from: u64) {
+        self.shared.flushed(from, |_| true);
         for sector in self.sectors.values_mut() {
             sector.rewritten = sector.rewritten.filter(|at| *at > from);
         }

@@ -7,9 +7,9 @@ use braid_format::{ByteOffset, MemberIndex};
 use braid_pool::{Destination, Verification};
 
 use super::acts::Node;
-use super::model::SECTOR;
 use super::shape::SLOTS;
 use super::verify::{Seals, heal, scrub, verify};
+use crate::contents::SECTOR;
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
 

@@ -16,6 +16,7 @@ pub(super) const SLOTS: usize = 3;
 
 /// A pool to be, and who uses it.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(super) struct Shape {
     pub text: String,
     pub unit: u64,
@@ -31,6 +32,10 @@ pub(super) struct Shape {
     pub overload: bool,
     /// Little is done but to change locks while members are filled and moved.
     pub contended: bool,
+    /// Little is done but to write the same few blocks of mirrors at once.
+    pub concurrent: bool,
+    /// Those writes do not look at the copies afterwards: as it was once.
+    pub split: bool,
 }
 
 /// Bytes of a device with so many MiB of data.
@@ -56,6 +61,8 @@ impl Shape {
             steps: r.below(50) + 20,
             overload: r.below(12) == 0,
             contended: false,
+            concurrent: false,
+            split: false,
         }
     }
 
@@ -76,6 +83,29 @@ impl Shape {
             steps: 150,
             overload: false,
             contended: true,
+            concurrent: false,
+            split: false,
+        }
+    }
+
+    /// Of nodes that write the same few blocks of mirrors at once.
+    pub fn concurrent(seed: u64) -> Self {
+        let mut r = Random::new(seed ^ 0x6265_7369_6465);
+        let layouts = [("mirror(0,1)", 2), ("mirror(0,1,2)", 3), ("mirror+1(0-2)", 3)];
+        let striped = ("stripe(mirror(0,1),mirror(2,3))", 4);
+        let (text, count) = *r.pick(&[layouts[0], layouts[0], layouts[1], layouts[2], striped]);
+        Self {
+            text: text.to_owned(),
+            unit: *r.pick(&[16, 64, 256]) << 10,
+            sizes: vec![size_of(2); count],
+            nodes: *r.pick(&[2, 2, 3]),
+            spares: 0,
+            eras: r.below(2) + 1,
+            steps: r.below(60) + 40,
+            overload: false,
+            contended: false,
+            concurrent: true,
+            split: false,
         }
     }
 

@@ -7,6 +7,7 @@ use braid_pool::device::Device;
 use braid_pool::{Pool, PoolError};
 
 use super::acts::{Node, step};
+use super::concurrent::verify_shared;
 use super::node::{Port, Wire};
 use super::shape::{SLOTS, Shape};
 use super::verify::{Seals, heal, scrub, verify};
@@ -15,7 +16,10 @@ use super::world::{Node as Place, World};
 /// Runs everything.
 pub(super) fn run(world: &Arc<World>, shape: &Shape) {
     world.open_lanes(1);
-    world.state().contended = shape.contended;
+    {
+        let mut state = world.state();
+        (state.contended, state.split) = (shape.contended, shape.split);
+    }
     if let Err(error) = make(world, shape) {
         return world.state().fail(format!("{shape:?}: {error}"));
     }
@@ -163,6 +167,7 @@ fn recover(world: &Arc<World>, crashed: bool) -> Result<(), PoolError> {
     }
     heal(world, 0, &pool);
     verify(world, 0, &pool, crashed);
+    verify_shared(world, 0, &pool, crashed);
     scrub(world, 0, &pool, false);
     Ok(())
 }
@@ -172,6 +177,8 @@ pub(super) fn crash(world: &Arc<World>) {
     let mut state = world.state();
     state.report.power_cuts += 1;
     state.tell("power is cut".to_owned());
+    let now = state.model.now();
+    state.model.shared.die(|_| true, now);
     for i in 0..state.disks.len() {
         let seed = state.rng.word();
         if let Some(disk) = state.disks.get_mut(i) {
@@ -265,6 +272,8 @@ fn bury(world: &Arc<World>, me: usize) {
     state.tell(format!("node {me} is dead"));
     state.report.deaths += 1;
     state.busy.retain(|b| b.0 != me);
+    let now = state.model.now();
+    state.model.shared.die(|node| node == me, now);
     if let Some(node) = state.nodes.get_mut(me) {
         *node = Place {
             incarnation: node.incarnation + 1,
@@ -440,6 +449,7 @@ fn finish(world: &Arc<World>, shape: &Shape) {
     }
     scrub(world, 0, &node.pool, false);
     verify(world, 0, &node.pool, false);
+    verify_shared(world, 0, &node.pool, false);
     if shape.overload {
         overload(&node, shape);
     }

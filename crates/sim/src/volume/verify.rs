@@ -7,8 +7,8 @@ use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes};
 use braid_pool::{ChecksumVerifier, NoChecksums, Place, Pool};
 
-use super::model::{SECTOR, is_unknown, value_of};
 use super::world::{State, World};
+use crate::contents::{SECTOR, is_unknown, value_of};
 
 const SECTOR_BYTES: u64 = SECTOR as u64;
 /// Sectors compared at a time.

@@ -62,6 +62,7 @@ pub(super) struct Node {
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(super) struct State {
     pub rng: Random,
     /// For what is random in labels.
@@ -90,6 +91,8 @@ pub(super) struct State {
     pub switching: u64,
     /// Locks are changed while members are filled: see [`World::let_others`].
     pub contended: bool,
+    /// Writes of what others write do not look at the copies afterwards.
+    pub split: bool,
     /// Nodes that compare and write just now.
     pub exchanging: usize,
     /// Values given to writes.
@@ -148,6 +151,7 @@ impl World {
             points: 0,
             switching: 0,
             contended: false,
+            split: false,
             exchanging: 0,
             values: 0,
             exchanged: BTreeSet::new(),
