@@ -36,7 +36,7 @@ use commands::{
     serve, spare, status, target, trim, unmount, version,
 };
 use process::{asker, guard, limits, log, secrets};
-use terminal::broken_pipe;
+use terminal::lost_output;
 
 /// One POSIX file system striped over many disks and shared, coherently, by many machines.
 #[derive(Debug, Parser)]
@@ -100,7 +100,7 @@ fn program() -> ExitCode {
     secrets::hide();
     log::start(std::env::args_os().nth(1).is_some_and(|word| word == "mount"));
     answers::ask_by(asker::program);
-    broken_pipe::ended_by(ended)
+    lost_output::ended_by(ended)
 }
 
 /// Does what the command line says.

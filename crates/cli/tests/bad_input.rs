@@ -339,6 +339,29 @@ fn output_that_nobody_reads_ends_a_command_quietly() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_an_error_that_says_so() {
+    let d = Disks::new(2, 256);
+    let full = |args: &[&str]| {
+        let stdout = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let out = command.args(args).stdout(stdout).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("cannot be written: No space left on device"), "{args:?}: {said}");
+        assert!(!said.contains("panicked"), "{args:?}: {said}");
+    };
+    full(&["version"]);
+    full(&d.with(&["create", "p", "--mirror", "2", "--dry-run"], &[]));
+    ok(&d.with(&["create", "p", "--mirror", "2"], &[]));
+    full(&d.with(&["status"], &[]));
+    full(&d.with(&["check"], &[]));
+    full(&["scrub", &d.names().join(":")]);
+    // The node that did it has left.
+    let said = ok(&d.with(&["status"], &[]));
+    assert!(said.contains("no node has it mounted"), "{said}");
+}
+
+#[test]
 fn a_mounted_directory_is_a_name_of_its_pool() {
     let d = Disks::new(2, 256);
     ok(&d.with(&["create", "p", "--mirror", "2"], &[]));

@@ -15,6 +15,8 @@ pub struct TableEntry {
     pub dir: PathBuf,
     /// The file system's type, `fuse.braid` for example.
     pub kind: String,
+    /// What is mounted, as it was named: a pool's name, for example.
+    pub source: String,
 }
 
 /// The mounts that a process sees, the eldest first.
@@ -66,6 +68,7 @@ fn entry(line: &[u8]) -> Option<TableEntry> {
         device: (major.parse().ok()?, minor.parse().ok()?),
         dir: unescape(words.get(4)?),
         kind: word(dash + 1)?.to_owned(),
+        source: unescape(words.get(dash + 2).unwrap_or(&&b""[..])).display().to_string(),
     })
 }
 

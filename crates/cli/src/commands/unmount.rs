@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use braid_pool::device::MountTable;
+use braid_pool::device::{MountTable, TableEntry};
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{Mode, OFlags};
 
@@ -38,7 +38,8 @@ const LOOK: Duration = Duration::from_secs(2);
 pub fn run(args: &Args) -> Result<ExitCode> {
     // Not canonicalize(): that would ask the file system, which may be dead.
     let dir = std::path::absolute(&args.dir)?;
-    let device = refuse_others(&dir)?;
+    let mount = refuse_others(&dir)?;
+    let device = mount.as_ref().map(|mount| mount.device);
     // In another mount namespace the same directory may be another mount.
     let is_here = |m: &Mount| m.device.is_none() || device.is_none() || m.device == device;
     let server = mounts::mounts().into_iter().find(|m| m.mount_point == dir && is_here(m));
@@ -47,7 +48,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     detach(&dir, args)?;
     if let (Some(server), false) = (server, args.lazy) {
-        let kept = || device.and_then(|device| holder(device, server.server.id()));
+        let kept = || holder(mount.as_ref()?, server.server.id());
         wait_until_left(&dir, &server.server.ended()?, kept)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -121,14 +122,16 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A process that keeps the file system of `device`, which the process `server` serves, mounted in whatever
+/// A process that keeps the file system of `mount`, which the process `server` serves, mounted in whatever
 /// mount namespace.
-fn holder(device: (u32, u32), server: &str) -> Option<Holder> {
+fn holder(mount: &TableEntry, server: &str) -> Option<Holder> {
     // The number of an unmounted file system is free: another pool's mount may have it at once.
-    let is_another = |m: &Mount| m.device == Some(device) && m.server.id() != server;
+    let is_another = |m: &Mount| m.device == Some(mount.device) && m.server.id() != server;
     if mounts::mounts().iter().any(is_another) {
         return None;
     }
+    let of = |m: &TableEntry| (m.device, m.kind.clone(), m.source.clone());
+    let is_same = |m: &TableEntry| of(m) == of(mount);
     let own = std::fs::read_link("/proc/self/ns/mnt").ok();
     let mut seen = HashSet::new();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -143,7 +146,7 @@ fn holder(device: (u32, u32), server: &str) -> Option<Holder> {
             continue;
         }
         let table = MountTable::at(&proc).unwrap_or_default();
-        let mut held = table.iter().filter(|m| m.device == device && m.kind == "fuse.braid");
+        let mut held = table.iter().filter(|m| is_same(m));
         if let Some(dir) = held.next().map(|m| m.dir.clone()) {
             let command = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
             return Some(Holder { pid, command: command.trim().to_owned(), dir, here });
@@ -153,8 +156,8 @@ fn holder(device: (u32, u32), server: &str) -> Option<Holder> {
 }
 
 /// Only mounts of pools are this command's, whatever else root may unmount. The kernel tells what a
-/// path leads to without asking the file system. Returns the mount's device number, if it is known.
-fn refuse_others(dir: &Path) -> Result<Option<(u32, u32)>> {
+/// path leads to without asking the file system. Returns the mount, if it is known.
+fn refuse_others(dir: &Path) -> Result<Option<TableEntry>> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     // A dead mount may say nothing, and must still be unmounted.
     let Ok(fd) = rustix::fs::open(dir, flags, Mode::empty()) else { return Ok(None) };
@@ -167,7 +170,7 @@ fn refuse_others(dir: &Path) -> Result<Option<(u32, u32)>> {
         Some(mount) if mount.kind != "fuse.braid" => {
             bail!("{}: no pool is mounted there", dir.display())
         }
-        mount => Ok(mount.map(|m| m.device)),
+        mount => Ok(mount.cloned()),
     }
 }
 

@@ -12,7 +12,7 @@ use braid_pool::PoolError;
 use crate::control::{self, Order, View, views::show_growth};
 use crate::pools::sources;
 use crate::process::{holds::Holds, mounts::Mount, signals};
-use crate::terminal::broken_pipe;
+use crate::terminal::lost_output;
 
 /// How often a long order is looked after.
 const LOOK: Duration = Duration::from_millis(200);
@@ -117,7 +117,7 @@ impl Session {
         work: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
         let session = Self::find(name, missing)?;
-        let (done, ended) = broken_pipe::and_then(|| work(&session), || session.end());
+        let (done, ended) = lost_output::and_then(|| work(&session), || session.end());
         // The first error is reported.
         let done = done?;
         ended.map(|()| done)

@@ -253,7 +253,7 @@ impl Fencer<'_> {
         while !ended() {
             if Instant::now() >= until {
                 return Err(NotFenced::Process(format!(
-                    "process {pid} was killed and has not ended: it waits for a device that does not answer, or is dumping core"
+                    "process {pid} was killed and has not ended: it waits for a device that does not answer, is dumping core, or its cgroup is frozen (a paused container)"
                 )));
             }
             std::thread::sleep(ENDED_LOOK);
