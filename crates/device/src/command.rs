@@ -53,6 +53,18 @@ impl Command<'_> {
     pub fn is_empty(&self) -> bool {
         self.len() == Bytes(0)
     }
+    /// What it is.
+    pub const fn kind(&self) -> CommandKind {
+        match self {
+            Self::Read(_) => CommandKind::Read,
+            Self::Write(_) => CommandKind::Write,
+            Self::Flush => CommandKind::Flush,
+            Self::CompareAndWrite { .. } => CommandKind::CompareAndWrite,
+            Self::Discard(_) => CommandKind::Discard,
+            Self::WriteZeroes(_) => CommandKind::WriteZeroes,
+            Self::Deallocate(_) => CommandKind::Deallocate,
+        }
+    }
     /// What it does, for messages.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -81,6 +93,25 @@ impl Command<'_> {
             Self::Deallocate(len) => Command::Deallocate(*len),
         }
     }
+}
+
+/// What a command is, without its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CommandKind {
+    /// [`Command::Read`].
+    Read,
+    /// [`Command::Write`].
+    Write,
+    /// [`Command::Flush`].
+    Flush,
+    /// [`Command::CompareAndWrite`].
+    CompareAndWrite,
+    /// [`Command::Discard`].
+    Discard,
+    /// [`Command::WriteZeroes`].
+    WriteZeroes,
+    /// [`Command::Deallocate`].
+    Deallocate,
 }
 
 /// What came of a command that did not fail.

@@ -2,7 +2,7 @@
 //!
 //! [`Device`] is what the layers above see: it does a [`Command`] at a time, and has [`Abilities`] besides. [`FileDevice`] is the real one (a file or a block device),
 //! [`IscsiDevice`] a unit of a target in the network; [`open()`] takes either's name. [`MemoryDevice`],
-//! [`FaultyDevice`] and [`RecordingDevice`] are for tests, [`modelled::ModelDevice`] takes the time of a
+//! [`FaultyDevice`], [`RecordingDevice`] and [`ScriptedDevice`] are for tests, [`modelled::ModelDevice`] takes the time of a
 //! disk that is not there. [`run()`] puts many requests on many devices in flight at once; [`IoQueue`] is
 //! a sliding window of them.
 //!
@@ -39,7 +39,7 @@
 //!  traits              what a device does
 //!  request             one request of a batch
 //!  engine              how transfers reach the kernel
-//!  memory, recording, faulty  devices for tests
+//!  memory, recording, faulty, scripted  devices for tests
 //!  file, iscsi_device, modelled  devices that are there, or take the time of one
 //!  signature           what else may be on a device: other people's file systems, volume managers, tables
 //!  bounded             disks and files that are given up when they answer nothing
@@ -86,6 +86,7 @@ mod recording;
 mod request;
 mod run;
 mod scratch;
+mod scripted;
 pub mod scsi;
 mod signature;
 mod traffic;
@@ -98,7 +99,7 @@ pub use abilities::{
 pub use backing::Backing;
 pub use bounded::BoundedDevice;
 pub use buffer::AlignedBuf;
-pub use command::{CawOutcome, Command, Completion, Op};
+pub use command::{CawOutcome, Command, CommandKind, Completion, Op};
 pub use command_ring::CommandRing;
 pub use counted::CountedDevice;
 pub use engine::default_engine;
@@ -122,6 +123,7 @@ pub use recording::{Event, RecordingDevice, Replay};
 pub use request::Request;
 pub use run::run;
 pub use scratch::ScratchDevice;
+pub use scripted::{Noted, Power, Rule, ScriptedDevice};
 pub use signature::{Foreign, probe};
 pub use traffic::{IoCounters, Issued, SIZE_CLASSES, Traffic};
 pub use traits::{Device, Intact, RingTarget, Route, Threaded, Timed, UnderWay};

@@ -5,14 +5,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::net::TcpListener;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_device::{
-    Abilities, AlignedBuf, Command, Completion, CountedDevice, Device, DeviceError, DeviceInfo,
-    IoQueue, IscsiDevice, Issued, MemoryDevice, Op, OpenOptions, OwnedOp, Part, Request,
-    ReservationKind, run,
+    AlignedBuf, CommandKind, CountedDevice, Device, DeviceError, IoQueue, IscsiDevice, Issued,
+    MemoryDevice, Op, OpenOptions, OwnedOp, Part, Request, ReservationKind, Rule, ScriptedDevice,
+    run,
 };
 use braid_format::{ByteOffset, Bytes};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
@@ -24,37 +23,6 @@ const KIND: ReservationKind = ReservationKind::WriteExclusiveRegistrants;
 const UNIT: u64 = 256 << 10;
 /// Longer than anything takes, on a machine that does much else.
 const LONG: Duration = Duration::from_mins(1);
-
-/// A disk with a place that can be neither read nor written.
-#[derive(Debug)]
-struct Scratched {
-    inner: Arc<dyn Device>,
-    place: Range<u64>,
-}
-
-impl Scratched {
-    fn check(&self, at: ByteOffset, len: usize) -> Result<(), DeviceError> {
-        if at.get() < self.place.end && self.place.start < at.get() + len as u64 {
-            return Err(DeviceError::Injected { device: "disk".into(), operation: "move", at });
-        }
-        Ok(())
-    }
-}
-
-impl Device for Scratched {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if matches!(command, Command::Read(_) | Command::Write(_)) {
-            self.check(at, command.len().to_usize())?;
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
 
 /// A target, what its units stand on, and the units.
 struct San {
@@ -203,7 +171,8 @@ fn what_is_larger_than_a_command_is_several_however_it_is_issued() {
 fn an_error_falls_on_the_request_that_it_is_of() {
     let inner = MemoryDevice::new("disk", SIZE, Bytes(512));
     let place = 5 * UNIT + 4096..5 * UNIT + 4608;
-    let disk = Arc::new(Scratched { inner: inner.clone(), place });
+    let disk = ScriptedDevice::over(inner.clone());
+    disk.add(Rule::on(&[CommandKind::Read, CommandKind::Write]).overlapping(place).fails());
     let san = San::over(vec![disk]);
     let unit = &san.units[0];
     for seed in [10, 20] {

@@ -1,5 +1,5 @@
 //! What tests of several crates share, and the runner of all tests. No crate that ships uses it, and it uses
-//! none of them.
+//! none of them. Devices for tests (`ScriptedDevice` and others) are in `braid-device`, whose own tests use them.
 
 #![forbid(unsafe_code)]
 

@@ -1,69 +1,20 @@
-use std::sync::atomic::AtomicUsize;
-
-use parking_lot::{Condvar, Mutex};
-
 use braid_format::Bytes;
+use braid_testkit::wait_until;
 
 use super::*;
-use crate::{CawOutcome, CountedDevice, MemoryDevice, Request, run};
+use crate::{
+    CawOutcome, CommandKind, CountedDevice, MemoryDevice, Request, Rule, ScriptedDevice, run,
+};
 
 const NEVER: Duration = Duration::from_hours(1);
 const SOON: Duration = Duration::from_millis(300);
 
-/// Answers nothing while it is mute.
-#[derive(Debug)]
-struct Mute {
-    inner: Arc<dyn Device>,
-    mute: Mutex<bool>,
-    heard: Condvar,
-    asked: AtomicUsize,
-}
-
-impl Mute {
-    fn new(mute: bool) -> Arc<Self> {
-        let inner = MemoryDevice::new("m", Bytes(1 << 20), Bytes(512));
-        Arc::new(Self {
-            inner,
-            mute: Mutex::new(mute),
-            heard: Condvar::new(),
-            asked: AtomicUsize::new(0),
-        })
-    }
-    fn asked(&self) -> &dyn Device {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        let mut mute = self.mute.lock();
-        self.heard.wait_while(&mut mute, |mute| *mute);
-        &*self.inner
-    }
-    fn answer(&self) {
-        *self.mute.lock() = false;
-        self.heard.notify_all();
-    }
-}
-
-impl Device for Mute {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        match command {
-            Command::Read(_) | Command::Write(_) | Command::Flush => {
-                self.asked().submit(at, command)
-            }
-            _ => self.inner.submit(at, command),
-        }
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
-fn until(what: &str, done: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// A device that answers nothing that goes through a worker until the rule is released.
+fn mute() -> (Arc<ScriptedDevice>, Arc<Rule>) {
+    let device = ScriptedDevice::over(MemoryDevice::new("m", Bytes(1 << 20), Bytes(512)));
+    let bounded = [CommandKind::Read, CommandKind::Write, CommandKind::Flush];
+    let asked = device.add(Rule::on(&bounded).holds());
+    (device, asked)
 }
 
 fn is_silent<T: std::fmt::Debug>(result: &Result<T, DeviceError>) {
@@ -94,17 +45,17 @@ fn a_device_that_answers_is_as_it_was() {
 
 #[test]
 fn a_device_that_answers_nothing_is_given_up_and_what_it_was_told_may_still_land() {
-    let mute = Mute::new(true);
+    let (mute, asked) = mute();
     let device = BoundedDevice::over(mute.clone(), SOON);
     is_silent(&device.write(ByteOffset(0), &[7; 512]));
     assert!(device.abilities().bound.unwrap().given_up().is_some());
     is_silent(&device.read(ByteOffset(0), &mut [0; 512]));
     is_silent(&device.flush());
-    assert_eq!(mute.asked.load(Ordering::SeqCst), 1, "it is asked nothing any more");
-    mute.answer();
-    until("the write lands late", || {
+    assert_eq!(asked.hits(), 1, "it is asked nothing any more");
+    asked.release();
+    wait_until("the write lands late", || {
         let mut now = [0; 512];
-        mute.inner.read(ByteOffset(0), &mut now).unwrap();
+        mute.inner().read(ByteOffset(0), &mut now).unwrap();
         now == [7; 512]
     });
     is_silent(&device.read(ByteOffset(0), &mut [0; 512]));
@@ -112,21 +63,21 @@ fn a_device_that_answers_nothing_is_given_up_and_what_it_was_told_may_still_land
 
 #[test]
 fn who_waits_longer_hears_of_it_too() {
-    let mute = Mute::new(true);
+    let (mute, asked) = mute();
     let device = BoundedDevice::over(mute.clone(), SOON);
     std::thread::scope(|scope| {
         // A flush has five times the bound.
         let flush = scope.spawn(|| device.flush());
-        until("the flush is under way", || mute.asked.load(Ordering::SeqCst) == 1);
+        wait_until("the flush is under way", || asked.hits() == 1);
         is_silent(&device.read(ByteOffset(0), &mut [0; 512]));
         is_silent(&flush.join().unwrap());
     });
-    mute.answer();
+    asked.release();
 }
 
 #[test]
 fn a_liveness_byte_is_held_until_nothing_can_land_any_more() {
-    let mute = Mute::new(true);
+    let (mute, asked) = mute();
     let device = BoundedDevice::over(mute.clone(), SOON);
     let held = device.abilities().locks.lock_byte(3).unwrap().unwrap();
     is_silent(&device.write(ByteOffset(0), &[7; 512]));
@@ -134,8 +85,8 @@ fn a_liveness_byte_is_held_until_nothing_can_land_any_more() {
     assert!(mute.abilities().locks.byte_locked(3).unwrap());
     drop(device);
     assert!(mute.abilities().locks.byte_locked(3).unwrap());
-    mute.answer();
-    until("the byte is let go", || !mute.abilities().locks.byte_locked(3).unwrap());
+    asked.release();
+    wait_until("the byte is let go", || !mute.abilities().locks.byte_locked(3).unwrap());
     // Without anything under way it goes at once.
     let device = BoundedDevice::over(mute.clone(), NEVER);
     drop(device.abilities().locks.lock_byte(3).unwrap().unwrap());
@@ -144,8 +95,11 @@ fn a_liveness_byte_is_held_until_nothing_can_land_any_more() {
 
 #[test]
 fn requests_of_a_batch_are_under_way_together() {
-    let devices = [(); 3].map(|()| Mute::new(true));
-    let bounded = devices.clone().map(|d| CountedDevice::over(BoundedDevice::over(d, NEVER)));
+    let devices = [(); 3].map(|()| mute());
+    let over = |(device, _): &(Arc<ScriptedDevice>, _)| {
+        CountedDevice::over(BoundedDevice::over(device.clone(), NEVER))
+    };
+    let bounded = devices.each_ref().map(over);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut buf = [0; 512];
@@ -157,10 +111,10 @@ fn requests_of_a_batch_are_under_way_together() {
             run(&mut requests);
             assert!(requests.iter().all(|r| r.result.is_ok()));
         });
-        for device in &devices {
-            until("all are asked", || device.asked.load(Ordering::SeqCst) == 1);
+        for (_, asked) in &devices {
+            wait_until("all are asked", || asked.hits() == 1);
         }
-        devices.iter().for_each(|device| device.answer());
+        devices.iter().for_each(|(_, asked)| asked.release());
     });
     let issued = bounded.map(|d| d.abilities().counters.unwrap().now());
     assert_eq!((issued[0].writes.ended, issued[1].reads.ended, issued[2].flushes), (1, 1, 1));

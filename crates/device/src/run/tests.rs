@@ -8,8 +8,8 @@ use braid_format::ByteOffset;
 use super::*;
 use crate::engine::{DEPTH, EngineKind};
 use crate::{
-    Abilities, AlignedBuf, Command, Completion, CountedDevice, Device, DeviceError, DeviceInfo,
-    Direct, FileDevice, IoQueue, MemoryDevice, OpenOptions, OwnedOp, Part,
+    AlignedBuf, CountedDevice, Device, DeviceError, Direct, FileDevice, IoQueue, MemoryDevice,
+    OpenOptions, OwnedOp, Part, Rule, ScriptedDevice,
 };
 
 const ENGINES: [EngineKind; 2] = [EngineKind::Uring, EngineKind::Pread];
@@ -219,26 +219,18 @@ fn what_follows_on_a_device_goes_to_it_together_and_fails_apart() {
     }
 }
 
-/// Panics when it is written to.
-#[derive(Debug)]
-struct Bomb(Arc<MemoryDevice>);
-impl Device for Bomb {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        panic!("bomb: {command:?} at {at}")
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.0.abilities()
-    }
+/// A device that panics whatever it is asked.
+fn bomb() -> Arc<ScriptedDevice> {
+    let device = ScriptedDevice::over(MemoryDevice::new("bomb", Bytes(SIZE), Bytes(512)));
+    device.add(Rule::all().calls(|at, command| panic!("bomb: {command:?} at {at}")));
+    device
 }
 
 #[test]
 fn a_panic_waits_for_the_kernel_before_it_unwinds() {
     for kind in ENGINES {
         let fixture = fixture("/var/tmp", 2, OpenOptions::default());
-        let bomb = Bomb(MemoryDevice::new("bomb", Bytes(SIZE), Bytes(512)));
+        let bomb = bomb();
         let written = pattern(1, 4 << 20);
         fixture.devices[0].write(ByteOffset(0), &written).unwrap();
         let mut flight = Flight::new(kind);
@@ -247,7 +239,7 @@ fn a_panic_waits_for_the_kernel_before_it_unwinds() {
             let mut requests = [
                 request(&*fixture.devices[0], 0, Op::Read(&mut buf)),
                 request(&*fixture.devices[1], 0, Op::Write(&written)),
-                request(&bomb, 0, Op::Flush),
+                request(&*bomb, 0, Op::Flush),
             ];
             run_on(&mut flight, &mut requests);
         }));
@@ -268,13 +260,13 @@ fn a_panic_waits_for_the_kernel_before_it_unwinds() {
 #[test]
 fn the_thread_survives_a_panic_in_the_public_batch() {
     let fixture = fixture("/var/tmp", 1, OpenOptions::default());
-    let bomb = Bomb(MemoryDevice::new("bomb", Bytes(SIZE), Bytes(512)));
+    let bomb = bomb();
     let data = [3; 4096];
     for _ in 0..3 {
         let fell = catch_unwind(AssertUnwindSafe(|| {
             run(&mut [
                 request(&*fixture.devices[0], 0, Op::Write(&data)),
-                request(&bomb, 0, Op::Flush),
+                request(&*bomb, 0, Op::Flush),
             ]);
         }));
         assert!(fell.is_err());
