@@ -2,15 +2,14 @@
 //! write and flush, so that a test can see what a power cut at any moment leaves.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, LockNo, NodeId};
 use braid_pool::device::{
-    Abilities, AlignedBuf, CawOutcome, Command, Completion, Device, DeviceError, DeviceInfo,
-    MemoryDevice,
+    AlignedBuf, Command, CommandKind, Completion, Device, DeviceError, MemoryDevice, Rule,
+    ScriptedDevice,
 };
 use braid_pool::{CreateOptions, Pool};
 use parking_lot::Mutex;
@@ -42,6 +41,17 @@ pub(crate) enum Event {
     Write(usize, Vec<u8>),
     Flush,
 }
+impl Event {
+    /// What a command that was done, no read, has done.
+    fn of(at: ByteOffset, command: &Command<'_>) -> Self {
+        let bytes = match command {
+            Command::Flush => return Self::Flush,
+            Command::Write(bytes) | Command::CompareAndWrite { new: bytes, .. } => bytes.to_vec(),
+            zeros => vec![0; zeros.len().to_usize()],
+        };
+        Self::Write(Bytes(at.get()).to_usize(), bytes)
+    }
+}
 
 /// What becomes of writes that were not flushed when the power goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,45 +63,51 @@ pub(crate) enum Fate {
 }
 
 /// A memory device that remembers.
+#[derive(Debug)]
 pub(crate) struct Tape {
-    inner: Arc<MemoryDevice>,
+    device: Arc<ScriptedDevice>,
     base: Mutex<Vec<u8>>,
-    events: Mutex<Vec<Event>>,
-    recording: AtomicBool,
-    /// Writes and flushes until one fails.
-    fuse: AtomicU64,
-    flush_delay_us: AtomicU64,
-}
-impl std::fmt::Debug for Tape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tape({:?})", self.inner)
-    }
+    events: Arc<Mutex<Vec<Event>>>,
+    recording: Arc<Rule>,
+    fails: Arc<Rule>,
 }
 impl Tape {
     /// A device with these bytes.
     pub fn new(bytes: &[u8]) -> Arc<Self> {
-        let inner = MemoryDevice::new("tape", Bytes::from(bytes.len()), Bytes(512));
-        inner.write(ByteOffset(0), bytes).unwrap();
-        Arc::new(Self {
-            inner,
-            base: Mutex::default(),
-            events: Mutex::default(),
-            recording: AtomicBool::new(false),
-            fuse: AtomicU64::new(u64::MAX),
-            flush_delay_us: AtomicU64::new(0),
-        })
+        let memory = MemoryDevice::new("tape", Bytes::from(bytes.len()), Bytes(512));
+        memory.write(ByteOffset(0), bytes).unwrap();
+        let device = ScriptedDevice::over(memory);
+        device.add(Rule::on(&[CommandKind::Deallocate]).is_unsupported());
+        let poisoned = |_| DeviceError::Poisoned { device: "tape".into() };
+        let changes = |_, command: &Command<'_>| {
+            !matches!(command.kind(), CommandKind::Read | CommandKind::Deallocate)
+        };
+        let fails = device.add(Rule::all().when(changes).fails_with(poisoned).disabled());
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let notes = events.clone();
+        let recording = Rule::all().when(changes).then_calls(move |at, command, done| {
+            if matches!(done, Ok(Completion::Done)) {
+                notes.lock().push(Event::of(at, command));
+            }
+        });
+        let recording = device.add(recording.disabled());
+        Arc::new(Self { device, base: Mutex::default(), events, recording, fails })
+    }
+    /// The device, for a pool.
+    pub fn device(&self) -> Arc<dyn Device> {
+        self.device.clone()
     }
     /// All its bytes now.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut all = vec![0; self.inner.info().size.to_usize()];
-        self.inner.read(ByteOffset(0), &mut all).unwrap();
+        let mut all = vec![0; self.device.info().size.to_usize()];
+        self.device.read(ByteOffset(0), &mut all).unwrap();
         all
     }
     /// Starts to remember, with what is there now as durable.
     pub fn record(&self) {
         *self.base.lock() = self.bytes();
         self.events.lock().clear();
-        self.recording.store(true, Ordering::Release);
+        self.recording.enable(true);
     }
     /// How many events there were.
     pub fn len(&self) -> usize {
@@ -104,11 +120,11 @@ impl Tape {
     }
     /// Lets `n` more writes and flushes succeed, and every later one fail.
     pub fn fail_after(&self, n: u64) {
-        self.fuse.store(n, Ordering::Release);
+        self.fails.strike_after(n);
     }
-    /// Makes flushes take this long.
+    /// Makes flushes take so much longer.
     pub fn slow_flush(&self, delay: Duration) {
-        self.flush_delay_us.store(delay.as_micros().try_into().unwrap(), Ordering::Release);
+        self.device.add(Rule::on(&[CommandKind::Flush]).delays(delay));
     }
     /// Calls `f(n, image)` for a power cut after each `n` of the events, with a fate for each.
     pub fn each_cut(&self, fates: &[Fate], mut f: impl FnMut(usize, Fate, &[u8])) {
@@ -162,66 +178,6 @@ impl Tape {
         }
         image
     }
-    fn burn(&self) -> Result<(), DeviceError> {
-        let left = self.fuse.load(Ordering::Acquire);
-        if left == 0 {
-            return Err(DeviceError::Poisoned { device: "tape".into() });
-        }
-        if left != u64::MAX {
-            self.fuse.store(left - 1, Ordering::Release);
-        }
-        Ok(())
-    }
-    fn note(&self, event: impl FnOnce() -> Event) {
-        if self.recording.load(Ordering::Acquire) {
-            self.events.lock().push(event());
-        }
-    }
-}
-impl Tape {
-    fn write(&self, at: ByteOffset, buf: &[u8]) -> Result<(), DeviceError> {
-        self.burn()?;
-        self.inner.write(at, buf)?;
-        self.note(|| Event::Write(Bytes(at.get()).to_usize(), buf.to_vec()));
-        Ok(())
-    }
-    fn flush(&self) -> Result<(), DeviceError> {
-        self.burn()?;
-        let delay = self.flush_delay_us.load(Ordering::Acquire);
-        if delay > 0 {
-            std::thread::sleep(Duration::from_micros(delay));
-        }
-        self.note(|| Event::Flush);
-        Ok(())
-    }
-}
-impl Device for Tape {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        match command {
-            Command::Read(_) => return self.inner.submit(at, command),
-            Command::Write(buf) => self.write(at, buf)?,
-            Command::Flush => self.flush()?,
-            Command::CompareAndWrite { expected, new } => {
-                self.burn()?;
-                let outcome = self.inner.compare_and_write(at, expected, new)?;
-                if outcome == CawOutcome::Written {
-                    self.note(|| Event::Write(Bytes(at.get()).to_usize(), new.to_vec()));
-                }
-                return Ok(outcome.into());
-            }
-            Command::Discard(len) | Command::WriteZeroes(len) => {
-                self.write(at, &vec![0; len.to_usize()])?;
-            }
-            Command::Deallocate(_) => return Ok(Completion::Unsupported),
-        }
-        Ok(Completion::Done)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
 }
 
 /// What a test volume is like.
@@ -254,8 +210,7 @@ impl TestVolume {
         let tape = Tape::new(&vec![0; shape.size.to_usize() + (2 << 20)]);
         let mut options = CreateOptions::new("test");
         options.lock_sector = Some(shape.geo.lock_sector);
-        let device: Arc<dyn Device> = tape.clone();
-        let pool = Pool::create(vec![device], &options).unwrap();
+        let pool = Pool::create(vec![tape.device()], &options).unwrap();
         let sb = superblock(&pool, &shape);
         let mut body = AlignedBuf::zeroed(shape.geo.body_len());
         sb.write_to_prefix(&mut body).unwrap();
@@ -271,8 +226,7 @@ impl TestVolume {
     /// What a machine finds that starts with these bytes on its device. Recording has begun.
     pub fn from_image(image: &[u8]) -> Self {
         let tape = Tape::new(image);
-        let device: Arc<dyn Device> = tape.clone();
-        let pool = Pool::assemble(vec![device]).unwrap();
+        let pool = Pool::assemble(vec![tape.device()]).unwrap();
         let volume = Arc::new(Volume::open(pool).unwrap());
         tape.record();
         Self { volume, tape }

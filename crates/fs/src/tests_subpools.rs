@@ -11,8 +11,7 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::tree::RawExtent;
 use braid_format::{BlockNo, ByteOffset, Bytes, InodeNo, MemberIndex};
 use braid_pool::device::{
-    Abilities, AlignedBuf, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
-    RecordingDevice,
+    AlignedBuf, Command, CommandKind, Device, MemoryDevice, RecordingDevice, Rule, ScriptedDevice,
 };
 use braid_pool::layout::LayoutFile;
 use braid_pool::{CreateOptions, Pool};
@@ -35,34 +34,27 @@ const O_RDWR: i32 = 2;
 /// What lock records, bodies, slot records, heartbeats and journal records begin with.
 const MAGICS: [&[u8; 4]; 5] = [b"BRLK", b"BRMB", b"BRSL", b"BRHB", b"BRTX"];
 
-/// A memory device that notes where compare-and-writes and metadata go.
+/// What a device takes note of: where compare-and-writes and metadata go.
 #[derive(Debug)]
 struct Witness {
-    inner: Arc<MemoryDevice>,
-    /// Places that were compared and written.
-    compared: Mutex<Vec<ByteOffset>>,
+    compared: Arc<Rule>,
     /// Places to which something that begins like metadata was written.
-    sealed: Mutex<Vec<ByteOffset>>,
+    sealed: Arc<Mutex<Vec<ByteOffset>>>,
 }
-impl Device for Witness {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        match &command {
-            Command::Write(buf) => {
-                let sectors = (at.get()..).step_by(512).zip(buf.chunks(512));
-                let sealed = sectors.filter(|(_, s)| MAGICS.iter().any(|m| s.starts_with(&m[..])));
-                self.sealed.lock().extend(sealed.map(|(at, _)| ByteOffset(at)));
-            }
-            Command::CompareAndWrite { .. } => self.compared.lock().push(at),
-            _ => {}
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
+
+/// A memory device, and what it takes note of.
+fn witnessed(name: &str, size: Bytes) -> (Arc<dyn Device>, Witness) {
+    let device = ScriptedDevice::over(MemoryDevice::new(name, size, Bytes(512)));
+    let compared = device.add(Rule::on(&[CommandKind::CompareAndWrite]).notes());
+    let sealed = Arc::new(Mutex::new(Vec::new()));
+    let witness = Witness { compared, sealed: sealed.clone() };
+    device.add(Rule::on(&[CommandKind::Write]).calls(move |at, command| {
+        let Command::Write(buf) = command else { return };
+        let sectors = (at.get()..).step_by(512).zip(buf.chunks(512));
+        let found = sectors.filter(|(_, s)| MAGICS.iter().any(|m| s.starts_with(&m[..])));
+        sealed.lock().extend(found.map(|(at, _)| ByteOffset(at)));
+    }));
+    (device, witness)
 }
 
 /// Mebibytes of each of three members: for metadata, for journals (0: not apart), for data.
@@ -97,7 +89,7 @@ fn shape(layout: Layout) -> LayoutFile {
 
 /// A file system on such a pool, mounted by one node.
 struct Fixture {
-    witnesses: Vec<Arc<Witness>>,
+    witnesses: Vec<Witness>,
     recorders: Vec<Arc<RecordingDevice>>,
     pool: Pool,
     fs: Fs,
@@ -123,15 +115,8 @@ impl Fixture {
     fn with(layout: Layout, record: bool) -> Self {
         let mib = layout.meta + layout.journal + layout.data;
         let size = Bytes(Label::DATA_AT.get() + mib * MIB + Label::TAIL.get());
-        let witnesses: Vec<Arc<Witness>> = (0..3)
-            .map(|i| {
-                let inner = MemoryDevice::new(&format!("m{i}"), size, Bytes(512));
-                let (compared, sealed) = Default::default();
-                Arc::new(Witness { inner, compared, sealed })
-            })
-            .collect();
-        let mut devices: Vec<Arc<dyn Device>> =
-            witnesses.iter().map(|w| w.clone() as Arc<dyn Device>).collect();
+        let (mut devices, witnesses): (Vec<_>, Vec<_>) =
+            (0..3).map(|i| witnessed(&format!("m{i}"), size)).unzip();
         let mut create = CreateOptions::new("subpools");
         create.layout = Some(shape(layout).layout);
         create.lock_sector = Some(Bytes(512));
@@ -175,8 +160,11 @@ impl Fixture {
         };
         let mut seen = 0;
         for (member, w) in (0..).zip(&self.witnesses) {
-            let compared = w.compared.lock();
-            assert!(!compared.iter().any(|at| on_data(member, at)), "compared and written");
+            let compared = w.compared.noted();
+            assert!(
+                !compared.iter().any(|noted| on_data(member, &noted.at)),
+                "compared and written"
+            );
             assert!(!w.sealed.lock().iter().any(|at| on_data(member, at)), "metadata among data");
             seen += compared.len();
         }

@@ -11,8 +11,7 @@ use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_pool::LABEL_LOCK_BYTE;
 use braid_pool::device::{
-    Abilities, ByteLockGuard, Command, Completion, Device, DeviceError, DeviceInfo, FileDevice,
-    LivenessLocks, MemoryDevice, OpenOptions, probe,
+    CommandKind, Device, FileDevice, MemoryDevice, OpenOptions, Rule, ScriptedDevice, probe,
 };
 use braid_pool::labels::{write_copies, write_epoch};
 use braid_pool::layout::Redundancy;
@@ -239,45 +238,32 @@ fn a_pool_that_a_node_lives_on_is_not_overwritten() {
     Pool::create(devices, &options).unwrap();
 }
 
-/// At its first write says whether somebody could take a slot's liveness byte.
-#[derive(Debug)]
-struct Watched {
-    inner: Arc<dyn Device>,
-    free: std::sync::Mutex<Vec<bool>>,
-}
-impl Device for Watched {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if matches!(command, Command::Write(_)) {
-            let locks = self.inner.abilities().locks;
-            let taken = [0, 1, 1024].map(|byte| locks.lock_byte(byte).unwrap().is_some());
-            self.free.lock().unwrap().extend(taken);
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
 #[test]
 fn while_a_pool_is_made_nobody_joins_what_was_there() {
     let inner = [memory("one", 8), memory("two", 8)];
-    let watched = inner.map(|inner| Arc::new(Watched { inner, free: std::sync::Mutex::default() }));
-    let devices: Vec<Arc<dyn Device>> =
-        watched.iter().map(|w| w.clone() as Arc<dyn Device>).collect();
+    // At each write: whether somebody could take a slot's liveness byte.
+    let free = inner.each_ref().map(|_| Arc::new(std::sync::Mutex::new(Vec::new())));
+    let watched = |(inner, free): (&Arc<dyn Device>, &Arc<std::sync::Mutex<Vec<bool>>>)| {
+        let device = ScriptedDevice::over(inner.clone());
+        let (inner, free) = (inner.clone(), free.clone());
+        device.add(Rule::on(&[CommandKind::Write]).calls(move |_, _| {
+            let locks = inner.abilities().locks;
+            let taken = [0, 1, 1024].map(|byte| locks.lock_byte(byte).unwrap().is_some());
+            free.lock().unwrap().extend(taken);
+        }));
+        device as Arc<dyn Device>
+    };
+    let devices: Vec<Arc<dyn Device>> = inner.iter().zip(&free).map(watched).collect();
     Pool::create(devices.clone(), &CreateOptions::new("old")).unwrap();
     let options = CreateOptions { force: true, ..CreateOptions::new("new") };
     let old = Pool::assemble(devices.clone()).unwrap();
     assert!(old.is_current());
     Pool::create(devices.clone(), &options).unwrap();
     assert!(!old.is_current());
-    for w in &watched {
-        let free = w.free.lock().unwrap();
+    for (inner, free) in inner.iter().zip(&free) {
+        let free = free.lock().unwrap();
         assert!(free.len() >= 12 && free.iter().all(|free| !free), "{free:?}");
-        assert!(w.inner.abilities().locks.lock_byte(1).unwrap().is_some(), "still held");
+        assert!(inner.abilities().locks.lock_byte(1).unwrap().is_some(), "still held");
     }
 }
 
@@ -378,31 +364,6 @@ fn most_members_are_old_copies() {
     assert!(matches!(error, PoolError::Ahead { epoch: Epoch(2), current: Epoch(1), .. }));
 }
 
-/// Before its first read another node changes the pool.
-struct Changed {
-    inner: Arc<dyn Device>,
-    change: std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-impl std::fmt::Debug for Changed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-impl Device for Changed {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if let (Command::Read(_), Some(change)) = (&command, self.change.lock().unwrap().take()) {
-            change();
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
 /// Some members are read before the change and some after it.
 #[test]
 fn a_pool_that_is_changed_while_its_labels_are_read() {
@@ -410,9 +371,11 @@ fn a_pool_that_is_changed_while_its_labels_are_read() {
         let (_disks, pool) = Disks::with_pool();
         let (mut devices, next) = (pool.devices(), next_epoch(&pool));
         let all = devices.clone();
-        let change = Box::new(move || write_epoch(&all, &next).unwrap());
-        let inner = devices[changed].clone();
-        devices[changed] = Arc::new(Changed { inner, change: Some(change as Box<_>).into() });
+        // Before the first read of this member another node changes the pool.
+        let scripted = ScriptedDevice::over(devices[changed].clone());
+        let reads = Rule::on(&[CommandKind::Read]);
+        scripted.add(reads.calls_once(move || write_epoch(&all, &next).unwrap()));
+        devices[changed] = scripted;
         assert_eq!(Pool::assemble(devices).unwrap().info().epoch, Epoch(2), "{changed}");
     }
 }
@@ -531,38 +494,14 @@ fn nothing_is_changed_until_labels_could_be_healed() {
     assert!(now() == [7; 4096]);
 }
 
-/// A device that keeps no locks.
-#[derive(Debug)]
-struct NoLocks(Arc<dyn Device>);
-impl Device for NoLocks {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        self.0.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        Abilities::only(self)
-    }
-}
-
-impl LivenessLocks for NoLocks {
-    fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
-        let device = self.0.info().name.as_str().into();
-        Err(DeviceError::Injected { device, operation: "lock", at: ByteOffset(byte) })
-    }
-    fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
-        self.0.abilities().locks.byte_locked(byte)
-    }
-}
-
 #[test]
 fn labels_that_cannot_be_locked_are_not_taken_for_healed() {
     let devices = vec![memory("a", 8), memory("b", 8)];
     Pool::create(devices.clone(), &CreateOptions::new("p")).unwrap();
     let at = ByteOffset(Disks::labels(8)[1]);
     devices[0].write(at, &[0; 4096]).unwrap();
-    let locked = Arc::new(NoLocks(devices[0].clone())) as Arc<dyn Device>;
+    let locked = ScriptedDevice::over(devices[0].clone());
+    locked.refuse_locks();
     let pool = Pool::assemble(vec![locked, devices[1].clone()]).unwrap();
     pool.heal_labels().unwrap();
     let refused = pool.write(ByteOffset(0), &[7; 4096]).unwrap_err();

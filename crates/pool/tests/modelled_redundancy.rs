@@ -17,9 +17,7 @@ use std::time::Duration;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::model::{DiskModel, ModelClock, Rate, Time, presets};
 use braid_pool::device::modelled::{Client, ModelDevice, Outcome, Touch, drive};
-use braid_pool::device::{
-    Abilities, AlignedBuf, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
-};
+use braid_pool::device::{AlignedBuf, CommandKind, Device, MemoryDevice, Rule, ScriptedDevice};
 use braid_pool::layout::{Redundancy, parse};
 use braid_pool::{CreateOptions, Pace, Pool};
 use parking_lot::Mutex;
@@ -63,40 +61,8 @@ enum Event {
 
 type Log = Arc<Mutex<Vec<(ThreadId, Event)>>>;
 
-/// Takes note of what it is asked for.
-#[derive(Debug)]
-struct Noted {
-    inner: Arc<dyn Device>,
-    member: usize,
-    log: Log,
-}
-impl Noted {
-    fn note(&self, event: Event) {
-        self.log.lock().push((std::thread::current().id(), event));
-    }
-    fn access(&self, write: bool, at: ByteOffset, len: usize) {
-        let len = len as u64;
-        self.note(Event::Access { member: self.member, write, at: at.0, len });
-    }
-}
-impl Device for Noted {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        match &command {
-            Command::Read(_) => self.access(false, at, command.len().to_usize()),
-            Command::Write(_) | Command::CompareAndWrite { .. } => {
-                self.access(true, at, command.len().to_usize());
-            }
-            Command::Flush => self.note(Event::Flush),
-            _ => {}
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
+fn note(log: &Log, event: Event) {
+    log.lock().push((std::thread::current().id(), event));
 }
 
 /// A step: what is asked for at the same time. An access is member, write, place, length.
@@ -132,7 +98,18 @@ struct Fixture {
 impl Fixture {
     fn device(log: &Log, member: usize) -> Arc<dyn Device> {
         let inner = MemoryDevice::new(&format!("disk{member}"), Bytes(MEMBER), Bytes(512));
-        Arc::new(Noted { inner, member, log: log.clone() })
+        let device = ScriptedDevice::over(inner);
+        let log = log.clone();
+        device.add(Rule::all().calls(move |at, command| {
+            let write = match command.kind() {
+                CommandKind::Read => false,
+                CommandKind::Write | CommandKind::CompareAndWrite => true,
+                CommandKind::Flush => return note(&log, Event::Flush),
+                _ => return,
+            };
+            note(&log, Event::Access { member, write, at: at.0, len: command.len().0 });
+        }));
+        device
     }
     fn new(members: usize, layout: Option<&str>) -> Self {
         let log = Log::default();

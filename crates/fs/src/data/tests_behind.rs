@@ -1,14 +1,12 @@
 //! Writes that were answered before the devices had them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{ScopedJoinHandle, sleep};
 use std::time::Duration;
 
-use braid_format::{ByteOffset, Bytes, InodeNo};
+use braid_format::{Bytes, InodeNo};
 use braid_pool::device::{
-    Abilities, AlignedBuf, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind,
-    FaultPlan, FaultyDevice, MemoryDevice, On,
+    AlignedBuf, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Rule, ScriptedDevice,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -46,34 +44,12 @@ impl<F: FnMut()> EarlyReply for Not<F> {
     }
 }
 
-/// Refuses contents when it is told to: writes of one byte over and over, and nothing else. Nodes'
-/// own writes are never so.
-#[derive(Debug)]
-struct Picky {
-    inner: Arc<FaultyDevice>,
-    refuses: AtomicBool,
-}
-impl Device for Picky {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if let Command::Write(buf) = &command {
-            let alike = buf[0] != 0 && buf.iter().all(|b| *b == buf[0]);
-            if alike && self.refuses.load(Ordering::Acquire) {
-                let device = "picky".into();
-                return Err(DeviceError::Injected { device, operation: "write", at });
-            }
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
 struct Fixture {
-    picky: Arc<Picky>,
+    /// Over `device`.
+    scripted: Arc<ScriptedDevice>,
+    /// Refuses contents: writes of one byte over and over, and nothing else. Nodes' own writes are never
+    /// so.
+    refuses: Arc<Rule>,
     device: Arc<FaultyDevice>,
     fs: Fs,
     ino: InodeNo,
@@ -88,13 +64,16 @@ impl Fixture {
     fn bounded(how: MountOptions) -> Self {
         let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
         let device = FaultyDevice::new(inner, FaultPlan::default());
-        let picky = Arc::new(Picky { inner: device.clone(), refuses: AtomicBool::new(false) });
-        let pool = Pool::create(vec![picky.clone() as _], &CreateOptions::new("fixture")).unwrap();
+        let scripted = ScriptedDevice::over(device.clone());
+        let content = |bytes: &[u8]| bytes[0] != 0 && bytes.iter().all(|b| *b == bytes[0]);
+        let refuses = scripted.add(Rule::all().writing(content).fails().disabled());
+        let devices = vec![scripted.clone() as Arc<dyn Device>];
+        let pool = Pool::create(devices, &CreateOptions::new("fixture")).unwrap();
         let options = MakeOptions { nodes: Some(2), ..MakeOptions::default() };
         make(&pool, &options, &mut |_, _| {}).unwrap();
         let fs = Fs::mount(pool, how, Arc::new(NoKernelCache)).unwrap();
         let made = fs.create(fs.root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
-        let fixture = Self { picky, device, fs, ino: made.0.ino, fh: made.1 };
+        let fixture = Self { scripted, refuses, device, fs, ino: made.0.ino, fh: made.1 };
         fixture.write(0, &filled(1), || ());
         fixture.fs.fsync(fixture.fh, false).unwrap();
         fixture
@@ -114,12 +93,12 @@ impl Fixture {
     }
     /// Another node on the same disk.
     fn other(&self) -> Fs {
-        let pool = Pool::assemble(vec![self.picky.clone() as Arc<dyn Device>]).unwrap();
+        let pool = Pool::assemble(vec![self.scripted.clone() as Arc<dyn Device>]).unwrap();
         Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
     }
     /// From here on contents are refused, or no longer.
     fn refuse(&self, refuses: bool) {
-        self.picky.refuses.store(refuses, Ordering::Release);
+        self.refuses.enable(refuses);
     }
     fn read(&self, at: u64) -> Vec<u8> {
         let len = u32::try_from(LEN).unwrap();

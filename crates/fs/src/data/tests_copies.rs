@@ -4,9 +4,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use braid_format::{ByteOffset, Bytes};
-use braid_pool::device::{
-    Abilities, AlignedBuf, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
-};
+use braid_pool::device::{AlignedBuf, Device, MemoryDevice, Rule, ScriptedDevice};
 use braid_pool::layout::Redundancy;
 use braid_pool::{CreateOptions, Pool};
 
@@ -19,28 +17,14 @@ const BLOCK: usize = 4096;
 const ROUNDS: u8 = 10;
 
 /// A device that is slow with blocks full of this byte's multiples: the writer `1 + n % 2` of a round.
-#[derive(Debug)]
-struct Late {
-    inner: Arc<MemoryDevice>,
-    writer: u8,
-}
-
-impl Device for Late {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if let Command::Write(buf) = &command {
-            let of = buf.len() == BLOCK && buf[0] >= 100 && buf.iter().all(|b| *b == buf[0]);
-            if of && buf[0] % 2 == self.writer % 2 {
-                std::thread::sleep(Duration::from_millis(30));
-            }
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
+fn late(inner: Arc<MemoryDevice>, writer: u8) -> Arc<dyn Device> {
+    let device = ScriptedDevice::over(inner);
+    let own = move |bytes: &[u8]| {
+        let of = bytes.len() == BLOCK && bytes[0] >= 100 && bytes.iter().all(|b| *b == bytes[0]);
+        of && bytes[0] % 2 == writer % 2
+    };
+    device.add(Rule::all().writing(own).delays(Duration::from_millis(30)));
+    device
 }
 
 /// Where `device` has a block full of `byte`.
@@ -94,10 +78,8 @@ fn copies_after_two_fsyncs(copies: usize) {
     let inner: Vec<Arc<MemoryDevice>> = (0..copies)
         .map(|n| MemoryDevice::new(&n.to_string(), Bytes(64 << 20), Bytes(512)))
         .collect();
-    let devices: Vec<Arc<dyn Device>> = (0_u8..)
-        .zip(&inner)
-        .map(|(n, inner)| Arc::new(Late { inner: inner.clone(), writer: n }) as Arc<dyn Device>)
-        .collect();
+    let devices: Vec<Arc<dyn Device>> =
+        (0_u8..).zip(&inner).map(|(n, inner)| late(inner.clone(), n)).collect();
     let (nodes, handles) = two(&devices);
     let places: Vec<ByteOffset> = inner.iter().map(|d| find(d, 77)).collect();
     for round in 0..ROUNDS {

@@ -1,14 +1,13 @@
 //! What a node that gives a lock up must do, and must not wait for.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use braid_format::{ByteOffset, Bytes, InodeNo, LockNo};
+use braid_format::{Bytes, InodeNo, LockNo};
 use braid_lock::{Local, ManagerOptions, Mode};
 use braid_pool::device::{
-    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
-    FaultyDevice, MemoryDevice, On,
+    Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Rule, ScriptedDevice,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -263,55 +262,24 @@ fn space_for_a_mapped_page_comes_though_all_demoters_of_the_other_node_wait() {
     b.unmount().unwrap();
 }
 
-/// Fails writes of contents, and lets them land when it is told to.
-#[derive(Debug)]
-struct Lossy {
-    inner: Arc<MemoryDevice>,
-    /// Blocks full of this fail.
-    byte: AtomicU8,
-    late: Mutex<Vec<(ByteOffset, Vec<u8>)>>,
-}
-impl Device for Lossy {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(
-        &self,
-        at: ByteOffset,
-        command: Command<'_>,
-    ) -> std::result::Result<Completion, DeviceError> {
-        let byte = self.byte.load(Ordering::Acquire);
-        if let Command::Write(buf) = &command
-            && byte != 0
-            && buf.len() % 4096 == 0
-            && buf.iter().all(|b| *b == byte)
-        {
-            self.late.lock().unwrap().push((at, buf.to_vec()));
-            return Err(DeviceError::Injected { device: "lossy".into(), operation: "write", at });
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
 /// A write that has ended in an error lands after its file is gone and all space was given out again.
 #[test]
 fn a_failed_write_that_lands_late_changes_nothing_that_came_after_it() {
     for direct in [false, true] {
         let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
-        let device = Arc::new(Lossy { inner, byte: AtomicU8::new(0), late: Mutex::default() });
+        let device = ScriptedDevice::over(inner);
+        let content = |bytes: &[u8]| bytes.len() % 4096 == 0 && bytes.iter().all(|b| *b == 9);
+        let fails = device.add(Rule::all().writing(content).keeps().disabled());
         let pool = made(device.clone());
         let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
         let create =
             |name: &[u8]| fs.create(fs.root(), name, 0o644, O_RDWR, &Cred::default()).unwrap().1;
         let flags = WriteFlags { direct, ..WriteFlags::default() };
         let fh = create(b"fails");
-        device.byte.store(9, Ordering::Release);
+        fails.enable(true);
         let written = fs.write(fh, 0, &[9; 64 << 10], flags);
         assert!(written.is_err() || fs.fsync(fh, false).is_err(), "direct {direct}");
-        device.byte.store(0, Ordering::Release);
+        fails.enable(false);
         fs.setattr(
             fs.lookup(fs.root(), b"fails").unwrap().ino,
             &SetAttr { size: Some(0), ..SetAttr::default() },
@@ -330,11 +298,7 @@ fn a_failed_write_that_lands_late_changes_nothing_that_came_after_it() {
             }
         }
         fs.fsync(fh, false).unwrap();
-        let late = std::mem::take(&mut *device.late.lock().unwrap());
-        assert!(!late.is_empty());
-        for (at, bytes) in late {
-            device.inner.write(at, &bytes).unwrap();
-        }
+        assert!(fails.land_kept().unwrap() > 0);
         for at in (0..len).step_by(64 << 10) {
             let read = fs
                 .read_reply(

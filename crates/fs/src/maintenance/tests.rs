@@ -8,8 +8,8 @@ use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{RawSlot, SlotRecord};
 use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, MemberIndex, NodeId};
 use braid_pool::device::{
-    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
-    FaultyDevice, MemoryDevice, On, OpenOptions,
+    CommandKind, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, OpenOptions, Rule,
+    ScriptedDevice,
 };
 use braid_pool::layout::Redundancy;
 use braid_pool::{CreateOptions, Destination, EpochTag, Pool, ReadPath};
@@ -467,23 +467,11 @@ fn a_check_reads_around_damaged_copies() {
 }
 
 /// A device that gives no whole chunk at once, as the copying asks for.
-#[derive(Debug)]
-struct NoChunks(Arc<dyn Device>);
-
-impl Device for NoChunks {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if matches!(&command, Command::Read(buf) if buf.len() >= 1 << 20) {
-            let device = self.info().name.as_str().into();
-            return Err(DeviceError::Injected { device, operation: "read", at });
-        }
-        self.0.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.0.abilities()
-    }
+fn without_chunks(inner: Arc<dyn Device>) -> Arc<dyn Device> {
+    let device = ScriptedDevice::over(inner);
+    let reads = Rule::on(&[CommandKind::Read]);
+    device.add(reads.when(|_, read| read.len() >= Bytes(1 << 20)).fails());
+    device
 }
 
 /// Whose turn it is, and what was said to the others.
@@ -510,7 +498,7 @@ fn to(name: &str) -> Destination {
 }
 /// A pool without redundancy of which member 0 is to be moved, and cannot be read.
 fn with_a_move_that_fails() -> Pool {
-    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(NoChunks(memory("d0"))), memory("d1")];
+    let devices: Vec<Arc<dyn Device>> = vec![without_chunks(memory("d0")), memory("d1")];
     let pool = Pool::create(devices, &CreateOptions::new("test")).unwrap();
     make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     pool.attach(0).unwrap();
@@ -568,7 +556,7 @@ fn who_asks_for_a_move_hears_that_another_node_cannot_do_it() {
     let options = MakeOptions { journal_size: Some(JOURNAL), ..MakeOptions::default() };
     make(&pool, &options, &mut |_, _| {}).unwrap();
     drop(pool);
-    let keeper = mount(&Pool::assemble(vec![Arc::new(NoChunks(file(0))), file(1)]).unwrap());
+    let keeper = mount(&Pool::assemble(vec![without_chunks(file(0)), file(1)]).unwrap());
     let asked = mount(&Pool::assemble(vec![file(0), file(1)]).unwrap());
     let stuck = |fs: &Fs| fs.stuck().iter().map(|n| (n.life.slot.0, n.stuck)).collect::<Vec<_>>();
     assert_eq!(stuck(&asked), []);

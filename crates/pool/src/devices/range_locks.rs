@@ -74,6 +74,8 @@ impl Drop for Held<'_> {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use braid_testkit::wait_until;
+
     use super::*;
 
     #[test]
@@ -102,9 +104,14 @@ mod tests {
 
     #[test]
     fn what_does_not_overlap_does_not_wait() {
-        let locks = RangeLocks::default();
-        let _a = locks.lock(vec![(0, 10)]);
-        let _b = locks.lock(vec![(10, 20), (30, 40)]);
-        drop(locks.lock(vec![(20, 30)]));
+        // In a thread that is left behind if it waits.
+        let all = std::thread::spawn(|| {
+            let locks = RangeLocks::default();
+            let _a = locks.lock(vec![(0, 10)]);
+            let _b = locks.lock(vec![(10, 20), (30, 40)]);
+            drop(locks.lock(vec![(20, 30)]));
+        });
+        wait_until("all three are held", || all.is_finished());
+        all.join().unwrap();
     }
 }

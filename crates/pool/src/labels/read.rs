@@ -167,38 +167,19 @@ fn read_copy(device: &Arc<dyn Device>, copy: u32, at: Option<ByteOffset>) -> Cop
 
 #[cfg(test)]
 mod tests {
-    use braid_device::{Abilities, Command, Completion, DeviceError, DeviceInfo};
+    use braid_device::{CommandKind, Rule, ScriptedDevice};
 
     use super::*;
     use crate::pool::Pool;
-
-    /// A device of which bytes from one place to another cannot be read.
-    #[derive(Debug)]
-    struct Bad(Arc<dyn Device>, u64, u64);
-
-    impl Device for Bad {
-        fn info(&self) -> &DeviceInfo {
-            self.0.info()
-        }
-        fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-            let reads = matches!(command, Command::Read(_));
-            if reads && at.0 < self.2 && at.0 + command.len().0 > self.1 {
-                let device = self.info().name.as_str().into();
-                return Err(DeviceError::Injected { device, operation: "read", at });
-            }
-            self.0.submit(at, command)
-        }
-        fn abilities(&self) -> Abilities<'_> {
-            self.0.abilities()
-        }
-    }
 
     #[test]
     fn a_label_is_read_although_the_room_behind_it_cannot_be() {
         let device = Pool::for_tests(1, Bytes(8 << 20)).devices().remove(0);
         let at = Label::copy1_at(device.info().size).unwrap().0;
         let good = |from: u64, to: u64| {
-            let found = Found::read(Arc::new(Bad(device.clone(), at + from, at + to)));
+            let bad = ScriptedDevice::over(device.clone());
+            bad.add(Rule::on(&[CommandKind::Read]).overlapping(at + from..at + to).fails());
+            let found = Found::read(bad);
             assert!(found.copies[0].is_ok());
             found.copies[1].is_ok()
         };

@@ -1,11 +1,7 @@
 //! Two nodes on one pool.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize};
-
-use braid_format::{ByteOffset, Bytes};
-use braid_pool::device::{
-    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
-};
+use braid_format::Bytes;
+use braid_pool::device::{CommandKind, MemoryDevice, Rule, ScriptedDevice};
 use braid_pool::{CreateOptions, Pool};
 use parking_lot::Mutex;
 
@@ -262,46 +258,9 @@ fn two_nodes_at_the_same_names_never_disagree() {
     b.unmount_clean();
 }
 
-/// A device that can be made to delay compare-and-writes, and that counts how many are under way
-/// together.
-#[derive(Debug)]
-struct Slow {
-    inner: Arc<dyn Device>,
-    slow: AtomicBool,
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-impl Device for Slow {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(
-        &self,
-        at: ByteOffset,
-        command: Command<'_>,
-    ) -> std::result::Result<Completion, DeviceError> {
-        let compares = matches!(command, Command::CompareAndWrite { .. });
-        if compares && self.slow.load(Ordering::Relaxed) {
-            let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-            self.most.fetch_max(now, Ordering::Relaxed);
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            self.now.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
 #[test]
 fn listing_with_attributes_takes_the_locks_of_children_side_by_side() {
-    let device = Arc::new(Slow {
-        inner: MemoryDevice::new("slow", Bytes(512 << 20), Bytes(512)),
-        slow: AtomicBool::new(false),
-        now: AtomicUsize::new(0),
-        most: AtomicUsize::new(0),
-    });
+    let device = ScriptedDevice::over(MemoryDevice::new("slow", Bytes(512 << 20), Bytes(512)));
     let pool = Pool::create(vec![device.clone()], &CreateOptions::new("slow")).unwrap();
     make_in(&pool);
     let a = mount(&pool, 0);
@@ -309,14 +268,15 @@ fn listing_with_attributes_takes_the_locks_of_children_side_by_side() {
     let made: Vec<_> = (0..60).map(|i| touch_file(&a, dir, &format!("f{i}")).ino).collect();
     a.unmount();
     let b = mount(&pool, 1);
-    device.slow.store(true, Ordering::Relaxed);
+    let compares = Rule::on(&[CommandKind::CompareAndWrite]);
+    let slow = device.add(compares.delays(std::time::Duration::from_millis(5)));
     let mut seen = Vec::new();
     readdir(&b, dir, 0, true, &mut |entry| {
         seen.extend(entry.attr.map(|a| a.ino));
         false
     })
     .unwrap();
-    let most = device.most.load(Ordering::Relaxed);
+    let most = slow.most_at_once();
     assert!(most > 3, "{most} together");
     assert!(made.iter().all(|ino| seen.contains(ino)), "{} of {}", seen.len(), made.len());
     b.unmount();

@@ -1,10 +1,10 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
+use braid_format::label::Label;
 use braid_format::{Bytes, MemberIndex};
 use braid_pool::device::{
-    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
-    MemoryDevice, On,
+    CommandKind, Device, FaultKind, FaultPlan, MemoryDevice, On, Rule, ScriptedDevice,
 };
 use braid_pool::layout::Redundancy;
 use braid_pool::{AddOptions, CreateOptions, Pool};
@@ -440,44 +440,19 @@ fn what_was_gone_is_taken_out_by_who_asks_for_it_again() {
     clean(unmounted_pool(fs));
 }
 
-/// A device that fails to take a label once.
-#[derive(Debug)]
-struct NoLabel(Arc<dyn Device>, AtomicBool);
-
-impl Device for NoLabel {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-    fn submit(
-        &self,
-        at: ByteOffset,
-        command: Command<'_>,
-    ) -> std::result::Result<Completion, DeviceError> {
-        let label = at == braid_format::label::Label::COPY0_AT;
-        let write = matches!(command, Command::Write(_));
-        if write && label && self.1.swap(false, Ordering::AcqRel) {
-            let device = self.0.info().name.as_str().into();
-            return Err(DeviceError::Injected { device, operation: "write", at });
-        }
-        self.0.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.0.abilities()
-    }
-}
-
 #[test]
 fn what_is_gone_is_counted_once_however_often_the_pool_does_not_let_it_go() {
     let none = FaultPlan::default();
     let old = all(&disks("old", &[64], &none)).remove(0);
-    let old = Arc::new(NoLabel(old, false.into()));
+    let old = ScriptedDevice::over(old);
     let fs = mount(made(vec![old.clone()], &CreateOptions::new("p")));
     let had = fs.statfs().unwrap();
     fs.add_devices(&all(&disks("new", &[64], &none)), &AddOptions::default()).unwrap();
     gone_and_not_cut(&fs, 1);
-    old.1.store(true, Ordering::Release);
+    let label = Rule::on(&[CommandKind::Write]).beginning(Label::COPY0_AT);
+    let fails = old.add(label.once().fails());
     let left = fs.leave(MemberIndex(1)).unwrap();
-    assert!(!old.1.load(Ordering::Acquire), "the label was written at once");
+    assert_eq!(fails.hits(), 1, "the label was written at once");
     assert_eq!((left.members, left.finished), (vec![MemberIndex(1)], true));
     let has = fs.statfs().unwrap();
     assert_eq!((has.blocks, has.free), (had.blocks, had.free));

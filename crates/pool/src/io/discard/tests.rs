@@ -1,14 +1,12 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_device::{
-    Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
-    FaultyDevice, MemoryDevice, On,
+    CommandKind, Device, DeviceError, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Power,
+    Rule, ScriptedDevice,
 };
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::pool::Pool;
-use crate::redundancy::log::tests::Powered;
 use crate::redundancy::tests::{Layout, consistent, devices, dynamic, failed, pool};
 use crate::{Destination, NoChecksums};
 
@@ -109,9 +107,9 @@ fn a_power_cut_in_the_middle_is_made_whole() {
             let volatile = FaultPlan { volatile_cache: true, ..FaultPlan::default() };
             let all = devices(n, |_| volatile.clone());
             let label = pool(&all, layout).label();
-            let left = Arc::new(AtomicU64::new(u64::MAX));
+            let power = Power::on();
             let powered = |d: &Arc<FaultyDevice>| {
-                Arc::new(Powered { inner: d.clone(), left: left.clone() }) as Arc<dyn Device>
+                ScriptedDevice::powered(d.clone(), &power) as Arc<dyn Device>
             };
             let pool = Pool::open(all.iter().map(powered).collect(), label.clone()).unwrap();
             pool.attach(0).unwrap();
@@ -122,7 +120,7 @@ fn a_power_cut_in_the_middle_is_made_whole() {
             pool.detach().unwrap();
             pool.attach(0).unwrap();
             pool.flush().unwrap();
-            left.store(cut, Ordering::Relaxed);
+            power.cut_after(cut);
             let done = pool.discard(ByteOffset(at), Bytes(len)).is_ok();
             drop(pool);
             for (i, d) in (0..).zip(&all) {
@@ -194,42 +192,10 @@ fn a_member_that_fails_over_it_is_taken_out_and_one_that_only_cannot_is_not() {
 }
 
 /// A device that does not know it, and says so before or only when it is asked.
-#[derive(Debug)]
-struct Unable {
-    inner: Arc<dyn Device>,
-    info: DeviceInfo,
-    written: AtomicU64,
-    asked: AtomicBool,
-}
-
-impl Unable {
-    fn over(inner: Arc<dyn Device>, says: bool) -> Arc<Self> {
-        let mut info = inner.info().clone();
-        info.caps.deallocate = !says;
-        Arc::new(Self { inner, info, written: AtomicU64::new(0), asked: AtomicBool::new(false) })
-    }
-}
-
-impl Device for Unable {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        match &command {
-            Command::Write(buf) => {
-                self.written.fetch_add(buf.len() as u64, Ordering::Relaxed);
-            }
-            Command::Deallocate(_) => {
-                self.asked.store(true, Ordering::Relaxed);
-                return Ok(Completion::Unsupported);
-            }
-            _ => {}
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
+fn unable(inner: Arc<dyn Device>, says: bool) -> (Arc<ScriptedDevice>, Arc<Rule>) {
+    let device = ScriptedDevice::described(inner, |info| info.caps.deallocate = !says);
+    let asked = device.add(Rule::on(&[CommandKind::Deallocate]).is_unsupported());
+    (device, asked)
 }
 
 #[test]
@@ -239,23 +205,24 @@ fn where_one_member_cannot_nothing_changes_or_all_become_zeros() {
             let all = devices(n, |_| FaultPlan::default());
             let label = pool(&all, layout).label();
             let mut members = dynamic(&all);
-            let unable = Unable::over(members[1].clone(), says);
-            members[1] = unable.clone();
+            let (device, asked) = unable(members[1].clone(), says);
+            let written = device.add(Rule::on(&[CommandKind::Write]));
+            members[1] = device;
             let pool = Pool::open(members, label).unwrap();
             pool.attach(0).unwrap();
             let before = filled(&pool);
-            let written = unable.written.load(Ordering::Relaxed);
+            let before_it = written.bytes();
             assert_eq!(pool.discard(ByteOffset(0), Bytes(12288 * 8)).unwrap(), Bytes(0));
             let back = contents(&pool);
             if says {
-                assert!(back == before && !unable.asked.load(Ordering::Relaxed));
+                assert!(back == before && asked.hits() == 0);
             } else {
                 assert_eq!(zeros(&back, &before, 0, 12288 * 8), 12288 * 8, "{layout:?}");
-                assert!(unable.written.load(Ordering::Relaxed) > written);
-                let written = unable.written.load(Ordering::Relaxed);
+                assert!(written.bytes() > before_it);
+                let once = (written.bytes(), asked.hits());
                 assert_eq!(pool.discard(ByteOffset(1 << 20), Bytes(1 << 20)).unwrap(), Bytes(0));
                 assert!(contents(&pool) == back, "it is known now");
-                assert_eq!(unable.written.load(Ordering::Relaxed), written);
+                assert_eq!((written.bytes(), asked.hits()), once);
             }
             consistent(&pool, &all);
         }
@@ -265,14 +232,14 @@ fn where_one_member_cannot_nothing_changes_or_all_become_zeros() {
 /// What is moved goes to both devices, whatever the second can.
 #[test]
 fn a_member_that_is_being_moved_and_its_successor_are_zeroed_both() {
-    for unable in [false, true] {
+    for refuses in [false, true] {
         let all = devices(3, |_| FaultPlan::default());
         let pool = pool(&all, Layout::Mirror);
         pool.attach(0).unwrap();
         let before = filled(&pool);
         let target = devices(1, |_| FaultPlan::default()).remove(0);
         let device: Arc<dyn Device> =
-            if unable { Unable::over(target.clone(), true) } else { target.clone() };
+            if refuses { unable(target.clone(), true).0 } else { target.clone() };
         pool.begin_evacuation(MemberIndex(1), Destination::Device { device, force: false })
             .unwrap();
         // Half is copied, then both halves lose something.
@@ -310,26 +277,15 @@ fn a_discard_that_may_still_land_is_no_refusal() {
 }
 
 /// A device whose session breaks while it gives space back.
-#[derive(Debug)]
-struct Breaks(Arc<dyn Device>);
-impl Device for Breaks {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if !matches!(command, Command::Deallocate(_)) {
-            return self.0.submit(at, command);
-        }
-        Err(DeviceError::Io {
-            device: "d".into(),
-            operation: "deallocate",
-            at,
-            source: Arc::new(std::io::ErrorKind::ConnectionAborted.into()),
-        })
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.0.abilities()
-    }
+fn breaks(inner: Arc<dyn Device>) -> Arc<ScriptedDevice> {
+    let device = ScriptedDevice::over(inner);
+    device.add(Rule::on(&[CommandKind::Deallocate]).fails_with(|at| DeviceError::Io {
+        device: "d".into(),
+        operation: "deallocate",
+        at,
+        source: Arc::new(std::io::ErrorKind::ConnectionAborted.into()),
+    }));
+    device
 }
 
 /// What may still land there must not do so on a member that is in use.
@@ -339,7 +295,7 @@ fn a_member_of_a_group_over_which_it_may_still_land_is_taken_out() {
         let all = devices(n, |_| FaultPlan::default());
         let label = pool(&all, layout).label();
         let mut members = dynamic(&all);
-        members[n - 1] = Arc::new(Breaks(members[n - 1].clone()));
+        members[n - 1] = breaks(members[n - 1].clone());
         let pool = Pool::open(members, label).unwrap();
         pool.attach(0).unwrap();
         let before = filled(&pool);

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_device::{Abilities, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice};
+use braid_device::{CommandKind, Device, MemoryDevice, Rule, ScriptedDevice};
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
@@ -11,31 +11,16 @@ use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
 use crate::layout::{Redundancy, parse};
 use crate::{CreateOptions, Pool};
 
-/// Takes its time over every write.
-#[derive(Debug)]
-struct Delaying(Arc<dyn Device>, Duration);
-impl Device for Delaying {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if matches!(command, Command::Write(_)) {
-            std::thread::sleep(self.1);
-        }
-        self.0.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.0.abilities()
-    }
-}
-
 #[test]
 fn a_device_that_delays_is_named_stays_in_use_and_nothing_is_lost() {
     for layout in ["mirror(all)", "stripe(all)"] {
         for (delays, expected) in [([0, 20], &[1][..]), ([20, 20], &[])] {
             let device = |(i, ms): (usize, u64)| {
                 let inner = MemoryDevice::new(&format!("m{i}"), Bytes(64 << 20), Bytes(512));
-                Arc::new(Delaying(inner, Duration::from_millis(ms))) as Arc<dyn Device>
+                let device = ScriptedDevice::over(inner);
+                let delay = Duration::from_millis(ms);
+                device.add(Rule::on(&[CommandKind::Write]).delays(delay));
+                device as Arc<dyn Device>
             };
             let devices = delays.into_iter().enumerate().map(device).collect();
             let mut options = CreateOptions::new("slow");

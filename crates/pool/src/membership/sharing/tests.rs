@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use braid_device::{
-    Abilities, CawOutcome, Command, Completion, Device, DeviceError, DeviceInfo, FaultPlan,
-    FaultyDevice, FileDevice, MemoryDevice, OpenOptions,
+    CawOutcome, Command, CommandKind, Device, FaultPlan, FaultyDevice, FileDevice, MemoryDevice,
+    OpenOptions, Rule, ScriptedDevice,
 };
 use braid_format::label::MemberState;
 use braid_format::lock_record::Life;
@@ -412,36 +412,9 @@ fn regions_are_held_as_the_shape_asks_for() {
     }
 }
 
-/// A device that lets something happen just before its first large write over a certain byte.
-struct Meeting {
-    inner: Arc<FaultyDevice>,
-    at: ByteOffset,
-    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl std::fmt::Debug for Meeting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Meeting").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
-
-impl Device for Meeting {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if let Command::Write(buf) = &command
-            && (at.0..at.0 + buf.len() as u64).contains(&self.at.0)
-            && buf.len() > 4096
-            && let Some(before) = self.before.lock().take()
-        {
-            before();
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
+/// Strikes large writes over a certain byte.
+fn large_write_over(at: ByteOffset) -> Rule {
+    Rule::on(&[CommandKind::Write]).covering(at).when(|_, write| write.len() > Bytes(4096))
 }
 
 /// The worst moment: another node changes a lock on both copies after the filler has read the one
@@ -475,11 +448,8 @@ fn what_is_copied_over_a_compare_and_write_is_brought_after_it() {
                 target.compare_and_write(at, &there, &new).unwrap();
             }
         };
-        let meeting = Arc::new(Meeting {
-            inner: target.clone(),
-            at,
-            before: Mutex::new(Some(Box::new(change))),
-        });
+        let meeting = ScriptedDevice::over(target.clone());
+        let met = meeting.add(large_write_over(at).calls_once(change));
         match how {
             How::Filled => {
                 a.pool.replace(MemberIndex(1), meeting.clone(), false).unwrap();
@@ -493,16 +463,16 @@ fn what_is_copied_over_a_compare_and_write_is_brought_after_it() {
             }
             How::MadeEqual => {
                 a.pool.replace(MemberIndex(1), meeting.clone(), false).unwrap();
-                let first = meeting.before.lock().take();
+                met.enable(false);
                 assert!(a.pool.rebuild(MemberIndex(1), &|_| true).unwrap());
                 // A crash left the second behind, on both sides of the lock; its region is noted.
                 target.write(ByteOffset(start.0), &[9; 4096]).unwrap();
                 target.write(ByteOffset(start.0 + 8192), &[9; 4096]).unwrap();
-                *meeting.before.lock() = first;
+                met.enable(true);
                 assert_eq!(a.pool.recover_log(0).unwrap().repaired, Bytes(8192));
             }
         }
-        assert!(meeting.before.lock().is_none(), "{how:?}: they did not meet");
+        assert_eq!(met.hits(), 1, "{how:?}: they did not meet");
         let mut there = vec![0; 512];
         target.read(at, &mut there).unwrap();
         assert_eq!(there, new, "{how:?}");
@@ -650,12 +620,12 @@ fn heartbeats_do_not_wait_for_a_change_of_the_epoch() {
     let at = ByteOffset(a.pool.label().members[0].data_start.0);
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let (begins, begun) = std::sync::mpsc::channel::<()>();
-    let before = Box::new(move || {
+    let slow = ScriptedDevice::over(all[0].clone());
+    slow.add(large_write_over(at).calls_once(move || {
         begins.send(()).unwrap();
         wait.recv().unwrap();
-    });
-    let slow = Meeting { inner: all[0].clone(), at, before: Mutex::new(Some(before)) };
-    let mut devices: Vec<Arc<dyn Device>> = vec![Arc::new(slow)];
+    }));
+    let mut devices: Vec<Arc<dyn Device>> = vec![slow];
     devices.extend(all.iter().skip(1).map(|d| d.clone() as Arc<dyn Device>));
     let pool = Pool::assemble(devices).unwrap();
     let (world, ended) = (a.world.clone(), AtomicBool::new(false));
@@ -719,22 +689,8 @@ fn an_epoch_is_said_when_what_is_above_is_ready() {
 }
 
 /// A device as a host sees it that does not know yet that it has grown.
-#[derive(Debug)]
-struct Small(Arc<dyn Device>, DeviceInfo);
-
-impl Device for Small {
-    fn info(&self) -> &DeviceInfo {
-        &self.1
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if let Command::Read(_) | Command::Write(_) | Command::CompareAndWrite { .. } = command {
-            self.1.check(at, command.len())?;
-        }
-        self.0.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.0.abilities()
-    }
+fn small(device: Arc<dyn Device>) -> Arc<dyn Device> {
+    ScriptedDevice::described(device, |info| info.size = Bytes(24 << 20))
 }
 
 /// What a host finds that looks for a member.
@@ -758,11 +714,7 @@ fn who_does_not_see_that_a_device_has_grown_uses_what_it_sees() {
     for redundancy in [Redundancy::None, Redundancy::Mirror(2)] {
         let disk = |i| MemoryDevice::new(&format!("m{i}"), Bytes(48 << 20), Bytes(512)) as _;
         let large: Vec<Arc<dyn Device>> = (0..4).map(disk).collect();
-        let small = |d: &Arc<dyn Device>| -> Arc<dyn Device> {
-            let info = DeviceInfo { size: Bytes(24 << 20), ..d.info().clone() };
-            Arc::new(Small(d.clone(), info))
-        };
-        let nodes = nodes_on(2, redundancy, &|| large.iter().map(small).collect());
+        let nodes = nodes_on(2, redundancy, &|| large.iter().cloned().map(small).collect());
         let (a, b) = (&nodes[0], &nodes[1]);
         let host = Arc::new(Host { large: large.clone(), sees: AtomicBool::new(false) });
         b.pool.simulate(host.clone());
@@ -790,56 +742,25 @@ fn who_does_not_see_that_a_device_has_grown_uses_what_it_sees() {
     }
 }
 
-/// A device of which a sector cannot be read until it is written, and what happens then.
-struct Weak {
-    inner: Arc<FaultyDevice>,
-    bad: Mutex<Option<ByteOffset>>,
-    written: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+/// Makes a place unreadable until it is written: a rule that strikes that write, before which `written`
+/// happens.
+fn weaken(
+    device: &ScriptedDevice,
+    at: ByteOffset,
+    written: impl FnOnce() + Send + 'static,
+) -> Arc<Rule> {
+    let unreadable = device.add(Rule::on(&[CommandKind::Read]).covering(at).fails());
+    device.add(Rule::on(&[CommandKind::Write]).covering(at).calls_once(move || {
+        unreadable.enable(false);
+        written();
+    }))
 }
 
-impl std::fmt::Debug for Weak {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Weak").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
-
-impl Weak {
-    fn over(inner: &Arc<FaultyDevice>) -> Arc<Self> {
-        Arc::new(Self { inner: inner.clone(), bad: Mutex::default(), written: Mutex::default() })
-    }
-}
-
-impl Device for Weak {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        let range = at.0..at.0 + command.len().0;
-        match command {
-            Command::Read(_) if self.bad.lock().is_some_and(|bad| range.contains(&bad.0)) => {
-                let device = self.info().name.as_str().into();
-                return Err(DeviceError::Injected { device, operation: "read", at });
-            }
-            Command::Write(_) => {
-                let mends = self.bad.lock().take_if(|bad| range.contains(&bad.0)).is_some();
-                if mends && let Some(written) = self.written.lock().take() {
-                    written();
-                }
-            }
-            _ => {}
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
-/// A node of a mirror of two whose copies are weak, and the device's place of the pool's first byte.
-fn weak_mirror() -> (Arc<Node>, [Arc<Weak>; 2], Bytes) {
+/// A node of a mirror of two whose copies can be made weak, and the device's place of the pool's first byte.
+fn weak_mirror() -> (Arc<Node>, [Arc<ScriptedDevice>; 2], Bytes) {
     let all = [0, 1].map(|i| {
         let memory = MemoryDevice::new(&format!("m{i}"), Bytes(24 << 20), Bytes(512));
-        Weak::over(&FaultyDevice::new(memory as Arc<dyn Device>, FaultPlan::default()))
+        ScriptedDevice::over(memory)
     });
     let of = || all.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
     let node = nodes_on(1, Redundancy::Mirror(2), &of).remove(0);
@@ -862,15 +783,14 @@ fn what_is_mended_over_a_compare_and_write_is_brought_after_it() {
         let place = second_copy();
         let at = ByteOffset(place + start.0);
         let change = {
-            let [first, second] = all.clone().map(|d| d.inner.clone());
+            let [first, second] = all.each_ref().map(|d| d.inner().clone());
             let (old, new) = (old.clone(), new.clone());
             move || {
                 first.compare_and_write(at, &old, &new).unwrap();
                 second.compare_and_write(at, &old, &new).unwrap();
             }
         };
-        *all[1].bad.lock() = Some(at);
-        *all[1].written.lock() = Some(Box::new(change));
+        let mended = weaken(&all[1], at, change);
         if scrubbed {
             assert!(node.pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap().finished);
         } else {
@@ -878,7 +798,7 @@ fn what_is_mended_over_a_compare_and_write_is_brought_after_it() {
             node.pool.read(ByteOffset(place), &mut back).unwrap();
             assert!(back[512..].iter().all(|x| *x == 1));
         }
-        assert!(all[1].bad.lock().is_none(), "it was not mended: {scrubbed}");
+        assert_eq!(mended.hits(), 1, "it was not mended: {scrubbed}");
         let mut there = vec![0; 512];
         all[1].read(at, &mut there).unwrap();
         assert_eq!(there, new, "{scrubbed}");
@@ -894,12 +814,12 @@ fn who_has_withdrawn_mends_nothing() {
     let withdrawn = node.pool.clone().gated();
     withdrawn.close();
     let mut back = vec![0; 4096];
-    *all[1].bad.lock() = Some(ByteOffset(place + start.0));
+    let mended = weaken(&all[1], ByteOffset(place + start.0), || {});
     withdrawn.read(ByteOffset(place), &mut back).unwrap();
     assert!(back.iter().all(|x| *x == 1));
-    assert!(all[1].bad.lock().is_some(), "it was written anew");
+    assert_eq!(mended.hits(), 0, "it was written anew");
     node.pool.read(ByteOffset(place), &mut back).unwrap();
-    assert!(all[1].bad.lock().is_none());
+    assert_eq!(mended.hits(), 1);
 }
 
 /// A node joins while another is in the middle of a change: what looks like the rest of a change that
@@ -933,63 +853,15 @@ fn labels_are_not_healed_under_a_change() {
     assert_eq!([0, 1, 2, 3].map(first), [1; 4], "healed");
 }
 
-/// A device that calls a function before its first compare-and-write, and tears its first label on
-/// request.
-struct Torn {
-    inner: Arc<dyn Device>,
-    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    tear: AtomicBool,
-    /// Whether a label was left when it was.
-    left: Mutex<Option<bool>>,
-}
-
-impl std::fmt::Debug for Torn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Torn").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
-
-impl Device for Torn {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        match &command {
-            Command::Write(buf)
-                if at == braid_format::label::Label::COPY0_AT
-                    && self.tear.swap(false, Ordering::Relaxed) =>
-            {
-                self.inner.write(at, &vec![0xa5; buf.len()])?;
-                let found = crate::labels::Found::read(self.inner.clone());
-                *self.left.lock() = Some(found.newest().is_some());
-                let device = self.info().name.as_str().into();
-                return Err(DeviceError::Injected { device, operation: "write", at });
-            }
-            Command::CompareAndWrite { .. } => {
-                let before = self.before.lock().take();
-                if let Some(before) = before {
-                    before();
-                }
-            }
-            _ => {}
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
 /// A growing device has its own label at the new end before the old one is overwritten, whatever
 /// another node has healed before.
 #[test]
 fn labels_are_not_healed_between_a_growth_and_its_claim() {
     let disk = |i| {
-        let inner = MemoryDevice::new(&format!("m{i}"), Bytes(48 << 20), Bytes(512)) as _;
-        let (before, tear, left) = Default::default();
-        Arc::new(Torn { inner, before, tear, left })
+        let memory = MemoryDevice::new(&format!("m{i}"), Bytes(48 << 20), Bytes(512));
+        ScriptedDevice::over(memory)
     };
-    let large: Vec<Arc<Torn>> = (0..2).map(disk).collect();
+    let large: Vec<Arc<ScriptedDevice>> = (0..2).map(disk).collect();
     let reopen = |name: &str| {
         let found = large.iter().find(|d| d.info().name == name).unwrap();
         Ok(found.clone() as Arc<dyn Device>)
@@ -997,19 +869,30 @@ fn labels_are_not_healed_between_a_growth_and_its_claim() {
     let made = AtomicBool::new(false);
     let of = || -> Vec<Arc<dyn Device>> {
         let was_made = made.swap(true, Ordering::Relaxed);
-        let as_it_was = |d: &Arc<Torn>| -> Arc<dyn Device> {
-            let info = DeviceInfo { size: Bytes(24 << 20), ..d.info().clone() };
-            if was_made { d.clone() } else { Arc::new(Small(d.clone(), info)) }
+        let as_it_was = |d: &Arc<ScriptedDevice>| -> Arc<dyn Device> {
+            if was_made { d.clone() } else { small(d.clone()) }
         };
         large.iter().map(as_it_was).collect()
     };
     let nodes = nodes_on(2, Redundancy::None, &of);
     let (a, b) = (&nodes[0], nodes[1].clone());
-    *large[0].before.lock() = Some(Box::new(move || b.pool.heal_labels().unwrap()));
-    large[0].tear.store(true, Ordering::Relaxed);
+    let compares = Rule::on(&[CommandKind::CompareAndWrite]);
+    let healed = large[0].add(compares.calls_once(move || b.pool.heal_labels().unwrap()));
+    // The first label is torn: is one left then?
+    let left = Arc::new(Mutex::new(None));
+    let tear = {
+        let (device, left) = (large[0].inner().clone(), left.clone());
+        move |at: ByteOffset, label: &Command<'_>| {
+            device.write(at, &vec![0xa5; label.len().to_usize()]).unwrap();
+            *left.lock() = Some(crate::labels::Found::read(device.clone()).newest().is_some());
+        }
+    };
+    let first_label = braid_format::label::Label::COPY0_AT;
+    let writes = Rule::on(&[CommandKind::Write]).beginning(first_label).once();
+    large[0].add(writes.calls(tear).fails());
     assert!(matches!(a.pool.grow(&reopen), Err(PoolError::Device { .. })));
-    assert!(large[0].before.lock().is_none(), "nobody healed");
-    assert_eq!(*large[0].left.lock(), Some(true), "the member had no label");
+    assert_eq!(healed.hits(), 1, "nobody healed");
+    assert_eq!(*left.lock(), Some(true), "the member had no label");
     // The growth has failed, and the pool is what it was.
     let again = Pool::assemble(of()).unwrap();
     assert_eq!(again.epoch_tag().epoch, 1);

@@ -13,7 +13,7 @@ pub(crate) mod intents;
 pub(crate) mod redo;
 pub(crate) mod replicas;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::sync::Arc;
 

@@ -1,10 +1,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_device::{
     Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultKind, FaultPlan,
-    FaultyDevice, MemoryDevice, On,
+    FaultyDevice, MemoryDevice, On, Power, ScriptedDevice,
 };
 use braid_format::label::{Label, MemberState};
 use braid_format::redundancy::LogPlace;
@@ -165,17 +164,17 @@ proptest! {
             before.iter().map(|b| b.index(n)).take(spare.min(1)).collect();
         spare -= lost_before.len();
         let label = without(pool(&all, layout).label(), &lost_before);
-        let power = Arc::new(AtomicU64::new(u64::MAX));
+        let power = Power::on();
         let powered = |d: &Arc<FaultyDevice>| {
-            Arc::new(Powered { inner: d.clone(), left: power.clone() }) as Arc<dyn Device>
+            ScriptedDevice::powered(d.clone(), &power) as Arc<dyn Device>
         };
         let pool = Pool::open(all.iter().map(powered).collect(), label.clone()).unwrap();
         let mut model = Model::default();
         pool.attach(1).unwrap();
         pool.flush().unwrap();
-        power.store(cut, Ordering::Relaxed);
+        power.cut_after(cut);
         let ended = run(&pool, &mut model, &steps);
-        prop_assert!(ended.is_ok() || power.load(Ordering::Relaxed) == 0, "{ended:?}");
+        prop_assert!(ended.is_ok() || !power.is_on(), "{ended:?}");
         drop(pool);
         for (i, d) in (0_u64..).zip(&all) {
             d.crash(seed ^ (i * 0x9E37_79B9)).unwrap();
@@ -202,43 +201,6 @@ proptest! {
             consistent(&pool, &all);
             prop_assert_eq!(pool.recover_log(1).unwrap().records, 0, "the log is empty now");
         }
-    }
-}
-
-/// A device that does `left` more writes and flushes, together with others: then power is gone.
-#[derive(Debug)]
-pub(crate) struct Powered {
-    pub inner: Arc<FaultyDevice>,
-    pub left: Arc<AtomicU64>,
-}
-
-impl Powered {
-    fn spend(&self, operation: &'static str) -> Result<(), DeviceError> {
-        let spent =
-            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-        let device = || self.info().name.as_str().into();
-        spent.map(|_| ()).map_err(|_| DeviceError::Injected {
-            device: device(),
-            operation,
-            at: ByteOffset(0),
-        })
-    }
-}
-
-impl Device for Powered {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        match command {
-            Command::Read(_) if self.left.load(Ordering::Relaxed) > 0 => {}
-            Command::Discard(_) => {}
-            _ => self.spend(command.name())?,
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
     }
 }
 
@@ -552,10 +514,9 @@ fn power_may_be_cut_at_any_write_while_regions_get_other_numbers() {
     for cut in 0.. {
         let all: Vec<Arc<FaultyDevice>> =
             small.iter().map(|d| FaultyDevice::new(Arc::new(d.enlarged()), volatile())).collect();
-        let left = Arc::new(AtomicU64::new(u64::MAX));
-        let powered = |d: &Arc<FaultyDevice>| {
-            Arc::new(Powered { inner: d.clone(), left: left.clone() }) as Arc<dyn Device>
-        };
+        let power = Power::on();
+        let powered =
+            |d: &Arc<FaultyDevice>| ScriptedDevice::powered(d.clone(), &power) as Arc<dyn Device>;
         let live: Vec<Arc<dyn Device>> = all.iter().map(powered).collect();
         let pool = Pool::assemble(live.clone()).unwrap();
         let before = pool.info().size;
@@ -563,10 +524,10 @@ fn power_may_be_cut_at_any_write_while_regions_get_other_numbers() {
         for at in places {
             pool.write(at, &[1; 4096]).unwrap();
         }
-        left.store(cut, Ordering::Relaxed);
+        power.cut_after(cut);
         let reopen = |name: &str| Ok(live.iter().find(|d| d.info().name == name).unwrap().clone());
         let done = pool.grow(&reopen).is_ok();
-        let over = left.load(Ordering::Relaxed) > 0;
+        let over = power.is_on();
         let start = pool.label().members[1].data_start;
         drop(pool);
         for (d, salt) in all.iter().zip(0..) {

@@ -1,12 +1,9 @@
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use braid_device::{FaultKind, FaultPlan, FaultyDevice, On};
+use braid_device::{FaultKind, FaultPlan, FaultyDevice, On, Power, ScriptedDevice};
 use braid_format::{ByteOffset, Epoch};
 
 use super::*;
 use crate::assembly::create::CreateOptions;
 use crate::layout::parse;
-use crate::redundancy::log::tests::Powered;
 use crate::reshape::tests::{Content, MIB, disks, made};
 
 const CLASSES: [Redundancy; 4] =
@@ -157,16 +154,16 @@ fn power_may_be_cut_at_any_write_of_an_addition() {
             let content = Content::fill(&first, 8);
             first.flush().unwrap();
             first.detach().unwrap();
-            let left = Arc::new(AtomicU64::new(u64::MAX));
+            let power = Power::on();
             let powered = |d: &Arc<FaultyDevice>| {
-                Arc::new(Powered { inner: d.clone(), left: left.clone() }) as Arc<dyn Device>
+                ScriptedDevice::powered(d.clone(), &power) as Arc<dyn Device>
             };
             let live = Pool::assemble(all.iter().map(powered).collect()).unwrap();
             live.attach(0).unwrap();
-            left.store(cut, Ordering::Relaxed);
+            power.cut_after(cut);
             let adding: Vec<_> = new.iter().map(powered).collect();
             let done = live.add(&adding, &AddOptions::default()).is_ok();
-            let over = left.load(Ordering::Relaxed) > 0;
+            let over = power.is_on();
             drop(live);
             for (d, salt) in all.iter().chain(&new).zip(0..) {
                 d.crash(cut * 31 + salt).unwrap();

@@ -1,13 +1,11 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_device::{Device, FaultPlan, FaultyDevice};
+use braid_device::{Device, FaultPlan, FaultyDevice, Power, ScriptedDevice};
 
 use super::*;
 use crate::NoChecksums;
 use crate::layout::Redundancy;
 use crate::layout::map::Place;
-use crate::redundancy::log::tests::Powered;
 use crate::reshape::AddOptions;
 use crate::reshape::grow::tests::enlarged;
 use crate::reshape::tests::{Content, MIB, disks, made, states};
@@ -203,15 +201,15 @@ fn power_may_be_cut_at_any_write_of_it() {
             first.write(two.0, &told(two, 5)).unwrap();
             first.flush().unwrap();
             first.detach().unwrap();
-            let left = Arc::new(AtomicU64::new(u64::MAX));
+            let power = Power::on();
             let powered = |d: &Arc<FaultyDevice>| {
-                Arc::new(Powered { inner: d.clone(), left: left.clone() }) as Arc<dyn Device>
+                ScriptedDevice::powered(d.clone(), &power) as Arc<dyn Device>
             };
             let live = Pool::assemble(all.iter().map(powered).collect()).unwrap();
             live.attach(0).unwrap();
-            left.store(cut, Ordering::Relaxed);
+            power.cut_after(cut);
             let done = live.cut(one.0, one.1).is_ok();
-            let over = left.load(Ordering::Relaxed) > 0;
+            let over = power.is_on();
             drop(live);
             for (d, salt) in all.iter().zip(0..) {
                 d.crash(cut * 31 + salt).unwrap();

@@ -1,12 +1,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use braid_device::{FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
+use braid_device::{FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Power, ScriptedDevice};
 use braid_format::label::MemberState;
 
 use super::*;
 use crate::assembly::create::CreateOptions;
-use crate::redundancy::log::tests::Powered;
 use crate::redundancy::tests::{Layout, consistent, devices, failed, pool};
 use crate::reshape::tests::{Content, fresh, states};
 
@@ -349,17 +348,17 @@ fn power_may_be_cut_at_any_write_of_a_move() {
             first.detach().unwrap();
             let memory = MemoryDevice::new("new", all[0].info().size, Bytes(512));
             let new = FaultyDevice::new(memory, volatile());
-            let left = Arc::new(AtomicU64::new(u64::MAX));
+            let power = Power::on();
             let powered = |d: &Arc<FaultyDevice>| {
-                Arc::new(Powered { inner: d.clone(), left: left.clone() }) as Arc<dyn Device>
+                ScriptedDevice::powered(d.clone(), &power) as Arc<dyn Device>
             };
             let live = Pool::assemble(all.iter().map(powered).collect()).unwrap();
             live.attach(0).unwrap();
-            left.store(cut, Ordering::Relaxed);
+            power.cut_after(cut);
             let to = Destination::Device { device: powered(&new), force: false };
             let begun = live.begin_evacuation(MemberIndex(1), to).is_ok();
             let done = begun && live.evacuate(GO).is_ok_and(|done| done);
-            let over = left.load(Ordering::Relaxed) > 0 || done;
+            let over = power.is_on() || done;
             drop(live);
             for (d, salt) in all.iter().chain([&new]).zip(0..) {
                 d.crash(cut * 31 + salt).unwrap();

@@ -1,12 +1,9 @@
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use braid_device::{FaultPlan, FaultyDevice, MemoryDevice};
+use braid_device::{FaultPlan, FaultyDevice, MemoryDevice, Power, ScriptedDevice};
 use braid_format::{ByteOffset, MemberIndex};
 
 use super::*;
 use crate::assembly::create::CreateOptions;
 use crate::layout::Redundancy;
-use crate::redundancy::log::tests::Powered;
 use crate::reshape::tests::Content;
 
 const MIB: u64 = 1 << 20;
@@ -101,16 +98,16 @@ fn power_may_be_cut_at_any_write_of_a_growth() {
                     FaultyDevice::new(enlarged(d, 8), plan)
                 };
                 let all: Vec<_> = small.iter().map(volatile).collect();
-                let left = Arc::new(AtomicU64::new(u64::MAX));
+                let power = Power::on();
                 let powered = |d: &Arc<FaultyDevice>| {
-                    Arc::new(Powered { inner: d.clone(), left: left.clone() }) as Arc<dyn Device>
+                    ScriptedDevice::powered(d.clone(), &power) as Arc<dyn Device>
                 };
                 let live: Vec<_> = all.iter().map(powered).collect();
                 let pool = Pool::assemble(live.clone()).unwrap();
                 let before = pool.info().size;
-                left.store(cut, Ordering::Relaxed);
+                power.cut_after(cut);
                 let done = pool.grow(&among(&live)).is_ok();
-                let over = left.load(Ordering::Relaxed) > 0;
+                let over = power.is_on();
                 drop(pool);
                 for (d, salt) in all.iter().zip(0..) {
                     d.crash(cut * 31 + seed * 1009 + salt).unwrap();

@@ -1,7 +1,5 @@
 //! A member is filled beside other nodes.
 
-use std::sync::atomic::AtomicUsize;
-
 use braid_format::lock_record::RawLockRecord;
 use braid_format::node::{RawHeartbeat, RawSlot};
 
@@ -15,44 +13,15 @@ pub(super) fn record(n: u64, sector: usize) -> Vec<u8> {
     bytes
 }
 
-/// A device that counts what is read of it, from `from` on, its last label left out.
-#[derive(Debug)]
-struct Counted {
-    inner: Arc<dyn Device>,
-    from: AtomicU64,
-    read: AtomicU64,
-}
-
-impl Device for Counted {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        let label = self.info().size.0 - braid_format::label::Label::TAIL.0;
-        if let Command::Read(buf) = &command
-            && (self.from.load(Ordering::Relaxed)..label).contains(&at.0)
-        {
-            self.read.fetch_add(buf.len() as u64, Ordering::Relaxed);
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
-/// A mirror of two with data everywhere, of which the first is counted and the second to be filled.
-fn to_be_filled() -> (Arc<Node>, Arc<Counted>, Arc<FaultyDevice>) {
+/// A mirror of two with data everywhere, of which the second is to be filled from the first.
+fn to_be_filled() -> (Arc<Node>, Arc<ScriptedDevice>, Arc<FaultyDevice>) {
     let memory =
         |name: &str| -> Arc<dyn Device> { MemoryDevice::new(name, Bytes(24 << 20), Bytes(512)) };
-    let (from, read) = Default::default();
-    let first = Arc::new(Counted { inner: memory("m0"), from, read });
+    let first = ScriptedDevice::over(memory("m0"));
     let second = FaultyDevice::new(memory("m1"), FaultPlan::default());
     let of = || vec![first.clone() as Arc<dyn Device>, second.clone()];
     let node = nodes_on(1, Redundancy::Mirror(2), &of).remove(0);
     let pool = &node.pool;
-    let start = pool.label().members[0].data_start.0;
-    first.from.store(start, Ordering::Relaxed);
     let size = pool.info().size.0;
     for at in (0..size).step_by(1 << 20) {
         let len = Bytes((size - at).min(1 << 20)).to_usize();
@@ -80,10 +49,13 @@ fn what_holds_no_record_is_read_once() {
     like[100..104].copy_from_slice(&RawLockRecord::MAGIC.to_le_bytes());
     pool.write(ByteOffset(7 << 20), &like).unwrap();
     pool.replace(MemberIndex(1), target, false).unwrap();
-    first.read.store(0, Ordering::Relaxed);
+    // The pool's bytes, without the labels at both ends.
+    let start = pool.label().members[0].data_start.0;
+    let label = first.info().size.0 - braid_format::label::Label::TAIL.0;
+    let data = Rule::on(&[CommandKind::Read]).when(move |at, _| (start..label).contains(&at.0));
+    let read = first.add(data);
     assert!(pool.rebuild(MemberIndex(1), &|_| true).unwrap());
-    let read = first.read.load(Ordering::Relaxed);
-    assert_eq!(read, pool.info().size.0 + 3 * 4096 + 512 + 512);
+    assert_eq!(read.bytes().0, pool.info().size.0 + 3 * 4096 + 512 + 512);
     let found = pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap();
     assert_eq!((found.healed, found.undecided), (Bytes(0), Bytes(0)));
 }
@@ -111,43 +83,16 @@ fn only_records_are_compared_while_a_copy_is_filled() {
     assert_eq!(exchange(&plain, &record(1, sector)).unwrap(), CawOutcome::Written);
 }
 
-/// A device that takes its time to write much, and knows how many such writes it had at once.
-#[derive(Debug)]
-struct Slow {
-    inner: Arc<FaultyDevice>,
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-
-impl Device for Slow {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        if let Command::Write(buf) = &command {
-            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-            if buf.len() == 1 << 20 {
-                self.most.fetch_max(now, Ordering::SeqCst);
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            self.now.fetch_sub(1, Ordering::SeqCst);
-        }
-        self.inner.submit(at, command)
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
 /// While one is written the next is read: though all stand in one region.
 #[test]
 fn chunks_of_one_region_are_filled_side_by_side() {
     let (node, _, target) = to_be_filled();
-    let (now, most) = Default::default();
-    let slow = Arc::new(Slow { inner: target, now, most });
-    node.pool.replace(MemberIndex(1), slow.clone(), false).unwrap();
+    let slow = ScriptedDevice::over(target);
+    let writes = Rule::on(&[CommandKind::Write]).when(|_, write| write.len() == Bytes(1 << 20));
+    let chunks = slow.add(writes.delays(Duration::from_millis(20)));
+    node.pool.replace(MemberIndex(1), slow, false).unwrap();
     assert!(node.pool.rebuild(MemberIndex(1), &|_| true).unwrap());
-    let most = slow.most.load(Ordering::SeqCst);
+    let most = chunks.most_at_once();
     assert!(most > 1, "{most} at once");
 }
 
@@ -221,40 +166,6 @@ fn what_the_first_copy_cannot_read_comes_from_another_beside_other_nodes() {
     }
 }
 
-/// A device that calls a function, once it has one, after its first read of a certain byte.
-struct Watched {
-    inner: Arc<dyn Device>,
-    at: AtomicU64,
-    after: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl std::fmt::Debug for Watched {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watched").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
-
-impl Device for Watched {
-    fn info(&self) -> &DeviceInfo {
-        self.inner.info()
-    }
-    fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
-        let reads = matches!(command, Command::Read(_));
-        let range = at.0..at.0 + command.len().0;
-        let done = self.inner.submit(at, command);
-        if reads
-            && range.contains(&self.at.load(Ordering::Relaxed))
-            && let Some(after) = self.after.lock().take()
-        {
-            after();
-        }
-        done
-    }
-    fn abilities(&self) -> Abilities<'_> {
-        self.inner.abilities()
-    }
-}
-
 /// The worst moment: another node's compare-and-write has landed on the first copy, and not on the
 /// second, when that has just been read for what the first cannot read.
 #[test]
@@ -264,8 +175,7 @@ fn what_lands_beside_a_bad_place_is_not_written_over() {
             MemoryDevice::new(name, Bytes(24 << 20), Bytes(512))
         };
         let first = FaultyDevice::new(memory("m0"), FaultPlan::default());
-        let (at, after) = Default::default();
-        let second = Arc::new(Watched { inner: memory("m1"), at, after });
+        let second = ScriptedDevice::over(memory("m1"));
         let third = FaultyDevice::new(memory("m2"), FaultPlan::default());
         let of = || vec![first.clone() as Arc<dyn Device>, second.clone(), third.clone()];
         let node = nodes_on(1, Redundancy::Mirror(3), &of).remove(0);
@@ -284,7 +194,6 @@ fn what_lands_beside_a_bad_place_is_not_written_over() {
             _ => {}
         }
         first.spoil(ByteOffset(start + 4096), Bytes(512));
-        second.at.store(start + 4096, Ordering::Relaxed);
         let lands = {
             let (first, old, new) = (first.clone(), old.clone(), new.clone());
             move || {
@@ -292,13 +201,14 @@ fn what_lands_beside_a_bad_place_is_not_written_over() {
                 assert_eq!(first.compare_and_write(at, &old, &new).unwrap(), CawOutcome::Written);
             }
         };
-        *second.after.lock() = Some(Box::new(lands));
+        let reads = Rule::on(&[CommandKind::Read]).covering(ByteOffset(start + 4096)).once();
+        let read = second.add(reads.then_calls(move |_, _, _| lands()));
         match how {
             "moved" => assert!(pool.evacuate(&|_| true).unwrap()),
             "filled" => assert!(pool.rebuild(MemberIndex(2), &|_| true).unwrap()),
             _ => drop(pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap()),
         }
-        assert!(second.after.lock().is_none(), "{how}: it came to it");
+        assert_eq!(read.hits(), 1, "{how}: it came to it");
         let mut there = vec![0; 512];
         for device in [&first, &target].iter().take(if how == "scrubbed" { 1 } else { 2 }) {
             device.read(ByteOffset(start + 8192), &mut there).unwrap();
