@@ -58,7 +58,8 @@ use crate::hints::HintsBy;
 use crate::peers::{Liveness, Peers};
 use crate::{Me, Mode};
 
-pub use fence::{FenceMethod, FenceOptions, NotFenced, Proofs, key_of};
+pub use fence::{FenceOptions, NotFenced, Proofs, key_of};
+pub use fencing::FenceMethod;
 pub use member::{Membership, OnLease};
 pub use memory::MemoryNodes;
 pub use onlooker::Onlooker;

@@ -21,7 +21,7 @@ use braid_pool::{FenceHow, Reservable};
 use parking_lot::RwLock;
 use thiserror::Error;
 
-use super::fencing::{Action, Event, Fencing, Means, Why};
+use super::fencing::{Action, Event, FenceMethod, Fencing, Means, Why};
 use super::{HostIdentity, NodeStore, Timing};
 use crate::Me;
 use crate::error::StoreError;
@@ -30,31 +30,6 @@ use crate::error::StoreError;
 const LOOKED_AT_BEATS: u32 = 4;
 /// Between two looks whether a process that was killed has let its lock go.
 const ENDED_LOOK: Duration = Duration::from_millis(20);
-
-/// By what a node is known, or would be, to be dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FenceMethod {
-    /// It is of this host: the kernel says so.
-    Kernel,
-    /// Its keys were taken from every member.
-    Reservation,
-    /// A command that said so.
-    Command,
-    /// A person's word.
-    Operator,
-}
-
-impl FenceMethod {
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Reservation => "reservation",
-            Self::Command => "command",
-            Self::Operator => "operator",
-        }
-    }
-}
 
 /// How a node may fence others, besides what it registers with the members.
 #[derive(Debug, Clone, Default)]

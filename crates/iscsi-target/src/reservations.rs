@@ -11,11 +11,23 @@ use std::path::{Path, PathBuf};
 use braid_device::ReservationKind as Kind;
 
 use crate::TargetError;
-use crate::lun::{Attention, Nexus};
-use crate::scsi::{Access, Refusal, Sense};
+use crate::nexus::{Nexus, UnitAttention};
+use crate::outcome::Refusal;
+use crate::sense::Sense;
 
 /// Most registrations of one unit.
 pub const REGISTRATIONS_MAX: usize = 1024;
+
+/// Whether somebody else's reservation forbids a command (SPC-4, table 66; SBC-3, table 13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Never.
+    Free,
+    /// If it is exclusive of readers.
+    Reads,
+    /// Always.
+    Writes,
+}
 
 /// Whether everybody registered holds it.
 fn for_all(kind: Kind) -> bool {
@@ -46,7 +58,7 @@ pub struct Held {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// What to tell whom.
-    pub attentions: Vec<(Nexus, Attention)>,
+    pub attentions: Vec<(Nexus, UnitAttention)>,
     /// Who lost its registration to a preemption: with an abort, its commands end.
     pub preempted: Vec<Nexus>,
 }
@@ -169,7 +181,7 @@ impl Reservations {
     fn others<'a>(&'a self, nexus: &'a Nexus) -> impl Iterator<Item = Nexus> + 'a {
         self.registered.iter().map(|(n, _)| n).filter(move |n| *n != nexus).cloned()
     }
-    fn tell(&self, but: &Nexus, what: Attention) -> Vec<(Nexus, Attention)> {
+    fn tell(&self, but: &Nexus, what: UnitAttention) -> Vec<(Nexus, UnitAttention)> {
         self.others(but).map(|n| (n, what)).collect()
     }
     /// REGISTER, and with `anyhow` REGISTER AND IGNORE EXISTING KEY.
@@ -207,7 +219,7 @@ impl Reservations {
         Ok(effects)
     }
     /// A registrant leaves; what it alone held is released.
-    fn unregister(&mut self, nexus: &Nexus) -> Vec<(Nexus, Attention)> {
+    fn unregister(&mut self, nexus: &Nexus) -> Vec<(Nexus, UnitAttention)> {
         let held = self.holds(nexus).then(|| self.held.clone()).flatten();
         self.registered.retain(|(n, _)| n != nexus);
         let Some(held) = held else { return Vec::new() };
@@ -216,7 +228,7 @@ impl Reservations {
         }
         self.held = None;
         if for_registrants(held.kind) {
-            return self.tell(nexus, Attention::RESERVATIONS_RELEASED);
+            return self.tell(nexus, UnitAttention::RESERVATIONS_RELEASED);
         }
         Vec::new()
     }
@@ -244,7 +256,7 @@ impl Reservations {
             return Err(Sense::INVALID_RELEASE.into());
         }
         if for_registrants(kind) {
-            effects.attentions = self.tell(nexus, Attention::RESERVATIONS_RELEASED);
+            effects.attentions = self.tell(nexus, UnitAttention::RESERVATIONS_RELEASED);
         }
         self.held = None;
         Ok(effects)
@@ -252,7 +264,7 @@ impl Reservations {
     /// CLEAR.
     pub fn clear(&mut self, nexus: &Nexus, key: u64) -> Change {
         self.must_be(nexus, key)?;
-        let attentions = self.tell(nexus, Attention::RESERVATIONS_PREEMPTED);
+        let attentions = self.tell(nexus, UnitAttention::RESERVATIONS_PREEMPTED);
         self.registered.clear();
         self.held = None;
         self.generation = self.generation.wrapping_add(1);
@@ -287,12 +299,12 @@ impl Reservations {
         let gone = self.registered.iter().filter(|(n, k)| meant(n, *k));
         let preempted: Vec<Nexus> = gone.map(|(n, _)| n.clone()).collect();
         self.registered.retain(|(n, _)| !preempted.contains(n));
-        let tell = |n: &Nexus| (n.clone(), Attention::REGISTRATIONS_PREEMPTED);
+        let tell = |n: &Nexus| (n.clone(), UnitAttention::REGISTRATIONS_PREEMPTED);
         let mut attentions: Vec<_> = preempted.iter().map(tell).collect();
         if let (true, Some(kind)) = (takes, kind) {
             let before = self.held.replace(Held { kind, holder: nexus.clone() });
             if before.is_some_and(|h| h.kind != kind && for_registrants(h.kind)) {
-                attentions.extend(self.tell(nexus, Attention::RESERVATIONS_RELEASED));
+                attentions.extend(self.tell(nexus, UnitAttention::RESERVATIONS_RELEASED));
             }
         }
         self.generation = self.generation.wrapping_add(1);
@@ -396,7 +408,7 @@ mod tests {
         assert_eq!(all.preempt(&who[1], (2, 9), kind), Err(Refusal::Conflict), "no such key");
         let effects = all.preempt(&who[1], (2, 1), kind).unwrap();
         assert_eq!(effects.preempted, [who[0].clone()]);
-        let told = [(who[0].clone(), Attention::REGISTRATIONS_PREEMPTED)];
+        let told = [(who[0].clone(), UnitAttention::REGISTRATIONS_PREEMPTED)];
         assert_eq!(effects.attentions, told);
         assert!(all.conflicts(&who[0], Access::Writes) && !all.conflicts(&who[0], Access::Reads));
         assert_eq!(all.held().map(|(h, k)| (h.holder.clone(), k)), Some((who[1].clone(), 2)));

@@ -2,14 +2,14 @@
 
 #![expect(clippy::unnecessary_wraps, reason = "rows of the table of commands are alike")]
 
-pub(crate) mod state;
-
-use super::{Command, Done, Outcome, Refusal, Sense, be16, be32, be64};
 use braid_device::ReservationKind as Kind;
 
-use crate::lun::{self, Attention, Nexus};
+use super::command::{Command, be16, be32, be64};
+use crate::nexus::{self, Nexus, UnitAttention};
+use crate::outcome::{Done, Outcome, Refusal};
+use crate::reservations::Effects;
+use crate::sense::Sense;
 use crate::tasks::Abort;
-use state::Effects;
 
 /// Bytes of the usual parameter list.
 const LIST: usize = 24;
@@ -109,7 +109,7 @@ pub(super) fn out(c: &Command<'_>) -> Outcome {
     }
     let effects = change(c, what, list)?;
     for (nexus, attention) in &effects.attentions {
-        c.lun.attend(nexus, *attention);
+        c.lun.establish_attention(nexus, *attention);
     }
     if what == action::PREEMPT_AND_ABORT {
         drain(c, &effects.preempted)?;
@@ -155,7 +155,8 @@ fn moved_to(list: &[u8]) -> Option<Nexus> {
     }
     let name = id.get(4..4 + usize::from(be16(id, 2)))?;
     let name = std::str::from_utf8(name).ok()?.trim_end_matches('\0');
-    let (name, isid) = name.split_once(",i,0x").filter(|(name, _)| lun::fits(name))?;
+    let (name, isid) =
+        name.split_once(",i,0x").filter(|(name, _)| nexus::is_initiator_name(name))?;
     let isid = u64::from_str_radix(isid, 16).ok()?.to_be_bytes();
     Some(Nexus::new(name, isid[2..].try_into().ok()?))
 }
@@ -164,11 +165,10 @@ fn moved_to(list: &[u8]) -> Option<Nexus> {
 /// device by now, or never will.
 fn drain(c: &Command<'_>, preempted: &[Nexus]) -> Result<(), Refusal> {
     let lun = Some(c.lun.number);
-    c.task
-        .conn
+    c.target
         .abort(Abort::Other, Some(c.task), |t| t.lun == lun && preempted.contains(t.conn.nexus()));
     for nexus in preempted {
-        c.lun.attend(nexus, Attention::CLEARED);
+        c.lun.establish_attention(nexus, UnitAttention::CLEARED);
     }
     if c.task.aborted() { Err(Refusal::Aborted) } else { Ok(()) }
 }
