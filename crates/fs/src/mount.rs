@@ -468,9 +468,9 @@ impl MaintenancePeers for Weak<Membership> {
         let mut lives = lives.filter(|n| n.state == SlotState::Active && n.beating);
         lives.all(|n| n.life.slot >= membership.me().slot)
     }
-    fn say_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
+    fn publish_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
         if let Some(membership) = self.upgrade() {
-            membership.say_stuck(stuck);
+            membership.publish_stuck(stuck);
         }
     }
 }

@@ -49,8 +49,8 @@ pub use glock::{
 pub use hints::HintsBy;
 pub use node::{
     Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Membership, MemoryNodes,
-    NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, OnLease, Onlooker, PoolNodes, PoolSide,
-    Proofs, Recover, Timing, vouch,
+    NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, OnLease, PeerObserver, PoolNodes,
+    PoolSide, Proofs, Recover, Timing, vouch,
 };
 pub use peers::{Liveness, Peers};
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector, Unsure};

@@ -1,4 +1,4 @@
-//! Fences: how a node, of which silence says nothing, is known to be dead.
+//! Fences are carried out here: how a node is known to be dead whose silence proves nothing.
 //!
 //! | | method | is had when | is the proof because |
 //! |---|---|---|---|
@@ -7,8 +7,7 @@
 //! | 3 | a command | this node has been given one | whoever wrote it says so: exit code 0 means that the host is off |
 //! | 4 | the operator | somebody says so | as 3 |
 //!
-//! They are tried in this order; what fails leaves the next one: [`super::fencing`] decides, this
-//! carries it out.
+//! They are tried in this order: if one fails, the next is tried. [`super::fencing`] decides that.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -26,7 +25,7 @@ use super::{HostIdentity, NodeStore, Timing};
 use crate::Me;
 use crate::error::StoreError;
 
-/// Beats for which a silent node of this host is looked at once more before its process is killed.
+/// A silent node of this host is watched for so many beats more before its process is killed.
 const LOOKED_AT_BEATS: u32 = 4;
 /// Between two looks whether a process that was killed has let its lock go.
 const ENDED_LOOK: Duration = Duration::from_millis(20);

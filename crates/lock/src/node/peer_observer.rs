@@ -1,4 +1,5 @@
-//! Who else may use the pool, seen without the watcher: for those who must not wait for it.
+//! Whether other nodes may still use the pool, read directly from slots, heartbeats and liveness locks:
+//! for callers that must not wait for the watcher.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::cached::Cached;
 use super::life::{is_over, user_of};
-use super::sight::tag_of;
+use super::observation::tag_of;
 use super::slots::{Unreadable, decode_slot, read_slots};
 use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, Proofs, Timing};
@@ -19,7 +20,7 @@ use crate::Me;
 use crate::error::LockError;
 
 /// Looks at slots, heartbeats and liveness locks when asked.
-pub struct Onlooker {
+pub struct PeerObserver {
     store: Arc<dyn NodeStore>,
     me: Me,
     identity: HostIdentity,
@@ -40,7 +41,7 @@ struct Seen {
     beats_unlocked: u32,
 }
 
-impl Onlooker {
+impl PeerObserver {
     /// The eyes of `me`, which may still be joining.
     pub fn new(store: Arc<dyn NodeStore>, me: Me, options: &JoinOptions) -> Self {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);

@@ -1,9 +1,9 @@
-//! Hints to whom no network reaches: heartbeats as mailboxes.
+//! Hints by heartbeats, for nodes that no network reaches.
 //!
-//! Whoever cannot send a hint writes its next heartbeat, which says what it waits for, soon instead of
-//! in time. Whoever finds there a wish of a node whose hints do not come reads all heartbeats at that
-//! pace for a while. So a mailbox is its sender's own sector: nothing is overwritten, nothing compared;
-//! and as long as nobody is cut off, or nobody wants anything, this costs nothing.
+//! A node that cannot send a hint writes its next heartbeat, which says what it waits for, soon instead of
+//! in time. A node that finds there a wish of a node whose hints do not arrive reads all heartbeats at
+//! that pace for a while. Each node writes its own sector alone: nothing is overwritten, nothing compared.
+//! While no node is cut off, or none waits, this costs nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,14 +25,14 @@ const STANDS: Duration = Duration::from_millis(100);
 
 /// What a node posts and how it looks for mail.
 #[derive(Debug, Default)]
-pub(super) struct Mail {
+pub(super) struct HeartbeatHints {
     posted: Mutex<Vec<(LockNo, Mode, Instant)>>,
     is_new: AtomicBool,
     /// Until when it looks often.
     awaits: Mutex<Option<Instant>>,
 }
 
-impl Mail {
+impl HeartbeatHints {
     /// Posts a hint; true if the heartbeat must be told.
     pub fn post(&self, lock: LockNo, mode: Mode) -> bool {
         let mut posted = self.posted.lock();
@@ -59,7 +59,7 @@ impl Mail {
         wishes.splice(0..0, posted.iter().map(|p| (p.0, p.1)));
         wishes.truncate(RawHeartbeat::WISHES);
     }
-    /// Mail has come.
+    /// HeartbeatHints has come.
     fn came(&self, now: Instant) {
         *self.awaits.lock() = Some(now + AFTERWARDS);
     }
@@ -73,7 +73,7 @@ impl Mail {
 impl Inner {
     /// Says by way of the devices that a lock is wanted.
     pub(super) fn post(&self, lock: LockNo, mode: Mode) {
-        if self.store.carries_hints() || !self.mail.post(lock, mode) {
+        if self.store.carries_hints() || !self.heartbeat_hints.post(lock, mode) {
             return;
         }
         let _stop = self.stop.0.lock();
@@ -96,7 +96,7 @@ impl Inner {
         let unheard = self.unheard();
         let beats = self.beats.lock();
         if unheard.iter().any(|l| beats.of(*l).is_some_and(|(beat, _)| !beat.wishes.is_empty())) {
-            self.mail.came(now);
+            self.heartbeat_hints.came(now);
         }
     }
 
@@ -118,7 +118,7 @@ impl Inner {
             }
         }
         if !mail.is_empty() {
-            self.mail.came(now);
+            self.heartbeat_hints.came(now);
         }
         for (lock, mode) in mail {
             if let Some(manager) = self.manager_of(lock) {

@@ -1,5 +1,5 @@
-//! What a node makes of what it reads of the others: heartbeats, and what a look shows of each slot.
-//! Pure: the caller reads, and asks the kernel for locks.
+//! What a look shows of each slot, and the last heartbeat of each node. Pure: the caller reads, and asks
+//! the kernel for locks.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use braid_format::node::{Heartbeat, LockPlace, SlotRecord, SlotState};
 use braid_pool::EpochTag;
 
 use super::fencing::Means;
-use super::life::is_stranger;
+use super::life::uses_foreign_locks;
 use super::{FenceMethod, HostIdentity, Timing};
 use crate::Me;
 use crate::dlock::Time;
@@ -16,7 +16,7 @@ use crate::dlock::Time;
 /// One slot at one look.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, seen at one look")]
-pub struct SlotSight {
+pub struct SlotObservation {
     /// Its record.
     pub record: SlotRecord,
     /// Sequence of the last heartbeat of who acts by it (its node, or who takes it over), if there is
@@ -25,9 +25,9 @@ pub struct SlotSight {
     /// Whether a process of this host holds its liveness lock.
     pub life_locked: bool,
     /// Whether that would be seen here ([`HostIdentity::sees_lock_of`]).
-    pub witnessed: bool,
+    pub lock_visible: bool,
     /// It compares and writes under locks that this node does not see: only one of the two may live.
-    pub stranger: bool,
+    pub foreign_locks: bool,
     /// Whether it is known to be fenced.
     pub proven: bool,
     /// Whether there is a way to fence it from here.
@@ -71,7 +71,7 @@ impl Heartbeats {
 
 /// What a node knows at a look besides what it reads.
 #[derive(Debug, Clone)]
-pub struct Looker<'a> {
+pub struct Observer<'a> {
     /// Who looks.
     pub me: Me,
     /// Its host.
@@ -86,7 +86,7 @@ pub struct Looker<'a> {
     pub epoch: EpochTag,
 }
 
-impl Looker<'_> {
+impl Observer<'_> {
     /// Whether it matters if the slot's liveness lock is held. Of who came of late with a heartbeat that
     /// says another epoch it does not: its lock may be on members that are not known here.
     pub fn asks_for_lock(&self, now: Time, record: &SlotRecord, beats: &Heartbeats) -> bool {
@@ -97,22 +97,23 @@ impl Looker<'_> {
         record.state != SlotState::Free && record.life != self.me && !moving
     }
     /// What a look shows of a slot. `proven`: who acts by it is known to be fenced.
-    pub fn sight(
+    pub fn observe(
         &self,
         record: SlotRecord,
         beats: &Heartbeats,
         life_locked: bool,
         proven: bool,
-    ) -> SlotSight {
+    ) -> SlotObservation {
         let method = self.means.first_for(&record);
-        let witnessed = self.identity.sees_lock_of(&record, &self.places);
+        let lock_visible = self.identity.sees_lock_of(&record, &self.places);
         // What is seen to hold its lock is a process that can be ended.
-        let fenceable = witnessed && life_locked || method != FenceMethod::Operator;
-        SlotSight {
+        let fenceable = lock_visible && life_locked || method != FenceMethod::Operator;
+        SlotObservation {
             sequence: beats.of(record.acting()).map(|(beat, _)| beat.sequence),
             life_locked,
-            witnessed,
-            stranger: record.life != self.me && is_stranger(&record, &self.places, self.by_lock),
+            lock_visible,
+            foreign_locks: record.life != self.me
+                && uses_foreign_locks(&record, &self.places, self.by_lock),
             proven,
             fenceable: record.state != SlotState::Free && fenceable,
             record,
@@ -170,7 +171,7 @@ mod tests {
     #[test]
     fn whose_lock_may_be_on_other_members_is_not_asked_for_it() {
         let identity = HostIdentity { boot_id: [1; 16], machine_id: [2; 16], host: "h".to_owned() };
-        let looker = Looker {
+        let observer = Observer {
             me: life(0, 1),
             identity: &identity,
             places: Vec::new(),
@@ -186,13 +187,13 @@ mod tests {
         let mut beats = Heartbeats::default();
         beats.note(MS, NodeId(1), &sector(life(1, 1), 1, 7));
         beats.note(MS, NodeId(2), &sector(life(2, 1), 1, 8));
-        let asks = |now, record: &SlotRecord| looker.asks_for_lock(now, record, &beats);
+        let asks = |now, record: &SlotRecord| observer.asks_for_lock(now, record, &beats);
         assert!(!asks(MS, &active(0)) && !asks(MS, &SlotRecord::free(NodeId(3))));
         assert!(asks(MS, &active(1)) && !asks(MS, &active(2)));
         assert!(asks(MS * 501, &active(2)), "that was long ago");
-        let seen = |slot| looker.sight(active(slot), &beats, true, false);
-        assert!(seen(1).stranger && !seen(0).stranger, "nobody is a stranger to itself");
+        let seen = |slot| observer.observe(active(slot), &beats, true, false);
+        assert!(seen(1).foreign_locks && !seen(0).foreign_locks, "its own locks are never foreign");
         assert_eq!((seen(1).sequence, seen(3).sequence), (Some(1), None));
-        assert!(!seen(1).fenceable && !seen(1).witnessed);
+        assert!(!seen(1).fenceable && !seen(1).lock_visible);
     }
 }

@@ -50,9 +50,9 @@ impl Inner {
             (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
             beat.meta_delta = deltas.meta;
             beat.wishes = self.wishes();
-            self.mail.take(&mut beat.wishes);
+            self.heartbeat_hints.take(&mut beat.wishes);
             beat.encode(&mut sector);
-            self.say(&sector, &mut lease);
+            self.write(&sector, &mut lease);
             if self.rest() {
                 return;
             }
@@ -68,7 +68,7 @@ impl Inner {
             if *stop {
                 return true;
             }
-            let rest = self.mail.rest(self.options.timing.beat());
+            let rest = self.heartbeat_hints.rest(self.options.timing.beat());
             let left = rest.saturating_sub(since.elapsed());
             if left.is_zero() || self.hurry.swap(false, Ordering::AcqRel) {
                 return false;
@@ -78,7 +78,7 @@ impl Inner {
     }
 
     /// Writes a heartbeat; with it the lease begins anew.
-    fn say(&self, sector: &[u8], lease: &mut Lease) {
+    fn write(&self, sector: &[u8], lease: &mut Lease) {
         if lease.is_lost() {
             return;
         }

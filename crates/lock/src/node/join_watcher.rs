@@ -1,6 +1,6 @@
-//! Fences for a node that is still joining. Recovering the slot that it takes may wait for what a silent
-//! node holds, and every change for its word of the pool's epoch; and there is no watcher yet that would
-//! fence that one.
+//! Watches and fences other nodes while this one joins, because it has no watcher yet. Recovering the
+//! slot that it takes may have to wait for locks of a silent node, and every change of the pool waits
+//! until each node uses the pool's epoch.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use braid_format::node::SlotRecord;
 
 use super::fence::Fencer;
 use super::life::user_of;
-use super::sight::{Heartbeats, Looker, SlotSight, tag_of};
+use super::observation::{Heartbeats, Observer, SlotObservation, tag_of};
 use super::slots::read_slots;
 use super::waits::LONG;
 use super::watch::{Watch, WatchAction, WatchEvent};
@@ -20,7 +20,7 @@ use crate::dlock::Time;
 use crate::error::LockError;
 
 /// Looks at the other nodes, and fences those that are silent. It recovers nobody.
-pub(super) struct Lookout<'a> {
+pub(super) struct JoinWatcher<'a> {
     pub store: &'a dyn NodeStore,
     pub options: &'a JoinOptions,
     pub identity: &'a HostIdentity,
@@ -30,7 +30,7 @@ pub(super) struct Lookout<'a> {
     pub fit: &'a (dyn Fn() -> bool + Sync),
 }
 
-impl Lookout<'_> {
+impl JoinWatcher<'_> {
     /// Looks once in a beat, until `done`. A fence that is under way then is waited for.
     pub fn run(&self, done: &AtomicBool) {
         let (beat, mut behind) = (self.options.timing.beat(), HashMap::new());
@@ -39,10 +39,10 @@ impl Lookout<'_> {
         let mut beats = Heartbeats::default();
         while !done.load(Ordering::Acquire) {
             std::thread::park_timeout(beat);
-            let mut events = match self.sight(&mut beats, origin.elapsed()) {
-                Ok(sight) => {
-                    self.say_behind(&sight, &beats, &mut behind);
-                    vec![WatchEvent::Sight(sight)]
+            let mut events = match self.observe(&mut beats, origin.elapsed()) {
+                Ok(observed) => {
+                    self.log_lagging(&observed, &beats, &mut behind);
+                    vec![WatchEvent::Observed(observed)]
                 }
                 Err(e) => {
                     tracing::warn!("cannot look at the other nodes: {e}");
@@ -66,7 +66,7 @@ impl Lookout<'_> {
             // Others are recovered once this node has its slot.
             WatchAction::Write { new, .. } => Some(WatchEvent::Wrote(new.life.slot, false)),
             WatchAction::Suspect(life) => {
-                super::say_suspect(life);
+                super::log_suspect(life);
                 None
             }
             _ => None,
@@ -75,14 +75,14 @@ impl Lookout<'_> {
 
     /// Says once for whom this node waits before it can join: all changes wait until every node has taken
     /// note of the pool's epoch. `behind`: those who have not, since when, and whether that was said.
-    fn say_behind(
+    fn log_lagging(
         &self,
-        sight: &[SlotSight],
+        observed: &[SlotObservation],
         beats: &Heartbeats,
         behind: &mut HashMap<NodeId, (Instant, bool)>,
     ) {
         let tag = self.store.pool().epoch();
-        for SlotSight { record, .. } in sight {
+        for SlotObservation { record, .. } in observed {
             let slot = record.life.slot;
             let uses_other = beats.of(record.acting()).is_some_and(|(beat, _)| tag_of(beat) != tag);
             if user_of(record).is_none() || !uses_other {
@@ -129,20 +129,24 @@ impl Lookout<'_> {
         }
     }
 
-    fn sight(&self, beats: &mut Heartbeats, now: Time) -> Result<Vec<SlotSight>, LockError> {
+    fn observe(
+        &self,
+        beats: &mut Heartbeats,
+        now: Time,
+    ) -> Result<Vec<SlotObservation>, LockError> {
         // One that cannot be read is nobody's that could be fenced.
         let records = read_slots(self.store, &[])?.records;
         let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let looker = Looker {
+        let observer = Observer {
             me: self.mine.life,
             identity: self.identity,
             places: self.store.lock_places(),
-            // Strangers were refused before.
+            // Nodes with foreign locks were refused before.
             by_lock: false,
             means: self.fencer().means(),
             epoch: self.store.pool().epoch(),
         };
-        let mut sight = Vec::with_capacity(records.len());
+        let mut observed = Vec::with_capacity(records.len());
         for record in records {
             let slot = record.life.slot;
             let sector = bytes.chunks(self.store.sector_len()).nth(usize::from(slot.0));
@@ -151,11 +155,11 @@ impl Lookout<'_> {
                 continue;
             }
             // Of other hosts nothing is seen.
-            let seen = self.identity.sees_lock_of(&record, &looker.places);
+            let seen = self.identity.sees_lock_of(&record, &observer.places);
             let locked = !seen || self.store.life_locked(slot).map_err(LockError::NodeStore)?;
             let proven = self.options.proofs.of(&record).is_some();
-            sight.push(looker.sight(record, beats, locked, proven));
+            observed.push(observer.observe(record, beats, locked, proven));
         }
-        Ok(sight)
+        Ok(observed)
     }
 }
