@@ -193,13 +193,18 @@ fn long_lines(root: &Path, file: &Path, problems: &mut Vec<String>) -> Result<()
     Ok(())
 }
 
-/// Every crate has its place on the map.
+/// Every crate has its place on the map, and the places on the map exist.
 fn architecture(root: &Path, problems: &mut Vec<String>) -> Result<()> {
     let map = read(&root.join("ARCHITECTURE.md"))?;
     for entry in std::fs::read_dir(root.join("crates"))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if !map.contains(&format!("crates/{name}")) {
             problems.push(format!("ARCHITECTURE.md does not mention crates/{name}"));
+        }
+    }
+    for place in map.split('`').skip(1).step_by(2).filter(|word| word.starts_with("crates/")) {
+        if !root.join(place).exists() {
+            problems.push(format!("ARCHITECTURE.md mentions {place}, which is not there"));
         }
     }
     Ok(())
