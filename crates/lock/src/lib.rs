@@ -44,9 +44,9 @@ pub use error::{LockError, StoreError};
 pub use etcd::{Etcd, EtcdAddress, EtcdNodes, EtcdStore};
 pub use glock::{
     DemoteFailed, Demoted, DemotionWaits, GlockOps, GlockView, Guard, Local, LockManager,
-    LockStats, ManagerOptions, Times,
+    LockStats, ManagerOptions,
 };
-pub use hints::HintsBy;
+pub use hints::{HintsBy, MessageWay, TcpHints};
 pub use node::{
     Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Membership, MemoryNodes,
     NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, OnLease, PeerObserver, PoolNodes,

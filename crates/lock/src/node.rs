@@ -54,7 +54,7 @@ use braid_format::{FormatError, LockNo, MemberIndex, NodeId};
 
 use thiserror::Error;
 
-use crate::hints::HintsBy;
+use crate::hints::{HintsBy, MessageWay};
 use crate::peers::{Liveness, Peers};
 use crate::{Me, Mode};
 
@@ -234,6 +234,8 @@ pub struct NodeView {
     pub key: u64,
     /// Its timers.
     pub timing: Timing,
+    /// By which way this node tells it which locks are wanted; `None`: it is this node, or this one is not joined.
+    pub messages: Option<MessageWay>,
 }
 
 impl NodeView {
@@ -268,6 +270,7 @@ impl NodeView {
             fence,
             key: record.fence_key,
             timing: Timing::of_slot(record.io_timeout),
+            messages: None,
         }
     }
 }

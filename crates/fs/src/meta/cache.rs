@@ -295,7 +295,6 @@ impl Cache {
         self.shards[shard_of(block.get())].lock()
     }
     /// Cached bodies: (all, dirty ones among them).
-    #[cfg(test)]
     pub fn count(&self) -> (usize, usize) {
         self.shards
             .iter()

@@ -74,10 +74,9 @@ pub(super) struct Counters {
     pub(super) misses: AtomicU64,
 }
 
-/// What [`Meta::stats`] tells.
-#[cfg(test)]
+/// What was done with metadata since the node was mounted, and what of it is in memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct MetaStats {
+pub struct MetaStats {
     /// Records written.
     pub commits: u64,
     /// Images in them.
@@ -235,7 +234,6 @@ impl Meta {
         self.cache.shard(block).get(block).is_some_and(|entry| !entry.is_clean())
     }
     /// What has been done so far.
-    #[cfg(test)]
     pub fn stats(&self) -> MetaStats {
         let get = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let (cached, dirty) = self.cache.count();

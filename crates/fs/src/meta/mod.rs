@@ -36,6 +36,7 @@ mod transaction;
 mod writeback;
 
 pub(crate) use crate::volume::Body;
+pub use metadata::MetaStats;
 pub(crate) use metadata::{GENERATION_AFTER_LOSS, Meta};
 pub(crate) use thread_state::outside_transaction;
 pub(crate) use transaction::Tx;

@@ -50,6 +50,7 @@ impl Inner {
             fence,
             key: r.fence_key,
             timing,
+            messages: (r.life != self.me).then(|| self.hints.way(r)),
         }
     }
 
