@@ -198,11 +198,7 @@ impl IoQueue {
                     if let Some(counters) = counters {
                         counters.transfer(request.write, len);
                     }
-                    let started = disk.start(p.at, op);
-                    if let Some(counters) = counters {
-                        counters.failed_if(&started);
-                    }
-                    started.map(|ticket| {
+                    disk.start(p.at, op).map(|ticket| {
                         request.left += 1;
                         self.modelled.push((ticket, slot));
                         0

@@ -7,9 +7,8 @@ use braid_lock::{Deltas, Local, Mode};
 use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
 
-use super::bits;
 use super::group::{Edits, Group, headers};
-use super::inner::{Alloc, Inner};
+use super::{Alloc, Inner, bits};
 use crate::error::Result;
 use crate::groups::{takes_data, takes_slots};
 

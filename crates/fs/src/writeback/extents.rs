@@ -7,7 +7,7 @@ use braid_format::dinode::Layout;
 
 use smallvec::SmallVec;
 
-use super::held::Held;
+use super::Held;
 use crate::error::Result;
 use crate::map::{self, Part};
 

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use braid_lock::{Local, Mode};
 
-use super::flush;
-use super::held::Held;
+use super::{Held, flush};
 use crate::core::Core;
 use crate::error::{Error, Result};
 

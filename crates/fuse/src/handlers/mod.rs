@@ -19,7 +19,6 @@ use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn
 use crate::caches::lease_gate::HoldsPages;
 use crate::caches::nodes::{Keep, Nodes, Stamp};
 use crate::caches::notify::{DeferredAnswers, KernelLink};
-use crate::counts::RequestCounters;
 use crate::error::BadRequest;
 use crate::terms::Terms;
 use crate::transport::queue::RequestQueue;
@@ -88,7 +87,6 @@ pub struct Server<F: FileSystem> {
     waits: Arc<LockWaits<F::Wait>>,
     ring_waits: RingWaits,
     late: Arc<DeferredAnswers>,
-    counters: Arc<RequestCounters>,
 }
 
 impl<F: FileSystem> Parked for Server<F> {
@@ -111,8 +109,6 @@ struct Call<'a, F: FileSystem> {
     body: Body<'a>,
     reply: Reply<'a>,
     scratch: &'a mut Vec<u8>,
-    /// Bytes that it has read or written.
-    moved: u64,
 }
 
 impl<F: FileSystem> Server<F> {
@@ -137,12 +133,7 @@ impl<F: FileSystem> Server<F> {
             waits: Arc::default(),
             ring_waits: RingWaits::new(threads),
             late,
-            counters: Arc::default(),
         }
-    }
-    /// The same; its requests are counted there.
-    pub fn counting(self, counters: Arc<RequestCounters>) -> Self {
-        Self { counters, ..self }
     }
     /// Waits for locks end with their programs, too, from now on.
     pub fn end_waits_of_killed(self: &Arc<Self>) {
@@ -184,7 +175,6 @@ impl<F: FileSystem> Server<F> {
         };
         let header = request.header;
         let reply = Reply { way, unique: header.unique };
-        let counted = self.counters.begin(header.opcode, header.pid);
         let mut call = Call {
             server: self,
             nodeid: header.nodeid,
@@ -193,7 +183,6 @@ impl<F: FileSystem> Server<F> {
             body: request.body,
             reply,
             scratch,
-            moved: 0,
         };
         let _pages = call.holds_pages();
         let admitted = self.link.gate().admit(header.opcode).map_err(Fault::from);
@@ -204,12 +193,6 @@ impl<F: FileSystem> Server<F> {
         }
         let done = admitted.and_then(|()| call.run());
         interrupt::end();
-        let error = match &done {
-            Ok(()) => None,
-            Err(Fault::Errno(errno)) => Some(*errno),
-            Err(Fault::Bad(_)) => Some(Errno::INVAL),
-        };
-        counted.end(call.moved, error);
         match done {
             Ok(()) => {}
             Err(Fault::Errno(errno)) => reply.error(errno),
