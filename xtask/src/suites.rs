@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::{limited, unsteady};
+use crate::limited::{self, Ended};
+use crate::unsteady;
 
 /// Packages whose programs take longest: begun first, so that none of them runs alone at the end.
 const FIRST: &[&str] = &["sim", "cli", "fs", "pool", "lock", "device"];
@@ -173,7 +174,7 @@ fn work(suites: &Mutex<VecDeque<Suite>>, outcomes: &Mutex<Vec<(Suite, Outcome)>>
         std::fs::write(&record, "").with_context(|| record.display().to_string())?;
         let mut command = suite.command();
         command.env(braid_testkit::SKIPPED, &record);
-        let output = limited::output(&mut command, LIMIT)
+        let Ended { output, hung } = limited::run(&mut command, LIMIT)
             .with_context(|| suite.program.display().to_string())?;
         let text = String::from_utf8_lossy(&output.stdout);
         let skipped = recorded(&record)?;
@@ -187,7 +188,7 @@ fn work(suites: &Mutex<VecDeque<Suite>>, outcomes: &Mutex<Vec<(Suite, Outcome)>>
         if !outcome.succeeded {
             println!("{text}{}({})", String::from_utf8_lossy(&output.stderr), output.status);
         }
-        if limited::was_killed(&output) {
+        if hung {
             println!("killed: it had not ended after {LIMIT:?}");
         }
         outcomes.push((suite, outcome));

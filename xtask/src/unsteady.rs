@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::limited;
+use crate::limited::{self, Ended};
 use crate::suites::Suite;
 
 /// If more tests than this failed, none is tried again: something is broken.
@@ -34,7 +34,7 @@ pub fn passing_alone(suite: &Suite, failed: &[String]) -> Result<Vec<String>> {
 fn passes(suite: &Suite, test: &str) -> Result<bool> {
     for _ in 0..TIMES {
         let mut command = suite.command();
-        let output = limited::output(command.args(["--exact", test]), LIMIT)
+        let Ended { output, .. } = limited::run(command.args(["--exact", test]), LIMIT)
             .with_context(|| suite.name.clone())?;
         let text = String::from_utf8_lossy(&output.stdout);
         // A name that matches no test would pass, too.

@@ -2,6 +2,8 @@
 
 use braid_format::InodeNo;
 
+use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
+
 /// A point in time since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time {
@@ -44,6 +46,17 @@ pub struct Attr {
     pub blksize: u32,
     /// `FS_*_FL`-like flags (immutable, append).
     pub flags: u32,
+}
+
+impl Attr {
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & S_IFMT == S_IFDIR
+    }
+    /// Whether it is a regular file.
+    pub fn is_regular(&self) -> bool {
+        self.mode & S_IFMT == S_IFREG
+    }
 }
 
 /// The caller, who owns new inodes.

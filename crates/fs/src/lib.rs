@@ -3,9 +3,10 @@
 //!
 //! Map, bottom up (a module uses only those above it):
 //! ```text
+//!  mode             file types and permission bits
 //!  error, attr      what callers see
 //!  damage           damaged metadata that this node has met, for the log and `status`
-//!  mode, options    file types and permission bits; what may be chosen when mounting
+//!  options          what may be chosen when mounting
 //!  jobs             work on the whole pool, one piece at a time
 //!  readahead        reads that fill pages take turns at the devices
 //!  stop             how a thread that works now and then is told to end

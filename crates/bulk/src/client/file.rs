@@ -67,7 +67,11 @@ impl File {
             slot,
             &[],
             |handle| Request::Read { handle, offset, length },
-            |_, data| take.take().map(|take| take(data)),
+            |_, data| {
+                // More than was asked for belongs nowhere.
+                let fits = u32::try_from(data.len()).is_ok_and(|len| len <= length);
+                take.take().filter(|_| fits).map(|take| take(data))
+            },
         )?
         .ok_or_else(unexpected)
     }
@@ -84,7 +88,7 @@ impl File {
         stable: bool,
     ) -> Result<Written, Error> {
         let request = |handle| Request::Write { handle, offset, append: false, stable };
-        self.call(slot, data, request, |reply, _| reply).and_then(written)
+        self.call(slot, data, request, |reply, _| reply).and_then(|reply| whole(reply, data))
     }
 
     /// Writes at the end of the file, wherever that is.
@@ -93,7 +97,7 @@ impl File {
     /// As [`File::write`]; [`Error::Ambiguous`].
     pub fn append(&self, slot: u16, data: &[u8]) -> Result<Written, Error> {
         let request = |handle| Request::Write { handle, offset: 0, append: true, stable: false };
-        self.call(slot, data, request, |reply, _| reply).and_then(written)
+        self.call(slot, data, request, |reply, _| reply).and_then(|reply| whole(reply, data))
     }
 
     /// Makes durable what was written. Returns the verifier: what was written under another one is to be
@@ -170,6 +174,13 @@ impl File {
             Err(error) => Err(error),
         }
     }
+}
+
+/// A write is done as a whole or fails (docs/BULK.md).
+fn whole(reply: Reply, data: &[u8]) -> Result<Written, Error> {
+    let written = written(reply)?;
+    let is_whole = usize::try_from(written.length).is_ok_and(|len| len == data.len());
+    if is_whole { Ok(written) } else { Err(unexpected()) }
 }
 
 fn written(reply: Reply) -> Result<Written, Error> {

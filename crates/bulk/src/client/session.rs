@@ -20,6 +20,8 @@ use crate::wire::{Begin, DATA_MAX, Header, Hello, Kind, Reply, Request, Status, 
 const CONNECT: Duration = Duration::from_secs(5);
 /// For the answer to a greeting.
 const GREETING: Duration = Duration::from_secs(10);
+/// No server forgets a client sooner.
+const SESSION_MS_MIN: u32 = 100;
 /// Between tries: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
@@ -285,12 +287,17 @@ impl Session {
             Ok(Reply::Welcome(welcome)) => Some(welcome),
             _ => None,
         };
+        // The client takes memory and gives signs of life by these.
+        let is_sound = |w: &Welcome| {
+            usize::try_from(w.data_max).is_ok_and(|most| (1..=DATA_MAX).contains(&most))
+                && w.session_ms >= SESSION_MS_MIN
+        };
         match (Status(received.header.status), welcome) {
-            (Status::OK, Some(welcome)) => Ok(welcome),
+            (Status::OK, Some(welcome)) if is_sound(&welcome) => Ok(welcome),
             (Status::VERSION, Some(welcome)) => {
                 Err(Failure::Final(Error::Version(welcome.version)))
             }
-            (Status::OK, None) => {
+            (Status::OK, _) => {
                 Err(Failure::Link(LinkError::Frame(crate::wire::FrameError::Unknown)))
             }
             // There may be room later.

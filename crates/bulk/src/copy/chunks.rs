@@ -78,8 +78,20 @@ impl Chunks {
         std::thread::scope(|scope| {
             let threads = usize::from(client.data_slots()).min(self.count());
             for slot in 1..=u16::try_from(threads).unwrap_or(u16::MAX) {
-                let one = &one;
-                scope.spawn(move || one(slot));
+                let (one, thread) = (&one, std::thread::Builder::new());
+                match thread.spawn_scoped(scope, move || one(slot)) {
+                    Ok(_) => {}
+                    Err(error) if slot == 1 => {
+                        failed.store(true, Ordering::Relaxed);
+                        first.lock().get_or_insert(CopyError::Local { what: "a thread", error });
+                        break;
+                    }
+                    // Fewer threads do the same, more slowly.
+                    Err(error) => {
+                        tracing::warn!(%error, "fewer connections than were asked for are used");
+                        break;
+                    }
+                }
             }
         });
         first.into_inner().map_or(Ok(()), Err)

@@ -16,9 +16,6 @@ const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
 /// Of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1;
-/// File types of `st_mode`.
-const S_IFMT: u32 = 0o170_000;
-const S_IFREG: u32 = 0o100_000;
 /// Permission bits that a client can give to what it makes.
 const MODE_BITS: u32 = 0o7777;
 
@@ -121,7 +118,7 @@ impl<F: FileSystem> Served<F> {
             Request::StatFs => Ok(Reply::Totals(seen(files.statfs())?)),
             Request::Create { dir, name, mode, flags } => {
                 seen(pins.visit(dir))?;
-                let mode = S_IFREG | mode & MODE_BITS;
+                let mode = mode & MODE_BITS;
                 let (attr, fh) = seen(files.create(dir, &name, mode, O_RDWR | O_EXCL, &cred))?;
                 pins.note(&attr);
                 self.keep(session, &attr, (fh, flags.lock))
@@ -166,10 +163,11 @@ impl<F: FileSystem> Served<F> {
 
     /// Opens a regular file that is referred to.
     fn open(&self, session: &Session, attr: &Attr, flags: OpenFlags) -> Outcome {
-        match attr.mode & S_IFMT {
-            S_IFREG => {}
-            0o040_000 => return Err(Status::of(Errno::ISDIR)),
-            _ => return Err(Status::of(Errno::INVAL)),
+        if attr.is_dir() {
+            return Err(Status::of(Errno::ISDIR));
+        }
+        if !attr.is_regular() {
+            return Err(Status::of(Errno::INVAL));
         }
         let access = if flags.write { O_RDWR } else { O_RDONLY };
         let truncate = if flags.truncate { O_TRUNC } else { 0 };

@@ -120,7 +120,7 @@ impl Remote {
         };
         for (n, name) in parents.iter().enumerate() {
             let found = client.lookup(dir, name).with_context(|| self.show(n + 1))?;
-            if !is_dir(&found) {
+            if !found.is_dir() {
                 bail!("{}: not a directory", self.show(n + 1));
             }
             dir = found.ino;
@@ -137,12 +137,6 @@ impl Remote {
         let path = self.path.get(..names).unwrap_or_default();
         format!("/{}/{}", self.pool, String::from_utf8_lossy(&path.join(&b'/')))
     }
-}
-
-const S_IFMT: u32 = 0o170_000;
-
-fn is_dir(attr: &Attr) -> bool {
-    attr.mode & S_IFMT == 0o040_000
 }
 
 /// Runs it.
@@ -195,7 +189,7 @@ fn put(args: &Args, target: &Remote, options: &CopyOptions) -> Result<Copied> {
     let own = path.file_name().unwrap_or_default().as_bytes();
     let mut name = target.path.last().map_or(own, |name| name);
     match &found {
-        Some(found) if is_dir(found) => (dir, name) = (found.ino, own),
+        Some(found) if found.is_dir() => (dir, name) = (found.ino, own),
         Some(_) if target.is_dir => bail!("{}: not a directory", args.target.display()),
         None if target.is_dir => bail!("{}: no such directory", args.target.display()),
         _ => {}
@@ -220,7 +214,7 @@ fn get(args: &Args, source: &Remote, options: &CopyOptions) -> Result<Copied> {
     let (_, found) = source.walk(&client)?;
     let shown = source.show(source.path.len());
     let found = found.with_context(|| format!("{shown}: no such file"))?;
-    if found.mode & S_IFMT != 0o100_000 {
+    if !found.is_regular() {
         bail!("{shown}: not a regular file");
     }
     let own = OsString::from_vec(source.path.last().cloned().unwrap_or_default());
@@ -269,12 +263,14 @@ fn watched(
     let (done, progress): (_, &AtomicU64) = (std::sync::mpsc::channel::<()>(), &options.progress);
     let (ends, ended) = done;
     let copied = std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let shows = || {
             let ended = ended;
             while ended.recv_timeout(LOOK) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 bar.set_position(progress.load(Ordering::Relaxed));
             }
-        });
+        };
+        // Without a thread for it, nothing is shown.
+        std::thread::Builder::new().spawn_scoped(scope, shows).ok();
         let copied = copy();
         drop(ends);
         copied

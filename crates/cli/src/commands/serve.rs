@@ -75,9 +75,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let neighbours = left_behind::Watch::start(move || neighbours.has_silent_neighbour());
     let options = ServerOptions { owner: args.owner, ..ServerOptions::new(&name) };
     let mut server = Server::start(listener, fs.clone(), references, options)?;
-    println!("braid://{address}/{name}");
-    std::io::stdout().flush()?;
-    while !signals::asked_to_end() && fs.withdrawn().is_none() {
+    let mut stdout = std::io::stdout();
+    let told = writeln!(stdout, "braid://{address}/{name}").and_then(|()| stdout.flush());
+    while told.is_ok() && !signals::asked_to_end() && fs.withdrawn().is_none() {
         std::thread::sleep(LOOK);
     }
     server.stop();
@@ -88,5 +88,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         bail!("{name}: this node has withdrawn: {why}; it is recovered by the next one that joins");
     }
     left?;
+    told.context("where it serves cannot be said")?;
     Ok(ExitCode::SUCCESS)
 }

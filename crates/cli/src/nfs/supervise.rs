@@ -78,7 +78,10 @@ fn supervise(
 ) -> Result<ExitCode> {
     let background = begin.background;
     let (sender, events) = channel();
-    watch_node(node, sender.clone())?;
+    let tell = sender.clone();
+    node.when_ended(move || {
+        tell.send(Event::NodeEnded).ok();
+    })?;
     let noted = Noted {
         node: node.id().to_owned(),
         mount_point: server.mount_point.clone(),
@@ -130,17 +133,6 @@ fn watch_signals(events: Sender<Event>, background: bool) -> Result<()> {
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(work)?;
-    Ok(())
-}
-
-/// Tells when the process that serves the mount has ended.
-fn watch_node(node: &Writer, events: Sender<Event>) -> Result<()> {
-    let ended = node.ended()?;
-    let work = move || {
-        ended.recv().ok();
-        events.send(Event::NodeEnded).ok();
-    };
-    std::thread::Builder::new().name("watch".into()).spawn(work)?;
     Ok(())
 }
 

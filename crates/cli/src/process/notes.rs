@@ -91,15 +91,25 @@ impl Writer {
     /// No thread can be started to wait.
     pub fn ended(&self) -> io::Result<Receiver<()>> {
         let (tell, told) = channel();
+        self.when_ended(move || {
+            tell.send(()).ok();
+        })?;
+        Ok(told)
+    }
+
+    /// Calls `then` when the process has ended, in a thread of its own.
+    ///
+    /// # Errors
+    /// As [`Writer::ended`].
+    pub fn when_ended(&self, then: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let note = self.note.clone();
         let wait = move || {
             if let Some(note) = note {
                 while flock(&*note, FlockOperation::LockShared) == Err(rustix::io::Errno::INTR) {}
             }
-            tell.send(()).ok();
+            then();
         };
-        std::thread::Builder::new().name("waits".into()).spawn(wait)?;
-        Ok(told)
+        std::thread::Builder::new().name("waits".into()).spawn(wait).map(drop)
     }
 }
 

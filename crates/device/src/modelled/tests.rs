@@ -136,12 +136,7 @@ fn a_batch_on_several_disks_begins_at_once_in_virtual_time() {
     let data = vec![7_u8; Bytes(TRACK).to_usize()];
     let mut batch: Vec<Request> = disks
         .iter()
-        .map(|d| Request {
-            device: &**d as &dyn Device,
-            at: ByteOffset(0),
-            op: Op::Write(&data),
-            result: Ok(()),
-        })
+        .map(|d| Request::new(&**d as &dyn Device, ByteOffset(0), Op::Write(&data)))
         .collect();
     run(&mut batch);
     assert!(batch.iter().all(|r| r.result.is_ok()));
@@ -330,12 +325,7 @@ fn in_real_time_a_batch_takes_as_long_as_its_slowest_member() {
     let data = vec![3_u8; 50 * 1024];
     let mut batch: Vec<Request> = disks
         .iter()
-        .map(|d| Request {
-            device: &**d as &dyn Device,
-            at: ByteOffset(0),
-            op: Op::Write(&data),
-            result: Ok(()),
-        })
+        .map(|d| Request::new(&**d as &dyn Device, ByteOffset(0), Op::Write(&data)))
         .collect();
     run(&mut batch);
     // Never early; how late depends on the machine.
