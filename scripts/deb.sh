@@ -36,6 +36,7 @@ put usr/lib/systemd/system packaging/systemd/*
 put usr/lib/udev/rules.d packaging/udev/*
 put usr/share/lintian/overrides packaging/debian/overrides/braid
 put usr/share/doc/braid README.md docs/*.md packaging/debian/copyright
+put usr/share/doc/braid/examples packaging/grafana/*
 # What changed is in the project's own file; Debian wants its own form of one beside it.
 version=$("$program" --version)
 changed=$(git log -1 --format=%cD 2>/dev/null || date -R)

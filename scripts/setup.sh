@@ -8,7 +8,7 @@ declare -A package_of=(
   [git]=git [iscsi-test-cu]=libiscsi-bin [sqlite3]=sqlite3 [python3]=python3 [tar]=tar [flock]=util-linux
   [etcd]=etcd-server [chromium]=chromium [ip]=iproute2 [setfacl]=acl [nsenter]=util-linux
   [lintian]=lintian [mmdebstrap]=mmdebstrap [dpkg-shlibdeps]=dpkg-dev [systemd-analyze]=systemd
-  [ganesha.nfsd]=nfs-ganesha [nfs-cp]=libnfs-utils
+  [ganesha.nfsd]=nfs-ganesha [nfs-cp]=libnfs-utils [promtool]=prometheus
 )
 missing=()
 for command in "${!package_of[@]}"; do
@@ -35,7 +35,9 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 "${sudo[@]}" apt-get update -q >/dev/null
 DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
-# Debian starts a server at once, on the port of NFS; nothing here needs it.
-case " ${missing[*]} " in
-  *" nfs-ganesha "*) if [ -d /run/systemd/system ]; then "${sudo[@]}" systemctl disable -q --now nfs-ganesha || true; fi ;;
-esac
+# Debian starts servers at once, on their usual ports; nothing here needs them.
+for server in nfs-ganesha prometheus; do
+  case " ${missing[*]} " in
+    *" $server "*) if [ -d /run/systemd/system ]; then "${sudo[@]}" systemctl disable -q --now "$server" || true; fi ;;
+  esac
+done

@@ -45,6 +45,7 @@ pub fn check() -> Result<Vec<String>> {
     super::modules::check(&root, &mut problems)?;
     super::words::check(&root, &mut problems)?;
     architecture(&root, &mut problems)?;
+    decisions(&root, &mut problems)?;
     for file in documents(&root)? {
         long_lines(&root, &file, &mut problems)?;
     }
@@ -192,7 +193,7 @@ fn long_lines(root: &Path, file: &Path, problems: &mut Vec<String>) -> Result<()
     Ok(())
 }
 
-/// Every crate has its place on the map.
+/// Every crate has its place on the map, and the places on the map exist.
 fn architecture(root: &Path, problems: &mut Vec<String>) -> Result<()> {
     let map = read(&root.join("ARCHITECTURE.md"))?;
     for entry in std::fs::read_dir(root.join("crates"))? {
@@ -201,7 +202,37 @@ fn architecture(root: &Path, problems: &mut Vec<String>) -> Result<()> {
             problems.push(format!("ARCHITECTURE.md does not mention crates/{name}"));
         }
     }
+    for place in map.split('`').skip(1).step_by(2).filter(|word| word.starts_with("crates/")) {
+        if !root.join(place).exists() {
+            problems.push(format!("ARCHITECTURE.md mentions {place}, which is not there"));
+        }
+    }
     Ok(())
+}
+
+/// Each decision has a number of its own, and its heading says it.
+fn decisions(root: &Path, problems: &mut Vec<String>) -> Result<()> {
+    let mut pages = BTreeMap::new();
+    for entry in std::fs::read_dir(root.join("docs/decisions"))? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        pages.insert(name, read(&path)?);
+    }
+    problems.extend(numbers(&pages));
+    Ok(())
+}
+
+/// What is wrong with the numbers of these pages.
+fn numbers(pages: &BTreeMap<String, String>) -> Vec<String> {
+    let mut found = Vec::new();
+    for (expected, (name, text)) in (1_u32..).zip(pages) {
+        let number = name.split('-').next().and_then(|number| number.parse().ok());
+        if number != Some(expected) || !text.starts_with(&format!("# {expected}. ")) {
+            found.push(format!("docs/decisions/{name}: is number {expected}, in name and heading"));
+            break;
+        }
+    }
+    found
 }
 
 fn sources(root: &Path) -> Result<Vec<PathBuf>> {
@@ -231,4 +262,22 @@ pub(crate) fn read(path: &Path) -> Result<String> {
 fn root() -> Result<PathBuf> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     Ok(here.parent().context("workspace root")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_are_numbered_without_gap_or_double() {
+        let check = |pages: &[(&str, &str)]| {
+            numbers(&pages.iter().map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect())
+        };
+        let first = ("0001-a.md", "# 1. A\n");
+        assert!(check(&[first, ("0002-b.md", "# 2. B\n")]).is_empty());
+        let double = check(&[first, ("0001-b.md", "# 1. B\n")]);
+        assert_eq!(double, ["docs/decisions/0001-b.md: is number 2, in name and heading"]);
+        assert_eq!(check(&[first, ("0003-b.md", "# 3. B\n")]).len(), 1);
+        assert_eq!(check(&[("0001-a.md", "# 2. A\n")]).len(), 1);
+    }
 }

@@ -6,6 +6,7 @@
 //!  process    limits, signals, secrets on the command line, notes of this host's mounts, the end of a node's process
 //!  pools      from a name, devices and options to a pool and its shape
 //!  control    orders to a mounted node, and who carries them out
+//!  metrics    what a node counts, for Prometheus
 //!  nfs        exports of a mount by NFS-Ganesha, and their supervisor
 //!  commands   the subcommands
 //! ```
@@ -18,6 +19,7 @@
 
 mod commands;
 mod control;
+mod metrics;
 mod nfs;
 mod pools;
 mod process;
@@ -32,8 +34,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use commands::helper::{self, Helper};
 use commands::{
     add, advise, check, completion, cp, create, dump_label, evacuate, export, fail, fence,
-    generate, grow, label, locks, mount, nodes, probe, rebalance, remove, replace, scan, scrub,
-    serve, spare, status, target, trim, unmount, version,
+    generate, grow, iostat, label, locks, mount, nodes, probe, rebalance, remove, replace, scan,
+    scrub, serve, spare, status, target, top, trim, unmount, version,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::lost_output;
@@ -54,6 +56,8 @@ enum Command {
     Status(status::Args),
     Nodes(nodes::Args),
     Locks(locks::Args),
+    Iostat(iostat::Args),
+    Top(top::Args),
     Fence(fence::Args),
     Scan(scan::Args),
     Check(check::Args),
@@ -184,6 +188,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(a) => status::run(&a),
         Command::Nodes(a) => nodes::run(&a),
         Command::Locks(a) => locks::run(&a),
+        Command::Iostat(a) => iostat::run(&a),
+        Command::Top(a) => top::run(&a),
         Command::Fence(a) => fence::run(&a),
         Command::Scan(a) => scan::run(&a),
         Command::Check(a) => check::run(&a),

@@ -88,7 +88,7 @@ fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     ok(&["fail", m.dir(), "1"]);
     let said = ok(&["status", m.dir()]);
     assert!(said.contains("no member may be lost"), "{said}");
-    let advice = format!("disk1) has failed: `braid replace {} 1 DEVICE`", m.name);
+    let advice = format!("`braid replace {} 1 DEVICE` puts another device in its place", m.name);
     assert!(said.contains(&advice), "{said}");
     assert_eq!(sums(&m.dir.join("tree")), written);
     let said = fails(&["fail", m.dir(), "0"]);

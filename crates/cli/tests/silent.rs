@@ -179,7 +179,12 @@ fn a_member_that_answers_nothing_is_named_and_waited_for() {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| pool.write("b"));
         wait_until("it is named", || pool.logged().contains("what needs it waits"));
-        assert!(pool.logged().contains(&silent), "{}", pool.logged());
+        // By the node, which asks no device for that.
+        let said = format!("health: MEMBER SILENT: member 1 {silent} ");
+        wait_until("status says so", || pool.status().contains(&said));
+        let status = pool.status();
+        assert!(status.contains("waits until it answers"), "{status}");
+        assert!(status.contains("does not answer") && !status.contains("(missing)"), "{status}");
         drop(muted);
         writer.join().unwrap().unwrap();
     });
@@ -199,6 +204,11 @@ fn a_mirror_goes_on_without_a_member_that_is_given_up() {
     let muted = pool.group.mute(&pool.loops[1].0);
     pool.write("b").unwrap();
     wait_until("it has failed", || pool.status().contains("has failed"));
+    let status = pool.status();
+    assert!(
+        status.contains("health: DEGRADED: member 1 ") && status.contains(" failed "),
+        "{status}"
+    );
     assert!(pool.logged().contains("nothing is asked of it any more"), "{}", pool.logged());
     pool.write("c").unwrap();
     assert!(["a", "b", "c"].into_iter().all(|name| pool.holds(name)));
@@ -219,6 +229,13 @@ fn a_node_withdraws_from_a_member_that_it_needs_and_that_is_given_up() {
     wait_until("it withdraws", || pool.logged().contains("withdrawing: "));
     assert!(pool.logged().contains("has not answered for"), "{}", pool.logged());
     wait_until("all ends", || pool.write("c").is_err());
+    let said = said(&common::braid(&["nodes", &pool.node()]));
+    assert!(
+        said.contains(" withdrawn ") && said.contains("unmount it and mount it again"),
+        "{said}"
+    );
+    let status = pool.status();
+    assert!(status.starts_with("health: WITHDRAWN: "), "{status}");
     drop(muted);
     pool.unmount();
     pool.mount("commit=1");

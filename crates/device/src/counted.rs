@@ -61,6 +61,7 @@ impl CountedDevice {
         let begun = Instant::now();
         let result = self.inner.submit(at, command);
         self.counters.took(write, begun.elapsed());
+        self.counters.failed_if(&result);
         result
     }
 }
@@ -76,7 +77,9 @@ impl Device for CountedDevice {
             Command::Write(_) => return self.transfer(at, command, true),
             other => self.counters.other(other),
         }
-        self.inner.submit(at, command)
+        let result = self.inner.submit(at, command);
+        self.counters.failed_if(&result);
+        result
     }
     fn abilities(&self) -> Abilities<'_> {
         Abilities { counters: Some(&self.counters), ..self.inner.abilities() }
@@ -149,7 +152,7 @@ mod tests {
             assert_eq!((issued.reads.bytes.0, issued.writes.bytes.0), (bytes + 4096, bytes));
             // Modelled disks have a time of their own, which only their methods wait for.
             let known = if *name == "model" { (2, 1) } else { (5, 4) };
-            assert_eq!((issued.reads.ended, issued.writes.ended), known, "{name}");
+            assert_eq!((issued.reads.ended(), issued.writes.ended()), known, "{name}");
             assert!(issued.reads.latency().is_some_and(|l| l < Duration::from_hours(1)));
             let classes: Vec<_> = issued.reads.classes().map(|(b, n)| (b.0, n)).collect();
             assert_eq!(classes, [(512, 1), (4096, 2), (16384, 1), (65536, 1)], "{name}");

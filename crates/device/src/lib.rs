@@ -25,6 +25,7 @@
 //!  options             how a device is opened
 //!  error               why a device operation failed
 //!  command             what a device is asked to do, and what comes of it
+//!  times               how long things took, in classes
 //!  traffic             counts and sizes of requests
 //!  info                what a device is
 //!  abilities           what only some devices can do
@@ -89,6 +90,7 @@ mod scratch;
 mod scripted;
 pub mod scsi;
 mod signature;
+mod times;
 mod traffic;
 mod traits;
 
@@ -125,5 +127,6 @@ pub use run::run;
 pub use scratch::ScratchDevice;
 pub use scripted::{Noted, Power, Rule, ScriptedDevice};
 pub use signature::{Foreign, probe};
+pub use times::{TimeCounters, Times};
 pub use traffic::{IoCounters, Issued, SIZE_CLASSES, Traffic};
 pub use traits::{Device, Intact, RingTarget, Route, Threaded, Timed, UnderWay};

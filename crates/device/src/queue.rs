@@ -198,7 +198,11 @@ impl IoQueue {
                     if let Some(counters) = counters {
                         counters.transfer(request.write, len);
                     }
-                    disk.start(p.at, op).map(|ticket| {
+                    let started = disk.start(p.at, op);
+                    if let Some(counters) = counters {
+                        counters.failed_if(&started);
+                    }
+                    started.map(|ticket| {
                         request.left += 1;
                         self.modelled.push((ticket, slot));
                         0

@@ -126,6 +126,9 @@ fn by_submit<'r, 'a: 'r>(requests: impl Iterator<Item = &'r mut Request<'a>>) {
                 let op = again(&mut r.op);
                 count(counters, &op);
                 r.result = disk.start(r.at, op).map(|ticket| tickets.push(ticket));
+                if let Some(counters) = counters {
+                    counters.failed_if(&r.result);
+                }
             }
             Route::Threads(device, counters) => {
                 count(counters, &r.op);
@@ -136,9 +139,11 @@ fn by_submit<'r, 'a: 'r>(requests: impl Iterator<Item = &'r mut Request<'a>>) {
     }
     for (request, r, counters, begun) in under_way {
         r.result = request.finish(&mut r.op);
-        if let (Some(counters), Op::Read(_) | Op::Write(_)) = (counters, &r.op) {
+        let Some(counters) = counters else { continue };
+        if !matches!(r.op, Op::Flush) {
             counters.took(matches!(r.op, Op::Write(_)), begun.elapsed());
         }
+        counters.failed_if(&r.result);
     }
     for ticket in tickets {
         ticket.wait();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use braid_format::Bytes;
 
 use crate::Command;
+use crate::times::{TimeCounters, Times};
 
 /// Classes of sizes: the first is up to 1 KiB, each next twice the one before, the last from 64 MiB.
 pub const SIZE_CLASSES: usize = 18;
@@ -23,13 +24,13 @@ pub struct IoCounters {
     compare_and_writes: AtomicU64,
     discards: AtomicU64,
     zeroes: AtomicU64,
+    errors: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Counter {
     bytes: AtomicU64,
-    ended: AtomicU64,
-    nanos: AtomicU64,
+    times: TimeCounters,
     sizes: [AtomicU64; SIZE_CLASSES],
 }
 
@@ -46,13 +47,9 @@ impl Counter {
     }
     fn now(&self) -> Traffic {
         let sizes = self.sizes.each_ref().map(|n| n.load(Ordering::Relaxed));
-        let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
-        Traffic {
-            bytes: Bytes(of(&self.bytes)),
-            sizes,
-            ended: of(&self.ended),
-            nanos: of(&self.nanos),
-        }
+        let times = self.times.now();
+        let bytes = Bytes(self.bytes.load(Ordering::Relaxed));
+        Traffic { bytes, sizes, times }
     }
 }
 
@@ -68,10 +65,13 @@ impl IoCounters {
     }
     /// A transfer has ended, so long after it was issued.
     pub(crate) fn took(&self, write: bool, time: Duration) {
-        let counter = if write { &self.writes } else { &self.reads };
-        one_more(&counter.ended);
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        counter.nanos.fetch_add(nanos, Ordering::Relaxed);
+        (if write { &self.writes } else { &self.reads }).times.note(time);
+    }
+    /// Counts a request that has ended, if it failed.
+    pub(crate) fn failed_if<T, E>(&self, result: &Result<T, E>) {
+        if result.is_err() {
+            one_more(&self.errors);
+        }
     }
     /// A flush that was issued.
     pub(crate) fn flush(&self) {
@@ -97,6 +97,7 @@ impl IoCounters {
             compare_and_writes: of(&self.compare_and_writes),
             discards: of(&self.discards),
             zeroes: of(&self.zeroes),
+            errors: of(&self.errors),
         }
     }
 }
@@ -108,17 +109,18 @@ pub struct Traffic {
     pub bytes: Bytes,
     /// How many of each class of sizes.
     pub sizes: [u64; SIZE_CLASSES],
-    /// How many have ended whose time is known.
-    pub ended: u64,
-    /// How long these took together, in nanoseconds. Over a stretch of time, divided by it: how
-    /// many were under way on average.
-    pub nanos: u64,
+    /// How long those took that have ended and whose time is known.
+    pub times: Times,
 }
 
 impl Traffic {
     /// How long one took on average; nothing when none is known.
     pub fn latency(&self) -> Option<Duration> {
-        self.nanos.checked_div(self.ended).map(Duration::from_nanos)
+        self.times.mean()
+    }
+    /// How many have ended whose time is known.
+    pub fn ended(&self) -> u64 {
+        self.times.count()
     }
     /// How many there were.
     pub fn requests(&self) -> u64 {
@@ -138,8 +140,7 @@ impl Traffic {
         Self {
             bytes: Bytes(f(self.bytes.0, other.bytes.0)),
             sizes,
-            ended: f(self.ended, other.ended),
-            nanos: f(self.nanos, other.nanos),
+            times: self.times.each(&other.times, &f),
         }
     }
 }
@@ -185,6 +186,8 @@ pub struct Issued {
     pub discards: u64,
     /// Zeroed ranges.
     pub zeroes: u64,
+    /// Those that failed, of all these.
+    pub errors: u64,
 }
 
 impl Issued {
@@ -196,6 +199,7 @@ impl Issued {
             compare_and_writes: f(self.compare_and_writes, other.compare_and_writes),
             discards: f(self.discards, other.discards),
             zeroes: f(self.zeroes, other.zeroes),
+            errors: f(self.errors, other.errors),
         }
     }
     /// Both together.

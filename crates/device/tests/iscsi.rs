@@ -174,7 +174,7 @@ fn a_slow_unit_is_known_by_its_own_time_however_its_requests_were_issued() {
     let times = |before: &[braid_device::Issued]| {
         let now = units.iter().map(|u| u.abilities().counters.unwrap().now());
         let writes = now.zip(before).map(|(now, before)| now.since(before).writes);
-        writes.map(|w| (w.ended, w.latency().unwrap())).collect::<Vec<_>>()
+        writes.map(|w| (w.ended(), w.latency().unwrap())).collect::<Vec<_>>()
     };
     let counted =
         || units.iter().map(|u| u.abilities().counters.unwrap().now()).collect::<Vec<_>>();

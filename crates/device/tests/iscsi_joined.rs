@@ -117,7 +117,10 @@ fn a_large_request_is_few_commands_on_each_unit() {
     for n in 0..2 {
         let (at_disk, at_unit) = (after[n].since(&disks[n]), own[n].since(&units[n]));
         assert_eq!((at_disk.writes.requests(), at_disk.writes.bytes), (2, Bytes(2 << 20)));
-        assert_eq!((at_unit.writes, at_unit.writes.ended), (at_disk_sizes(&at_unit, &at_disk), 2));
+        assert_eq!(
+            (at_unit.writes, at_unit.writes.ended()),
+            (at_disk_sizes(&at_unit, &at_disk), 2)
+        );
     }
     // Reading, both ways.
     buf.fill(0);
@@ -139,7 +142,7 @@ fn a_large_request_is_few_commands_on_each_unit() {
     for n in 0..2 {
         let (at_disk, at_unit) = (after[n].since(&disks[n]), own[n].since(&units[n]));
         assert_eq!((at_disk.reads.requests(), at_disk.reads.mean()), (4, Bytes(1 << 20)));
-        assert_eq!((at_unit.reads.sizes, at_unit.reads.ended), (at_disk.reads.sizes, 4));
+        assert_eq!((at_unit.reads.sizes, at_unit.reads.ended()), (at_disk.reads.sizes, 4));
     }
 }
 
@@ -154,7 +157,7 @@ fn what_is_larger_than_a_command_is_several_however_it_is_issued() {
     let unit = &san.units[0];
     let len = (3 << 20) + 8192;
     let data = pattern(5, len);
-    let four = |count: &braid_device::Traffic| (count.requests(), count.bytes, count.ended);
+    let four = |count: &braid_device::Traffic| (count.requests(), count.bytes, count.ended());
     let (_, before) = san.counts();
     unit.write(ByteOffset(4096), &data).unwrap();
     let mut all = [(4096, data.clone()), (4096 + len, pattern(6, 4096))];

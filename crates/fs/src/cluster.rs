@@ -16,7 +16,7 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::{LockNo, NodeId};
 use braid_lock::{
     DemoteFailed, Demoted, GlockOps, Guard, JoinOptions, Liveness, Local, LockError, LockManager,
-    LockStore, ManagerOptions, Me, Membership, Mode, NodeStore, Onlooker, Peers,
+    LockStore, ManagerOptions, Me, Membership, Mode, NodeStore, PeerObserver, Peers,
 };
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
 use parking_lot::Mutex;
@@ -37,7 +37,7 @@ pub(crate) struct Cluster {
     pool: Pool,
     me: Me,
     nodes: Arc<dyn NodeStore>,
-    onlooker: Onlooker,
+    peer_observer: PeerObserver,
     /// Held while a dead node's log is recovered.
     recovery: LockNo,
     /// First region lock, and from one to the next.
@@ -71,7 +71,7 @@ impl Cluster {
         let pool = volume.pool.clone();
         let store = volume.lock_store(Some(me));
         let this = Arc::new(Self {
-            onlooker: Onlooker::new(nodes.clone(), me, options),
+            peer_observer: PeerObserver::new(nodes.clone(), me, options),
             nodes: nodes.clone(),
             recovery: volume.named(RawSuperblock::NAMED_RECOVERY),
             first: volume.named(u64::from(RawSuperblock::NAMED_COUNT)),
@@ -347,7 +347,7 @@ impl Cluster {
         let record = self.slot(life.slot);
         let of_slot =
             |r: SlotRecord| r.state != SlotState::Free && life.incarnation >= r.life.incarnation;
-        record.is_some_and(of_slot) && self.onlooker.is_gone(life)
+        record.is_some_and(of_slot) && self.peer_observer.is_gone(life)
     }
 
     fn slot(&self, slot: NodeId) -> Option<SlotRecord> {
@@ -387,10 +387,10 @@ impl Others for Cluster {
         self.me
     }
     fn is_gone(&self, life: Me) -> bool {
-        life != self.me && (self.log_of(life).is_some() || self.onlooker.is_gone(life))
+        life != self.me && (self.log_of(life).is_some() || self.peer_observer.is_gone(life))
     }
     fn all_use(&self, tag: EpochTag) -> bool {
-        self.onlooker.all_use(tag)
+        self.peer_observer.all_use(tag)
     }
     fn adopt(&self) {
         if let Some(adopted) = self.adopted.get() {
@@ -428,7 +428,7 @@ impl Peers for Cluster {
         // If it is fenced, only an exclusive hold counts, because of its log: a shared hold or a
         // wait does not. If that is not known, it does.
         let nothing = || self.is_gone(life) && !self.is_kept_by_dead(lock).unwrap_or(true);
-        if self.onlooker.is_over(life) || nothing() { Liveness::Dead } else { Liveness::Alive }
+        if self.peer_observer.is_over(life) || nothing() { Liveness::Dead } else { Liveness::Alive }
     }
     fn hint(&self, to: Me, lock: LockNo, hint: braid_lock::Hint) {
         if let Some(membership) = self.membership() {

@@ -133,6 +133,8 @@ pub use data::{ReadHold, ReadRange};
 pub use error::Error;
 pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
 pub use inspect::{ClusterView, inspect};
+pub use maintenance::MaintenanceStatus;
+pub use meta::MetaStats;
 pub use mount::{NamedLock, NodeStatus, accept_members, give_slot_back, vouch_dead};
 pub use options::MountOptions;
 pub use plock::Canceller;

@@ -116,7 +116,7 @@ pub(crate) trait MaintenancePeers: Send + Sync {
     /// Whether it is this node, of all, that fills members.
     fn turn(&self) -> bool;
     /// Says to the others which member this node could not fill or move, in which epoch.
-    fn say_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>);
+    fn publish_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>);
 }
 
 struct Worker {
@@ -146,7 +146,7 @@ impl Worker {
                 retry = (!self.work()).then(|| (Instant::now() + RETRY, self.pool.info().epoch));
             } else if !turn && retry.take().is_some() {
                 // Another does it now: perhaps he can.
-                self.peers.say_stuck(None);
+                self.peers.publish_stuck(None);
                 self.shared.status.lock().error = None;
             }
             if self.shared.scrub.load(Ordering::Acquire) && !self.stopped() {
@@ -163,14 +163,14 @@ impl Worker {
     fn work(&self) -> bool {
         let done = self.refill().and_then(|()| self.move_on());
         let Err(error) = done else {
-            self.peers.say_stuck(None);
+            self.peers.publish_stuck(None);
             return true;
         };
         tracing::error!(%error, "a member could not be filled, or moved");
         self.shared.status.lock().error = Some(error.to_string());
         let moving = || self.pool.moving().map(|m| m.leaving);
         let member = self.pool.rebuilding().or_else(moving);
-        self.peers.say_stuck(member.map(|m| (m, self.pool.epoch_tag())));
+        self.peers.publish_stuck(member.map(|m| (m, self.pool.epoch_tag())));
         false
     }
 

@@ -1,5 +1,6 @@
 //! Joining and leaving: slot, journal, lock manager, recovery of others.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ use crate::inflight_writes::InflightWrites;
 use crate::inode::InodeTable;
 use crate::jobs::{JobSlot, LeaveProgress};
 use crate::maintenance::{Maintenance, MaintenancePeers};
-use crate::meta::Meta;
+use crate::meta::{Meta, MetaStats};
 use crate::options::MountOptions;
 use crate::recovery::Recoverer;
 use crate::stop::Stop;
@@ -52,6 +53,12 @@ pub struct NodeStatus {
     pub inodes: usize,
     /// Open files.
     pub open_files: usize,
+    /// Metadata: its cache and its journal.
+    pub metadata: MetaStats,
+    /// Bytes of file data in memory that are not on the devices yet.
+    pub dirty: u64,
+    /// Dead nodes that it has recovered since it was mounted.
+    pub recovered: u64,
     /// Damaged metadata that it has met since it was mounted.
     pub damaged: Vec<crate::damage::DamagedBlock>,
 }
@@ -134,6 +141,7 @@ impl Mounted {
             cluster: Mutex::default(),
             leaving: RwLock::default(),
             finishing: Mutex::default(),
+            recovered: AtomicU64::new(0),
         });
         let joined = Membership::join(nodes, join, recoverer.clone());
         let membership = joined.inspect_err(|_| {
@@ -399,6 +407,9 @@ impl Mounted {
             locks_held: self.core.locks.count(),
             inodes: self.core.inodes.len(),
             open_files: self.core.handles.len(),
+            metadata: self.core.meta.stats(),
+            dirty: self.core.dirty.bytes(),
+            recovered: self.recoverer.recovered.load(Ordering::Relaxed),
             damaged: self.core.meta.damages.all(),
         }
     }
@@ -468,9 +479,9 @@ impl MaintenancePeers for Weak<Membership> {
         let mut lives = lives.filter(|n| n.state == SlotState::Active && n.beating);
         lives.all(|n| n.life.slot >= membership.me().slot)
     }
-    fn say_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
+    fn publish_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
         if let Some(membership) = self.upgrade() {
-            membership.say_stuck(stuck);
+            membership.publish_stuck(stuck);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! repair; afterwards only the space in its windows and the inodes on its orphan list are.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::meta::MetaKind;
 use braid_format::node::{DamagedPart, SlotDamage};
@@ -35,6 +36,8 @@ pub(crate) struct Recoverer {
     pub leaving: RwLock<bool>,
     /// Second halves of recoveries under way, and whether they may still wait for other nodes.
     pub finishing: Mutex<Finishing>,
+    /// Nodes that were recovered to the end.
+    pub recovered: AtomicU64,
 }
 
 /// Second halves of recoveries, which wait for locks.
@@ -96,7 +99,10 @@ impl Recover for Recoverer {
         // It may have been adding to the file system.
         volume.refresh().map_err(late)?;
         inspect(volume, dead.slot).map_err(late)?;
-        let Some(core) = self.core.get().filter(|_| !*leaving) else { return Ok(()) };
+        let Some(core) = self.core.get().filter(|_| !*leaving) else {
+            self.recovered.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
         let done = crate::alloc::reclaim(volume, &core.meta, &core.locks, dead.slot)
             .and_then(|()| crate::orphan::recover(&core, dead.slot));
         match done {
@@ -106,7 +112,11 @@ impl Recover for Recoverer {
                 core.withdraw(&e);
                 Err(late(e))
             }
-            done => core.watch(done).map_err(late),
+            done => {
+                core.watch(done).map_err(late)?;
+                self.recovered.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
         }
     }
     fn wishes(&self) -> Vec<(LockNo, Mode)> {

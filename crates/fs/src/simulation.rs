@@ -202,8 +202,8 @@ impl OpenFile {
 
 /// Waits on behalf of one of several lines of work that share this thread: what the metadata cache
 /// knows of the thread is that line's own, and is back afterwards.
-pub fn aside<T>(wait: impl FnOnce() -> T) -> T {
-    crate::meta::aside(wait)
+pub fn outside_transaction<T>(wait: impl FnOnce() -> T) -> T {
+    crate::meta::outside_transaction(wait)
 }
 
 /// What a replay did.

@@ -4,6 +4,7 @@
 //! Map, bottom up (a module uses only those above it):
 //! ```text
 //!  abi         messages of the kernel, to the byte
+//!  counts      requests are counted, and how long they take
 //!  error       why a mount or a message is refused
 //!  transport   how messages come and answers go: by the device, or by io_uring
 //!  caches      what the kernel caches, and how that ends in time
@@ -32,6 +33,7 @@
 
 pub mod abi;
 mod caches;
+mod counts;
 pub mod error;
 mod handlers;
 pub mod options;
@@ -41,6 +43,7 @@ mod transport;
 mod waits;
 
 pub use caches::notify::KernelLink;
+pub use counts::{OperationCounts, ProgramCounts, RequestCounters};
 pub use error::{BadRequest, FuseError};
 pub use options::{CacheNames, FuseOptions};
 pub use session::Session;

@@ -8,8 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::server::Shared;
-use crate::{Target, TargetError};
+use crate::error::TargetError;
+use crate::server::Target;
+use crate::session_table::SessionView;
+use crate::state::TargetState;
 
 /// Longest line.
 const LINE_MAX: u64 = 4096;
@@ -28,12 +30,12 @@ impl Target {
             let _ = std::fs::remove_file(path);
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
-        let shared = self.shared().clone();
+        let target = self.state().clone();
         let serve = move || {
             loop {
                 match listener.accept() {
                     Ok((stream, _)) => {
-                        if let Err(error) = serve(&shared, &stream) {
+                        if let Err(error) = serve(&target, &stream) {
                             tracing::debug!(%error, "control");
                         }
                     }
@@ -51,36 +53,36 @@ impl Target {
     }
 }
 
-fn serve(shared: &Arc<Shared>, mut stream: &UnixStream) -> std::io::Result<()> {
+fn serve(target: &Arc<TargetState>, mut stream: &UnixStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(stream.take(LINE_MAX)).read_line(&mut line)?;
-    let said = match obey(shared, line.trim()) {
+    let said = match obey(target, line.trim()) {
         Ok(lines) => lines.iter().fold("ok\n".to_owned(), |all, l| all + l + "\n"),
         Err(why) => format!("error {why}\n"),
     };
     stream.write_all(said.as_bytes())
 }
 
-fn obey(shared: &Arc<Shared>, line: &str) -> Result<Vec<String>, TargetError> {
+fn obey(target: &Arc<TargetState>, line: &str) -> Result<Vec<String>, TargetError> {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     match word {
-        "add" => shared.faults.add(rest.trim()).map(|()| Vec::new()),
+        "add" => target.faults.add(rest.trim()).map(|()| Vec::new()),
         "clear" => {
-            shared.faults.clear();
+            target.faults.clear();
             Ok(Vec::new())
         }
-        "list" => Ok(shared.faults.list()),
+        "list" => Ok(target.faults.list()),
         "sessions" => {
-            let show = |s: &crate::SessionView| {
+            let show = |s: &SessionView| {
                 let isid = s.isid.iter().fold(0, |all, b| all << 8 | u64::from(*b));
                 let from = s.from.map_or_else(|| "?".to_owned(), |a| a.to_string());
                 format!("{} {isid:012x} {from}", s.initiator)
             };
-            Ok(shared.views().iter().map(show).collect())
+            Ok(target.sessions.views().iter().map(show).collect())
         }
-        "cut" => Ok(vec![format!("{} sessions cut", shared.cut(rest.trim()))]),
+        "cut" => Ok(vec![format!("{} sessions cut", target.sessions.cut(rest.trim()))]),
         _ => Err(TargetError::BadCommand { command: line.to_owned() }),
     }
 }

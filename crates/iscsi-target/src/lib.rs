@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! socket -> pdu -> login -> session ----> tasks -> faults -> scsi -> Device
-//!                           (reader)      (who may be aborted, and has ended)
+//!                           (reader)      (which may be aborted, and which have ended)
 //! ```
 //!
 //! Invariants:
@@ -19,27 +19,34 @@
 //!
 //! Map, bottom up (a module uses only those above it):
 //! ```text
-//!  limits       bounds of what a connection may take
-//!  error        what ends a connection, a login, or a target
-//!  text, pdu    `key=value` texts; protocol data units
-//!  chap         who knows the secret
-//!  negotiate    what both sides agree on at login
-//!  strangers    connections that have not logged in
+//!  limits          bounds of what a connection may take
+//!  error           what ends a connection, a login, or a target
+//!  text, pdu       `key=value` texts; protocol data units
+//!  chap            who knows the secret
+//!  negotiate       what both sides agree on at login
+//!  pending_logins  connections that have not logged in
 //!  buffers, ranges, workers  memory for data; ranges of a unit in use; threads
-//!  faults       faults on purpose
-//!  lun          a logical unit: a device, and what initiators have agreed on about it
-//!  tasks        commands under way
-//!  scsi         SCSI commands on a logical unit
-//!  login        the login phase
-//!  server       a target: its name, units, sessions and threads
-//!  session      the full feature phase of one connection
-//!  control      the control socket of a running target
+//!  faults          faults on purpose
+//!  nexus           an initiator's port, and its unit attentions
+//!  sense, outcome  how a SCSI command ends
+//!  reservations    persistent reservations of a unit
+//!  lun             a logical unit: a device, and what initiators have agreed on about it
+//!  login           the login phase
+//!  connection      a connection that has logged in: its numbers, what it sends
+//!  tasks           commands under way
+//!  session_table   the sessions of a target
+//!  state           what the threads of a target have in common
+//!  scsi            SCSI commands on a logical unit
+//!  session         the full feature phase of one connection
+//!  server          takes connections in
+//!  control         the control socket of a running target
 //! ```
 
 #![forbid(unsafe_code)]
 
 mod buffers;
 mod chap;
+mod connection;
 mod control;
 mod error;
 pub mod faults;
@@ -47,12 +54,18 @@ mod limits;
 mod login;
 mod lun;
 mod negotiate;
+mod nexus;
+mod outcome;
 mod pdu;
+mod pending_logins;
 mod ranges;
+mod reservations;
 mod scsi;
+mod sense;
 mod server;
 mod session;
-mod strangers;
+mod session_table;
+mod state;
 mod tasks;
 mod text;
 mod workers;
@@ -62,4 +75,5 @@ pub use control::tell;
 pub use error::{Broken, Refused, TargetError};
 pub use limits::{COMMANDS_MAX, TRANSFER_MAX, WINDOW};
 pub use lun::LunOptions;
-pub use server::{SessionView, Target, TargetOptions};
+pub use server::{Target, TargetOptions};
+pub use session_table::SessionView;

@@ -11,7 +11,7 @@ use crate::chap::{self, Challenge, Chap};
 use crate::negotiate::Params;
 use crate::pdu::{FINAL, Header, Reader, Writer, op};
 use crate::text::{self, Pairs, TEXT_MAX};
-use crate::{Broken, Refused, lun};
+use crate::{Broken, Refused, nexus};
 
 /// The request is continued.
 const CONTINUED: u8 = 0x40;
@@ -64,8 +64,8 @@ pub struct Phase<'a> {
     pub reader: &'a mut Reader,
     /// Writes it.
     pub writer: &'a mut Writer,
-    /// Told of each request, with the initiator's name as far as it is known.
-    pub heard: &'a dyn Fn(&str),
+    /// Called at each request, with the initiator's name as far as it is known.
+    pub on_request: &'a dyn Fn(&str),
 }
 
 struct State {
@@ -99,7 +99,7 @@ impl Phase<'_> {
                 self.reader.read_until(Some(Instant::now() + LOGIN_TIME))?;
             }
             let step = state.step(&request, &data, self.target, self.chap);
-            (self.heard)(&state.login.initiator);
+            (self.on_request)(&state.login.initiator);
             let last = matches!(&step, Ok((_, stage)) if *stage == Some(FULL));
             let answered = step.and_then(|(pairs, stage)| {
                 let tsih = if last { admit(&state.login)? } else { 0 };
@@ -205,7 +205,7 @@ impl State {
     fn names(&mut self, pairs: &Pairs, target: &str) -> Result<(), Refused> {
         let find = |key: &str| pairs.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
         let name = find("InitiatorName").ok_or(Refused::MissingParameter)?;
-        if !lun::fits(name) {
+        if !nexus::is_initiator_name(name) {
             return Err(Refused::Initiator);
         }
         name.clone_into(&mut self.login.initiator);

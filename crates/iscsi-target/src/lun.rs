@@ -8,8 +8,9 @@ use braid_device::Device;
 use parking_lot::Mutex;
 
 use crate::TargetError;
+use crate::nexus::{Nexus, UnitAttention};
 use crate::ranges::Ranges;
-use crate::scsi::reserve::state::Reservations;
+use crate::reservations::Reservations;
 
 /// Most unit attentions that one initiator has pending on one unit.
 const ATTENTIONS_MAX: usize = 8;
@@ -25,57 +26,6 @@ pub struct LunOptions {
     /// Where reservations are kept that are to outlive the target (APTPL). Without it, a request
     /// to keep them is refused.
     pub reservations: Option<PathBuf>,
-}
-
-/// Longest name of an initiator: RFC 7143, section 4.2.7.2.
-const NAME_MAX: usize = 223;
-
-/// Whether an initiator may have this name. It is kept in lines of a file, and shown in lines.
-pub fn fits(name: &str) -> bool {
-    !name.is_empty() && name.len() <= NAME_MAX && !name.chars().any(char::is_control)
-}
-
-/// An initiator's port as a unit sees it: a name and a session identifier. Outlives its sessions.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Nexus {
-    name: Arc<str>,
-    isid: [u8; 6],
-}
-
-impl Nexus {
-    /// That of a session.
-    pub fn new(name: &str, isid: [u8; 6]) -> Self {
-        Self { name: name.into(), isid }
-    }
-    /// The initiator's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-    /// Its session identifier.
-    pub fn isid(&self) -> [u8; 6] {
-        self.isid
-    }
-}
-
-/// Something that happened to a unit behind an initiator's back: code and qualifier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attention(pub u8, pub u8);
-
-impl Attention {
-    /// A new session, or a restart.
-    pub const POWER_ON: Self = Self(0x29, 0x00);
-    /// The target was reset.
-    pub const TARGET_RESET: Self = Self(0x29, 0x02);
-    /// The unit was reset.
-    pub const UNIT_RESET: Self = Self(0x29, 0x03);
-    /// Another initiator took the reservation.
-    pub const RESERVATIONS_PREEMPTED: Self = Self(0x2a, 0x03);
-    /// Another initiator let it go.
-    pub const RESERVATIONS_RELEASED: Self = Self(0x2a, 0x04);
-    /// Another initiator removed the registration.
-    pub const REGISTRATIONS_PREEMPTED: Self = Self(0x2a, 0x05);
-    /// Another initiator cleared the commands.
-    pub const CLEARED: Self = Self(0x2f, 0x00);
 }
 
 /// A logical unit.
@@ -101,7 +51,7 @@ pub struct Lun {
     pub reservations: Mutex<Reservations>,
     /// What is pending for each port that has a session, and for no other: a new session is told
     /// that it is one, which covers whatever was before.
-    attentions: Mutex<HashMap<Nexus, VecDeque<Attention>>>,
+    attentions: Mutex<HashMap<Nexus, VecDeque<UnitAttention>>>,
 }
 
 /// FNV-1a.
@@ -145,24 +95,24 @@ impl Lun {
     pub fn blocks(&self) -> u64 {
         self.device.info().size.get() / self.sector()
     }
-    /// Tells an initiator that has a session of something at its next command.
-    pub fn attend(&self, nexus: &Nexus, what: Attention) {
+    /// An initiator that has a session is told of something at its next command.
+    pub fn establish_attention(&self, nexus: &Nexus, what: UnitAttention) {
         let mut all = self.attentions.lock();
         let Some(pending) = all.get_mut(nexus) else { return };
         if !pending.contains(&what) && pending.len() < ATTENTIONS_MAX {
             pending.push_back(what);
         }
     }
-    /// A new session: all that was pending is covered by this.
-    pub fn power_on(&self, nexus: &Nexus) {
-        self.attentions.lock().insert(nexus.clone(), [Attention::POWER_ON].into());
+    /// A session begins: all that was pending is covered by this.
+    pub fn session_begins(&self, nexus: &Nexus) {
+        self.attentions.lock().insert(nexus.clone(), [UnitAttention::POWER_ON].into());
     }
     /// What an initiator must be told first.
-    pub fn attention(&self, nexus: &Nexus) -> Option<Attention> {
+    pub fn take_attention(&self, nexus: &Nexus) -> Option<UnitAttention> {
         self.attentions.lock().get_mut(nexus)?.pop_front()
     }
-    /// Its session has ended.
-    pub fn gone(&self, nexus: &Nexus) {
+    /// A session has ended.
+    pub fn session_ended(&self, nexus: &Nexus) {
         self.attentions.lock().remove(nexus);
     }
     /// Ports that it would tell something.

@@ -128,6 +128,41 @@ impl Header {
     }
 }
 
+/// The first bytes of a command descriptor block: all that these commands use.
+pub type Cdb = [u8; 16];
+
+/// What the PDU of a SCSI command says.
+#[derive(Debug, Clone, Copy)]
+pub struct CommandPdu {
+    /// The initiator's tag.
+    pub tag: u32,
+    /// The command.
+    pub cdb: Cdb,
+    /// Bytes that the initiator means to move.
+    pub expected: usize,
+    /// It reads.
+    pub reads: bool,
+    /// It writes.
+    pub writes: bool,
+    /// It is outside the order of commands.
+    pub immediate: bool,
+}
+
+impl CommandPdu {
+    /// That of a header.
+    pub fn of(header: &Header) -> Self {
+        let flags = header.flags();
+        Self {
+            tag: header.tag(),
+            cdb: header.0[32..48].try_into().unwrap_or_default(),
+            expected: header.word(20) as usize,
+            reads: flags & 0x40 != 0,
+            writes: flags & 0x20 != 0,
+            immediate: header.immediate(),
+        }
+    }
+}
+
 /// Which digests follow headers and data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Digests {

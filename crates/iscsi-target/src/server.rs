@@ -1,6 +1,5 @@
 //! A target: its name, its units, its sessions, and the threads that serve them.
 
-use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -8,22 +7,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
-use crate::buffers::Buffers;
 use crate::chap::Chap;
+use crate::connection::Connection;
+use crate::error::{Broken, Refused, TargetError};
 use crate::faults::Faults;
-use crate::login::{Login, Phase};
-use crate::lun::{Lun, LunOptions, Nexus};
+use crate::login::Phase;
+use crate::lun::{Lun, LunOptions};
+use crate::nexus::{Nexus, is_target_name};
 use crate::pdu::{Reader, Writer};
-use crate::session::{Conn, Feature};
-use crate::strangers::Strangers;
-use crate::tasks::{Abort, Tasks};
-use crate::workers::Workers;
-use crate::{Broken, Refused, TargetError};
+use crate::pending_logins::PendingLogins;
+use crate::session::{FullFeature, Session};
+use crate::session_table::SessionView;
+use crate::state::TargetState;
+use crate::tasks::Abort;
 
-/// Most sessions at a time.
-const SESSIONS_MAX: usize = 1024;
 /// Who connects sends a login request within this time.
 const FIRST_TIME: Duration = Duration::from_secs(5);
 /// An initiator that takes nothing of what it is sent for so long has no session any more: its
@@ -41,55 +40,20 @@ pub struct TargetOptions {
     pub chap: Chap,
 }
 
-/// A session, as it is shown.
-#[derive(Debug, Clone)]
-pub struct SessionView {
-    /// The initiator's name.
-    pub initiator: String,
-    /// Its session identifier.
-    pub isid: [u8; 6],
-    /// Where it comes from.
-    pub from: Option<SocketAddr>,
-}
-
-/// What the threads of a target have in common.
+/// What the threads that take connections in have in common.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub name: String,
-    pub luns: Vec<Arc<Lun>>,
-    pub chap: Chap,
-    pub faults: Faults,
-    pub tasks: Tasks,
-    pub workers: Workers,
-    pub buffers: Buffers,
-    sessions: Mutex<Sessions>,
-    /// A session has gone.
-    ended: Condvar,
+struct Server {
+    target: Arc<TargetState>,
+    pending: Mutex<PendingLogins<TcpStream>>,
     stopped: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Sessions {
-    next: u16,
-    all: HashMap<u16, (Arc<Conn>, Option<SocketAddr>)>,
-    /// Ports that have a handle and no session yet.
-    arriving: HashSet<Nexus>,
-    strangers: Strangers<TcpStream>,
 }
 
 /// A target that listens. Stops when it is dropped.
 #[derive(Debug)]
 pub struct Target {
-    shared: Arc<Shared>,
+    server: Arc<Server>,
     at: SocketAddr,
     listener: Option<JoinHandle<()>>,
-}
-
-/// Lower case, as names are compared (RFC 7143, section 4.2.7).
-fn valid(name: &str) -> bool {
-    let known = ["iqn.", "eui.", "naa."].iter().any(|p| name.starts_with(p));
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.:".contains(c);
-    known && name.len() <= 223 && name.chars().all(fits)
 }
 
 impl Target {
@@ -98,7 +62,7 @@ impl Target {
     /// # Errors
     /// A name, a number of units or a file of reservations that cannot be; the system's.
     pub fn start(listener: TcpListener, options: TargetOptions) -> Result<Self, TargetError> {
-        if !valid(&options.name) {
+        if !is_target_name(&options.name) {
             return Err(TargetError::BadName { name: options.name });
         }
         let count = options.luns.len();
@@ -107,25 +71,19 @@ impl Target {
         }
         let luns =
             (0..).zip(options.luns).map(|(n, l)| Lun::new(&options.name, n, l).map(Arc::new));
-        let shared = Arc::new(Shared {
-            luns: luns.collect::<Result<_, _>>()?,
-            name: options.name,
-            chap: options.chap,
-            faults: Faults::default(),
-            tasks: Tasks::default(),
-            workers: Workers::default(),
-            buffers: Buffers::default(),
-            sessions: Mutex::default(),
-            ended: Condvar::new(),
+        let luns = luns.collect::<Result<_, _>>()?;
+        let server = Arc::new(Server {
+            target: Arc::new(TargetState::new(options.name, luns, options.chap)),
+            pending: Mutex::default(),
             stopped: AtomicBool::new(false),
         });
         let at = listener.local_addr().map_err(|e| TargetError::io("the portal's address", e))?;
-        let of_thread = shared.clone();
+        let of_thread = server.clone();
         let listener = std::thread::Builder::new()
             .name("target".into())
             .spawn(move || of_thread.listen(&listener))
             .map_err(|e| TargetError::io("a thread", e))?;
-        Ok(Self { shared, at, listener: Some(listener) })
+        Ok(Self { server, at, listener: Some(listener) })
     }
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
@@ -133,50 +91,47 @@ impl Target {
     }
     /// Its faults.
     pub fn faults(&self) -> &Faults {
-        &self.shared.faults
+        &self.server.target.faults
     }
     /// Who is logged in.
     pub fn sessions(&self) -> Vec<SessionView> {
-        self.shared.views()
+        self.state().sessions.views()
     }
     /// Cuts the sessions of initiators in whose name `part` occurs; says how many there were.
     pub fn cut(&self, part: &str) -> usize {
-        self.shared.cut(part)
+        self.state().sessions.cut(part)
     }
     /// Commands that have come and are not over: an answer may have gone out a moment before.
     pub fn commands(&self) -> usize {
-        self.shared.tasks.count()
+        self.state().tasks.count()
     }
     /// Those of them that have begun, and whose work (or the delay of a fault) has not ended.
     pub fn running(&self) -> usize {
-        self.shared.tasks.running()
+        self.state().tasks.running()
     }
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn state(&self) -> &Arc<TargetState> {
+        &self.server.target
     }
 }
 
 impl Drop for Target {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Release);
+        self.server.stopped.store(true, Ordering::Release);
         // Wakes the listener.
         let _ = TcpStream::connect(self.at);
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
         }
-        self.shared.cut("");
-        let mut sessions = self.shared.sessions.lock();
-        while !sessions.all.is_empty() {
-            self.shared.ended.wait(&mut sessions);
-        }
-        drop(sessions);
+        let target = self.state();
+        target.sessions.cut_all();
+        target.sessions.wait_until_empty();
         // What was to land late does not: its device may be closed next.
-        self.shared.tasks.abort(Abort::Other, None, |_| true);
-        self.shared.workers.stop();
+        target.tasks.abort(Abort::Other, None, |_| true);
+        target.workers.stop();
     }
 }
 
-impl Shared {
+impl Server {
     fn listen(self: &Arc<Self>, listener: &TcpListener) {
         loop {
             let accepted = listener.accept();
@@ -200,8 +155,8 @@ impl Shared {
             Err(error) => return tracing::warn!(%from, %error, "no connection taken"),
         };
         let number = {
-            let mut sessions = self.sessions.lock();
-            let Some((number, victim)) = sessions.strangers.arrive(from.ip(), link) else {
+            let mut pending = self.pending.lock();
+            let Some((number, victim)) = pending.arrive(from.ip(), link) else {
                 return tracing::warn!(%from, "too many connections that have not logged in");
             };
             if let Some(victim) = victim {
@@ -210,41 +165,38 @@ impl Shared {
             }
             number
         };
-        let shared = self.clone();
+        let server = self.clone();
         let spawned = std::thread::Builder::new().name("target-session".into()).spawn(move || {
-            if let Err(why) = shared.connection(&stream, from, number) {
+            if let Err(why) = server.connection(&stream, from, number) {
                 tracing::debug!(%from, %why, "connection ended");
             }
         });
         if let Err(error) = spawned {
-            self.sessions.lock().strangers.leave(number, None);
+            self.pending.lock().remove(number, None);
             tracing::error!(%error, "no thread for a connection");
         }
     }
     /// Serves a connection from its login to its end.
-    fn connection(
-        self: &Arc<Self>,
-        stream: &TcpStream,
-        from: SocketAddr,
-        number: u64,
-    ) -> Result<(), Broken> {
+    fn connection(&self, stream: &TcpStream, from: SocketAddr, number: u64) -> Result<(), Broken> {
         let logged_in = self.login(stream, from, number);
         let initiator = logged_in.as_ref().ok().map(|(conn, _)| conn.nexus().name());
-        self.sessions.lock().strangers.leave(number, initiator);
+        self.pending.lock().remove(number, initiator);
         let (conn, mut reader) = logged_in?;
         reader.read_until(None)?;
         tracing::info!(%from, initiator = conn.nexus().name(), "logged in");
-        let why = Feature::new(conn.clone(), reader).serve();
+        let session = Session { target: self.target.clone(), conn };
+        let why = FullFeature::new(session.clone(), reader).serve();
+        let conn = &session.conn;
         tracing::info!(%from, initiator = conn.nexus().name(), %why, "session ended");
-        self.end(&conn);
+        self.end(conn);
         Ok(())
     }
     fn login(
-        self: &Arc<Self>,
+        &self,
         stream: &TcpStream,
         from: SocketAddr,
         number: u64,
-    ) -> Result<(Arc<Conn>, Reader), Broken> {
+    ) -> Result<(Arc<Connection>, Reader), Broken> {
         stream.set_nodelay(true)?;
         rustix::net::sockopt::set_socket_keepalive(stream, true).map_err(io::Error::from)?;
         stream.set_write_timeout(Some(SEND_TIME))?;
@@ -254,38 +206,33 @@ impl Shared {
         let cutter = stream.try_clone()?;
         let mut handle = 0;
         let phase = Phase {
-            target: &self.name,
-            chap: &self.chap,
+            target: &self.target.name,
+            chap: &self.target.chap,
             reader: &mut reader,
             writer: &mut writer,
-            heard: &|initiator| self.sessions.lock().strangers.heard(number, initiator),
+            on_request: &|initiator| self.pending.lock().request_received(number, initiator),
         };
         let mut arriving = None;
         let login = phase.run(|login| {
-            handle = self.take_handle(login)?;
-            arriving = Some(Nexus::new(&login.initiator, login.isid));
+            let nexus = Nexus::new(&login.initiator, login.isid);
+            handle = self.take_handle(&nexus)?;
+            arriving = Some(nexus);
             Ok(handle)
         });
         let login = match login {
             Ok(login) => login,
             Err(why) => {
                 if let Some(nexus) = arriving {
-                    self.sessions.lock().arriving.remove(&nexus);
-                    self.ended.notify_all();
+                    self.target.sessions.login_failed(&nexus);
                 }
                 return Err(why);
             }
         };
-        let conn = Conn::new(self, &login, handle, cutter, writer);
-        for lun in self.luns.iter().filter(|_| !login.discovery) {
-            lun.power_on(conn.nexus());
+        let conn = Connection::new(&login, handle, cutter, writer);
+        for lun in self.target.luns.iter().filter(|_| !login.discovery) {
+            lun.session_begins(conn.nexus());
         }
-        {
-            let mut sessions = self.sessions.lock();
-            sessions.arriving.remove(conn.nexus());
-            sessions.all.insert(handle, (conn.clone(), Some(from)));
-        }
-        self.ended.notify_all();
+        self.target.sessions.add(&conn, from);
         // One that came while the target was being stopped, or before the insert.
         if self.stopped.load(Ordering::Acquire) {
             conn.cut();
@@ -294,63 +241,18 @@ impl Shared {
     }
     /// A handle for a new session. An older one of the same initiator and identifier ends first,
     /// with all its commands: what the new one does comes after whatever the old one did.
-    fn take_handle(&self, login: &Login) -> Result<u16, Refused> {
-        let nexus = Nexus::new(&login.initiator, login.isid);
-        let mut sessions = self.sessions.lock();
-        loop {
-            let same = sessions.all.values().find(|(c, _)| *c.nexus() == nexus);
-            if let Some((old, _)) = same {
-                old.cut();
-            } else if sessions.arriving.insert(nexus.clone()) {
-                break;
-            }
-            self.ended.wait(&mut sessions);
-        }
-        if sessions.all.len() >= SESSIONS_MAX {
-            sessions.arriving.remove(&nexus);
-            return Err(Refused::Full);
-        }
-        loop {
-            sessions.next = sessions.next.wrapping_add(1).max(1);
-            if !sessions.all.contains_key(&sessions.next) {
-                break;
-            }
-        }
-        let handle = sessions.next;
-        drop(sessions);
+    fn take_handle(&self, nexus: &Nexus) -> Result<u16, Refused> {
+        let handle = self.target.sessions.take_handle(nexus)?;
         // What an older life of this port left to land late must not land from here on.
-        self.tasks.abort(Abort::Own, None, |t| *t.conn.nexus() == nexus);
+        self.target.tasks.abort(Abort::Own, None, |t| t.conn.nexus() == nexus);
         Ok(handle)
     }
-    fn end(&self, conn: &Arc<Conn>) {
+    fn end(&self, conn: &Arc<Connection>) {
         conn.cut();
-        conn.abort(Abort::Lost, None, |t| t.conn.tsih == conn.tsih);
+        self.target.abort(Abort::Lost, None, |t| t.conn.tsih == conn.tsih);
         // Before another session of the port may begin.
-        self.luns.iter().for_each(|l| l.gone(conn.nexus()));
-        self.sessions.lock().all.remove(&conn.tsih);
-        self.ended.notify_all();
-    }
-    /// Ports that have a session.
-    pub fn nexuses(&self) -> Vec<Nexus> {
-        self.sessions.lock().all.values().map(|(c, _)| c.nexus().clone()).collect()
-    }
-    pub fn views(&self) -> Vec<SessionView> {
-        let sessions = self.sessions.lock();
-        let view = |(c, from): &(Arc<Conn>, Option<SocketAddr>)| SessionView {
-            initiator: c.nexus().name().to_owned(),
-            isid: c.nexus().isid(),
-            from: *from,
-        };
-        sessions.all.values().map(view).collect()
-    }
-    /// Cuts sessions by a part of their initiators' names.
-    pub fn cut(&self, part: &str) -> usize {
-        let sessions = self.sessions.lock();
-        let chosen = sessions.all.values().filter(|(c, _)| c.nexus().name().contains(part));
-        chosen.map(|(c, _)| c.cut()).count()
-    }
-    pub fn cut_all(&self) {
-        self.cut("");
+        self.target.luns.iter().for_each(|l| l.session_ended(conn.nexus()));
+        self.target.sessions.remove(conn);
     }
 }
 
@@ -362,7 +264,7 @@ mod tests {
     use braid_format::Bytes;
 
     use super::*;
-    use crate::lun::Attention;
+    use crate::nexus::UnitAttention;
     use crate::pdu::{HEADER, op};
 
     const NAME: &str = "iqn.2026-11.org.braid:ports";
@@ -423,12 +325,13 @@ mod tests {
             patience.for_each(|_| std::thread::sleep(Duration::from_millis(10)));
             assert!(what());
         };
-        let ports = || target.shared.luns.iter().map(|l| l.ports()).collect::<Vec<_>>();
+        let ports = || target.state().luns.iter().map(|l| l.ports()).collect::<Vec<_>>();
         let streams: Vec<_> = (0..5).map(|port| log_in(&target, port)).collect();
         wait(&|| target.sessions().len() == 5);
         assert_eq!(ports(), [5; 3]);
         // What is told to somebody who is not there is not kept.
-        target.shared.luns[0].attend(&Nexus::new("iqn.x:b", [0; 6]), Attention::CLEARED);
+        target.state().luns[0]
+            .establish_attention(&Nexus::new("iqn.x:b", [0; 6]), UnitAttention::CLEARED);
         assert_eq!(ports(), [5; 3]);
         drop(streams);
         wait(&|| target.sessions().is_empty());

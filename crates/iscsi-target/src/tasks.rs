@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::session::{Asked, Conn};
+use crate::connection::Connection;
+use crate::pdu::CommandPdu;
 
 /// Why a task was aborted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,7 @@ struct State {
 pub struct Task {
     id: u64,
     /// Where it came from.
-    pub conn: Arc<Conn>,
+    pub conn: Arc<Connection>,
     /// The initiator's tag.
     pub tag: u32,
     /// Outside the order of commands, and so outside the window.
@@ -132,12 +133,12 @@ const LOOK: Duration = Duration::from_millis(20);
 
 impl Tasks {
     /// A new task, waiting.
-    pub fn begin(&self, conn: &Arc<Conn>, asked: &Asked, lun: Option<u16>) -> Arc<Task> {
+    pub fn begin(&self, conn: &Arc<Connection>, pdu: &CommandPdu, lun: Option<u16>) -> Arc<Task> {
         let mut table = self.table.lock();
         let id = table.next;
         table.next += 1;
         let state = Mutex::new(State { phase: Phase::Waiting, aborted: None, late: false });
-        let (conn, tag, immediate) = (conn.clone(), asked.tag, asked.immediate);
+        let (conn, tag, immediate) = (conn.clone(), pdu.tag, pdu.immediate);
         let task = Task { id, conn, tag, immediate, lun, state, changed: Condvar::new() };
         let task = Arc::new(task);
         table.all.insert(id, task.clone());
@@ -200,7 +201,7 @@ impl Tasks {
         self.table.lock().all.values().any(|t| which(t))
     }
     /// How many a connection has.
-    pub fn count_of(&self, conn: &Arc<Conn>) -> usize {
+    pub fn count_of(&self, conn: &Arc<Connection>) -> usize {
         self.table.lock().all.values().filter(|t| Arc::ptr_eq(&t.conn, conn)).count()
     }
     /// How many there are.

@@ -121,8 +121,8 @@ pub enum LockError {
         slots: u16,
     },
     /// A living node changes the pool's records under kernel locks that this process does not see.
-    #[error("{}", stranger(*node, host, *here))]
-    Stranger {
+    #[error("{}", foreign_locks(*node, host, *here))]
+    ForeignLocks {
         /// Who.
         node: Me,
         /// Its host.
@@ -221,7 +221,7 @@ impl LockError {
     }
 }
 
-fn stranger(node: Me, host: &str, here: bool) -> String {
+fn foreign_locks(node: Me, host: &str, here: bool) -> String {
     let slot = node.slot;
     if here {
         format!(

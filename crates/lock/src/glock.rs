@@ -24,9 +24,9 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use braid_device::{TimeCounters, Times};
 use braid_format::LockNo;
-pub use census::Times;
-use census::{HandOvers, Histogram};
+use census::HandOvers;
 use parking_lot::{Condvar, Mutex};
 
 use crate::dlock::Hint;
@@ -180,6 +180,8 @@ pub struct LockStats {
     pub hints_received: u64,
     /// Demotions completed.
     pub demotions: u64,
+    /// Of these, asked for by another node.
+    pub hand_overs: u64,
     /// Looks at a record because a timer ran out.
     pub polls: u64,
     /// How long threads waited for locks that were not here, or were in use.
@@ -266,8 +268,9 @@ struct Counters {
     hints_sent: AtomicU64,
     hints_received: AtomicU64,
     demotions: AtomicU64,
+    handed_over: AtomicU64,
     polls: AtomicU64,
-    waited: Histogram,
+    waited: TimeCounters,
     hand_overs: HandOvers,
 }
 
@@ -477,6 +480,7 @@ impl LockManager {
             hints_sent: get(&c.hints_sent),
             hints_received: get(&c.hints_received),
             demotions: get(&c.demotions),
+            hand_overs: get(&c.handed_over),
             polls: get(&c.polls),
             waited: c.waited.now(),
         }

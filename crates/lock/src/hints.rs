@@ -99,6 +99,34 @@ fn decode(bytes: &[u8], me: Me) -> Option<Received> {
     Some(Received { from, lock: LockNo(raw.lock.get()), hint })
 }
 
+/// By which way one node tells another which locks it wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageWay {
+    /// A socket of their host.
+    Unix,
+    /// A TCP connection, which stands.
+    Tcp,
+    /// One that has not been made yet, or was given up after a node had left.
+    TcpUnused,
+    /// TCP, but the other node was not reached: it learns of wanted locks from the devices, which is slower.
+    TcpFails,
+    /// None: it learns of wanted locks from the devices, which is slower.
+    Devices,
+}
+
+impl MessageWay {
+    /// For people and programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unix => "unix",
+            Self::Tcp => "tcp",
+            Self::TcpUnused => "tcp, unused",
+            Self::TcpFails => "tcp fails",
+            Self::Devices => "devices",
+        }
+    }
+}
+
 /// By which ways a node hears hints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HintsBy {
@@ -107,7 +135,8 @@ pub enum HintsBy {
     /// From nodes of its host.
     #[default]
     Unix,
-    /// From those, and from other hosts at this address of its own; port 0: any that is free.
+    /// From those, and from other hosts at this address of its own; port 0: the first of
+    /// [`TcpHints::PORTS`] that is free, or any.
     Tcp(SocketAddr),
     /// The same, but without it where that address cannot be had.
     MaybeTcp(IpAddr),
@@ -207,6 +236,17 @@ impl Hints {
         match (&self.tcp, at) {
             (Some(tcp), Some(at)) => tcp.send(to, at, lock, hint),
             _ => false,
+        }
+    }
+    /// By which way hints go to the node of this slot.
+    pub fn way(&self, to: &SlotRecord) -> MessageWay {
+        let (path, at) = ways(&to.address);
+        if to.boot_id == self.boot_id && self.unix.is_some() && path.is_some() {
+            return MessageWay::Unix;
+        }
+        match (&self.tcp, at) {
+            (Some(tcp), Some(_)) => tcp.way(to.life),
+            _ => MessageWay::Devices,
         }
     }
     /// Whether hints of the node of this slot come, or would come.

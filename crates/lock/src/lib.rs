@@ -44,13 +44,13 @@ pub use error::{LockError, StoreError};
 pub use etcd::{Etcd, EtcdAddress, EtcdNodes, EtcdStore};
 pub use glock::{
     DemoteFailed, Demoted, DemotionWaits, GlockOps, GlockView, Guard, Local, LockManager,
-    LockStats, ManagerOptions, Times,
+    LockStats, ManagerOptions,
 };
-pub use hints::HintsBy;
+pub use hints::{HintsBy, MessageWay, TcpHints};
 pub use node::{
     Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Membership, MemoryNodes,
-    NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, OnLease, Onlooker, PoolNodes, PoolSide,
-    Proofs, Recover, Timing, vouch,
+    NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, OnLease, PeerObserver, PoolNodes,
+    PoolSide, Proofs, Recover, Timing, vouch,
 };
 pub use peers::{Liveness, Peers};
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector, Unsure};

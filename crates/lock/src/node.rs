@@ -1,7 +1,7 @@
 //! Nodes: slots, heartbeats, the watcher, the liveness lock, recovery.
 //!
 //! What a node decides stands in pure steps, without I/O, threads or clocks: [`join`], [`lease`],
-//! [`watch`], [`fencing`], [`leave`], [`slot_write`], with what they make of what is read, [`sight`],
+//! [`watch`], [`fencing`], [`leave`], [`slot_write`], with what they make of what is read, [`observation`],
 //! [`life`], [`wishes`]. Everything else here carries out what they say.
 //!
 //! ```text
@@ -28,15 +28,15 @@ mod fence;
 pub mod fencing;
 mod host;
 pub mod join;
+mod join_watcher;
 pub mod lease;
 pub mod leave;
 pub mod life;
-mod lookout;
 mod member;
 mod memory;
-mod onlooker;
+pub mod observation;
+mod peer_observer;
 mod pool_side;
-pub mod sight;
 pub mod slot_write;
 mod slots;
 mod store;
@@ -54,14 +54,15 @@ use braid_format::{FormatError, LockNo, MemberIndex, NodeId};
 
 use thiserror::Error;
 
-use crate::hints::HintsBy;
+use crate::hints::{HintsBy, MessageWay};
 use crate::peers::{Liveness, Peers};
 use crate::{Me, Mode};
 
-pub use fence::{FenceMethod, FenceOptions, NotFenced, Proofs, key_of};
+pub use fence::{FenceOptions, NotFenced, Proofs, key_of};
+pub use fencing::FenceMethod;
 pub use member::{Membership, OnLease};
 pub use memory::MemoryNodes;
-pub use onlooker::Onlooker;
+pub use peer_observer::PeerObserver;
 pub use pool_side::PoolSide;
 pub use store::{NodeAreas, NodeStore, PoolNodes};
 pub use timing::Timing;
@@ -69,8 +70,8 @@ pub use vouch::vouch;
 pub use waits::{Awaited, NodeWait};
 pub use watch::HostIdentity;
 
-/// Said once of each node that is silent, and that nothing here can fence.
-fn say_suspect(life: Me) {
+/// WaitLog once of each node that is silent, and that nothing here can fence.
+fn log_suspect(life: Me) {
     let slot = life.slot;
     tracing::warn!(
         ?life,
@@ -233,6 +234,8 @@ pub struct NodeView {
     pub key: u64,
     /// Its timers.
     pub timing: Timing,
+    /// By which way this node tells it which locks are wanted; `None`: it is this node, or this one is not joined.
+    pub messages: Option<MessageWay>,
 }
 
 impl NodeView {
@@ -267,6 +270,7 @@ impl NodeView {
             fence,
             key: record.fence_key,
             timing: Timing::of_slot(record.io_timeout),
+            messages: None,
         }
     }
 }

@@ -211,14 +211,15 @@ impl Pool {
         self.1.refuse();
     }
 
-    /// What this pool is, in the epoch in use.
+    /// What this pool is, in the epoch in use. Waits for no request, as do [`Pool::label`], [`Pool::devices`] and
+    /// [`Pool::issued`]: a device may answer nothing.
     pub fn info(&self) -> Arc<PoolInfo> {
-        self.0.epochs.read().info.clone()
+        self.0.epochs.snapshot().info.clone()
     }
 
     /// The label in force (as member 0 has it, or another).
     pub fn label(&self) -> Label {
-        self.0.epochs.read().label.clone()
+        self.0.epochs.snapshot().label.clone()
     }
 
     /// Whether every member still carries the label in force: nobody has made another pool of
@@ -282,12 +283,12 @@ impl Pool {
 
     /// The members' devices, in member order.
     pub fn devices(&self) -> Vec<Arc<dyn Device>> {
-        self.0.epochs.read().devices.clone()
+        self.0.epochs.snapshot().devices.clone()
     }
 
     /// What was asked of each member since the pool was opened, in member order.
     pub fn issued(&self) -> Vec<Issued> {
-        let topology = self.0.epochs.read();
+        let topology = self.0.epochs.snapshot();
         let of =
             |d: &Arc<dyn Device>| d.abilities().counters.map(IoCounters::now).unwrap_or_default();
         topology.devices.iter().map(of).collect()

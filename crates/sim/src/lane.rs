@@ -4,7 +4,7 @@
 //! the job asks a device for something, the lane stops, and the world goes on until that request has
 //! landed and been answered. All of a run is one thread of the operating system; which lane goes on
 //! follows from the seed, and the code in the job needs to know nothing of it. What that code keeps
-//! per thread is put aside while its lane stands still (`braid_fs::simulation::aside`).
+//! per thread is put aside while its lane stands still (`braid_fs::simulation::outside_transaction`).
 //!
 //! What jobs of different lanes of one node share (the metadata cache) must not be locked across a
 //! request by one and wanted by another: nobody would wake up. `work` says which jobs go where.
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use braid_fs::simulation::aside;
+use braid_fs::simulation::outside_transaction;
 use generator::{Generator, Gn};
 
 use crate::image::Place;
@@ -54,7 +54,7 @@ pub(crate) fn ask(request: Request) -> Option<Reply> {
         return None;
     }
     #[expect(deprecated, reason = "what replaces it would have to be handed down to the devices")]
-    let reply = aside(|| generator::yield_::<Reply, Said>(Said::Asks(request)));
+    let reply = outside_transaction(|| generator::yield_::<Reply, Said>(Said::Asks(request)));
     Some(reply.unwrap_or(Err(())))
 }
 

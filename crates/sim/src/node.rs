@@ -22,7 +22,7 @@ use braid_lock::node::join::Join;
 use braid_lock::node::lease::Lease;
 use braid_lock::node::leave::Leave;
 use braid_lock::node::life::is_over;
-use braid_lock::node::sight::Heartbeats;
+use braid_lock::node::observation::Heartbeats;
 use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::Watch;
 use braid_lock::node::wishes::Wishes;

@@ -15,7 +15,7 @@ use braid_format::lock_record::LockRecord;
 use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_format::{Bytes, Incarnation, LockNo, NodeId};
 use braid_lock::dlock::{Action, Context, Dlock, Event as LockEvent, Seen, Time};
-use braid_lock::node::sight::SlotSight;
+use braid_lock::node::observation::SlotObservation;
 use braid_lock::node::watch::{Watch, WatchEvent};
 use braid_lock::{HostIdentity, Me, Mode, Timing};
 
@@ -274,18 +274,19 @@ impl World {
 
     /// Nobody is dead, so nobody does anything.
     fn see(&mut self, n: usize) -> Result<(), String> {
-        let sights = self.slots.iter().zip(&self.beats).map(|(record, beat)| SlotSight {
-            record: record.clone(),
-            sequence: beat.as_ref().map(|b| b.sequence),
-            life_locked: false,
-            witnessed: false,
-            stranger: false,
-            proven: false,
-            fenceable: true,
-        });
-        let (sights, now, nonce) = (sights.collect(), self.now, self.serial);
+        let observations =
+            self.slots.iter().zip(&self.beats).map(|(record, beat)| SlotObservation {
+                record: record.clone(),
+                sequence: beat.as_ref().map(|b| b.sequence),
+                life_locked: false,
+                lock_visible: false,
+                foreign_locks: false,
+                proven: false,
+                fenceable: true,
+            });
+        let (observations, now, nonce) = (observations.collect(), self.now, self.serial);
         let Some(node) = self.nodes.get_mut(n) else { return Ok(()) };
-        let done = node.watch.step(now, nonce, WatchEvent::Sight(sights));
+        let done = node.watch.step(now, nonce, WatchEvent::Observed(observations));
         if done.is_empty() { Ok(()) } else { Err(format!("node {n} at {now:?}: {done:?}")) }
     }
 

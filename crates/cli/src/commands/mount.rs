@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use braid_format::label::MemberState;
@@ -22,12 +22,13 @@ use braid_pool::Pool;
 use braid_pool::device::{MountTable, answers, bounded};
 
 use super::mount_options;
-use crate::control::Control;
+use crate::control::{Control, Node};
+use crate::metrics::{self, Address};
 use crate::pools::sources;
 use crate::process::limits::{self, Need};
 use crate::process::{
-    asker, background, ending::Ending, guard::Guard, holds::Holds, left_behind, log, mounts,
-    service,
+    asker, background, ending::Ending, guard::Guard, holds::Holds, left_behind, log,
+    log::LineFormat, mounts, service,
 };
 use crate::terminal::size;
 
@@ -74,6 +75,9 @@ struct Plan {
     fs: MountOptions,
     fuse: FuseOptions,
     log: Option<PathBuf>,
+    log_format: LineFormat,
+    /// Where metrics are served, if anywhere.
+    metrics: Option<Address>,
     /// Members that are missing are lost, says the user.
     degraded: bool,
     /// How long a device may take to answer before the mount goes on without it.
@@ -144,6 +148,8 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
         fs: MountOptions { mount_point: dir.clone(), ..MountOptions::default() },
         fuse: FuseOptions::new(dir),
         log: None,
+        log_format: LineFormat::of_environment(),
+        metrics: None,
         degraded: false,
         device_timeout: DEVICE_TIMEOUT,
         give_up: None,
@@ -210,7 +216,14 @@ fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Resul
         }
         "fence_command" => plan.fs.fence.command = Some(fence_command(need()?)?),
         "hints" => plan.fs.hints = Some(hints(need()?)?),
-        "log" => plan.log = Some(PathBuf::from(need()?)),
+        // The node works in another directory.
+        "log" => plan.log = Some(std::path::absolute(need()?)?),
+        "log_format" => {
+            let format = LineFormat::parse(need()?);
+            plan.log_format =
+                format.with_context(|| format!("option {option}: not text or json"))?;
+        }
+        "metrics" => plan.metrics = Some(Address::parse(need()?)?),
         "device_timeout" => {
             let time = asker::seconds(need()?);
             plan.device_timeout = time.with_context(|| format!("option {option}"))?;
@@ -314,6 +327,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
         opened.with_context(|| format!("option log: {}", path.display()))
     };
     let log = plan.log.as_ref().map(append).transpose()?;
+    let metrics = plan.metrics.as_ref().map(metrics::Server::bind).transpose()?;
     // Locks and the heartbeat are on the devices: a node that changes no file writes all the same.
     // Devices that grow, or come back, are opened again by their names, from another directory.
     answers::wait_for(plan.device_timeout);
@@ -334,7 +348,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     answers::wait_for(MEMBER_TIME);
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fenced());
-    let ending = Ending::watch(&plan_dir, args.ready)?;
+    let ending = Ending::watch(&plan_dir, args.ready, plan.log.clone())?;
     let session = Session::mount(args.shown_as.as_ref().unwrap_or(&name), plan.fuse)?;
     ending.mounted();
     let mount = if protected { Fs::mount_protected } else { Fs::mount };
@@ -347,18 +361,17 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     };
     let holds = Holds::of(&fs);
     let guard = Guard::start(&plan_dir);
+    let begun = Instant::now();
+    let node = Node { fs: fs.clone(), requests: session.counters(), begun };
     let neighbours = fs.clone();
     let neighbours = left_behind::Watch::start(move || neighbours.has_silent_neighbour());
     let note = mounts::Note::begin();
-    let control = Control::serve(&fs, &note);
+    let control = Control::serve(&node, &note);
     note.write(&plan_dir, &name, &plan.devices);
-    if args.ready {
-        background::detach(log)?;
-    } else if let Some(log) = log {
-        rustix::stdio::dup2_stderr(log).ok();
-        log::goes_to_file();
-    }
+    begin_log(log, plan.log_format, args.ready)?;
     ending.serves();
+    let metrics = metrics.and_then(|server| served_metrics(server, &node));
+    drop(node);
     say_mounted(&fs, &plan_dir, args);
     let served = session.serve(fs.clone());
     ending.over();
@@ -366,6 +379,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
         service::leaving();
     }
     drop(control);
+    drop(metrics);
     drop(neighbours);
     let (life, left) = (fs.life(), fs.unmount());
     drop(note);
@@ -379,6 +393,24 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     left?;
     tracing::info!(pool = name, dir = %plan_dir.display(), "unmounted");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Sends messages where they are to go. In the `background` this process lets go of the terminal.
+fn begin_log(log: Option<File>, format: LineFormat, background: bool) -> Result<()> {
+    if background {
+        background::detach(log)?;
+    } else if let Some(log) = log {
+        rustix::stdio::dup2_stderr(log).ok();
+        log::goes_to_file();
+    }
+    format.begin();
+    Ok(())
+}
+
+/// Begins to serve metrics. The mount works without them.
+fn served_metrics(server: metrics::Server, node: &Node) -> Option<metrics::Socket> {
+    let served = server.serve(node);
+    served.inspect_err(|error| tracing::warn!("no metrics: {error:#}")).ok().flatten()
 }
 
 /// Tells the log, and systemd where it waits for that, that the mount serves.

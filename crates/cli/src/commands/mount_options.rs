@@ -142,19 +142,37 @@ const GROUPS: [(&str, &[Entry]); 8] = [
                 "see meaning",
                 "How other nodes say which locks they want: over TCP at this address of this host; \
                  unix: only nodes of this host; none. The default is the address by which this host \
-                 reaches the units of a target.",
+                 reaches the units of a target. Without a port, the first free one of 24741 to 24772: \
+                 let these through a firewall between the hosts.",
             ),
         ],
     ),
     (
-        "Messages",
-        &[(
-            "log=",
-            "file",
-            "kernel log",
-            "Where messages go. The kernel log is for root; without it other users' messages are \
-             dropped. With -f messages go to standard error.",
-        )],
+        "Messages and metrics",
+        &[
+            (
+                "log=",
+                "file",
+                "kernel log",
+                "Where messages go. The kernel log is for root; without it other users' messages are \
+                 dropped. With -f messages go to standard error. SIGHUP opens the file anew.",
+            ),
+            (
+                "log_format=",
+                "text or json",
+                "text",
+                "Form of a message; json is one object on a line. BRAID_LOG_FORMAT in the environment sets \
+                 the default, and BRAID_LOG the least level: error, warn, info, debug, trace.",
+            ),
+            (
+                "metrics=",
+                "ADDRESS:PORT or unix:/PATH",
+                "none",
+                "Serves metrics of this node for Prometheus, as http://ADDRESS:PORT/metrics or at a \
+                 socket that only its owner can open. Whoever reaches the address can read them. Each \
+                 node needs an address of its own.",
+            ),
+        ],
     ),
     (
         "Accepted, without effect",
@@ -280,6 +298,8 @@ mod tests {
                         "devices" => "/dev/a:/dev/b",
                         "fence_command" => "/bin/sh",
                         "hints" => "none",
+                        "metrics" => "127.0.0.1:9750",
+                        "log_format" => "json",
                         "locks" => "1000",
                         "log" | "user" | "uhelper" | "comment" => "text",
                         "memory" => "64M",

@@ -10,8 +10,8 @@ use crate::pools::sources;
 use crate::process::asker::Patience;
 use crate::terminal::ui;
 
-/// Show the nodes of a pool: which are alive, which are silent, how each would be fenced, and how
-/// long that takes.
+/// Show the nodes of a pool: which are alive, which are silent, how each would be fenced, how long
+/// that takes, and by which way this node tells each which locks it wants.
 ///
 /// Asks a node of this host that has the pool mounted; where none answers, or with devices, only what the
 /// slots on the devices say is shown.
@@ -42,7 +42,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         // A node that is stopped says nothing, and its devices do.
         let sources = mounts.first().map_or(&args.sources, |mount| &mount.sources);
         let cluster = braid_fs::inspect(sources::open_degraded(sources, true)?)?;
-        json!({"nodes": cluster.nodes.iter().map(nodes::as_json).collect::<Vec<_>>()})
+        let one = |n| nodes::as_json(n, nodes::state(n));
+        json!({"nodes": cluster.nodes.iter().map(one).collect::<Vec<_>>()})
     };
     if args.json {
         ui::print_json(&nodes)?;
@@ -68,6 +69,7 @@ fn show(nodes: &Value) {
         "epoch",
         "fence by",
         "fenced within",
+        "messages by",
         "key",
         "process",
         "mounted on",
@@ -84,6 +86,7 @@ fn show(nodes: &Value) {
             text(&n["epoch"]),
             text(&n["fence"]),
             time(&n["fenced_after_s"]),
+            text(&n["messages"]),
             text(&n["key"]),
             text(&n["pid"]),
             text(&n["mount_point"]),
@@ -96,6 +99,12 @@ fn show(nodes: &Value) {
     println!("{table}");
     for wait in nodes["waits"].as_array().into_iter().flatten() {
         println!("{}", text(wait));
+    }
+    for n in all.clone().filter(|n| n["state"] == nodes::WITHDRAWN) {
+        println!(
+            "node {} (this) has withdrawn, and every call there fails: unmount it and mount it again",
+            n["slot"]
+        );
     }
     for n in all.filter(|n| n["state"] == "silent" && n["fence"] == "operator") {
         println!(

@@ -1,6 +1,6 @@
 //! `braid status`
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,18 +9,25 @@ use braid_format::label::{Label, MemberState};
 use braid_format::node::SlotDamage;
 use braid_format::{Bytes, NodeId};
 use braid_fs::ClusterView;
+use braid_fs::lock::NodeView;
+use braid_pool::device::answers;
 use braid_pool::layout::Facts;
 use braid_pool::{MemberInfo, PoolInfo, device};
 use serde_json::json;
 
 use crate::commands::status_io;
-use crate::control::{self, MemberView, View, nodes::state};
+use crate::control::health::{Health, Lost, MemberFacts, PoolFacts, REPAIR as ADVICE};
+use crate::control::nodes::{WITHDRAWN, state};
+use crate::control::{self, MemberView, View};
 use crate::pools::{sources, topology};
 use crate::process::asker::Patience;
 use crate::process::mounts::{self, Mount};
 use crate::terminal::{size, ui};
 
-/// Show mounts of this host, or a pool: members, space, nodes.
+/// Show mounts of this host, or a pool: how it is, in one line, then space, members, nodes.
+///
+/// The first line says OK, FULL SOON, SLOW, DEGRADED, DAMAGED, FULL, NODE SILENT, MEMBER SILENT or WITHDRAWN, what that
+/// means, and what to do. If several are so, the worst comes first and a line for each other follows.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool's name, the directory where it is mounted, or all of its devices (default: what is
@@ -41,8 +48,8 @@ pub struct Args {
     patience: Patience,
 }
 
-/// What repairs a dead node's private metadata.
-const ADVICE: &str = "run `braid check --repair` after unmounting all nodes";
+/// Behind the name of a member that was not found.
+const MISSING: &str = " (missing)";
 
 /// What there is to say of a pool.
 struct Seen {
@@ -52,6 +59,8 @@ struct Seen {
     /// What a node on this host says, if the user named one. It is newer than what is on the
     /// members.
     node: Option<View>,
+    /// Devices that do not answer, for how many seconds, and whether the user, or who mounted it, named them.
+    silent: Vec<(PathBuf, u64, bool)>,
 }
 
 /// Runs it. Looking changes nothing, and needs no mount.
@@ -68,7 +77,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         // Without a member that answers nothing it may be too little.
         let pool = sources::open_degraded(&sources, true)
-            .inspect_err(|_| node.iter().filter(|_| !args.json).for_each(show_silent))?;
+            .inspect_err(|_| node.iter().filter(|_| !args.json).for_each(show_node_health))?;
+        let silent = silent_of(&sources);
         let (info, label) = (pool.info().clone(), pool.label());
         if args.topology && !args.json {
             topology::print(&label, &paths(&info));
@@ -80,12 +90,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             (cluster.size, cluster.free) = (Bytes(space.size), Bytes(space.free));
             cluster.inodes = space.inodes;
         }
-        Some(Seen { info, label, cluster, node })
+        Some(Seen { info, label, cluster, node, silent })
     };
     if args.json {
+        let state = |health: Option<Health>| health.map(|h| h.state());
         let mounts: Vec<_> = mounts
             .iter()
-            .map(|m| json!({"pid": m.pid, "pool": m.pool, "mount_point": m.mount_point}))
+            .zip(healths(&mounts))
+            .map(|(m, health)| {
+                let health = state(health);
+                json!({"pid": m.pid, "pool": m.pool, "mount_point": m.mount_point, "health": health})
+            })
             .collect();
         let pool = seen.as_ref().map(as_json);
         println!("{}", serde_json::to_string_pretty(&json!({"mounts": mounts, "pool": pool}))?);
@@ -96,13 +111,27 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else if mounts.is_empty() {
         println!("nothing is mounted on this host; name a pool to see it");
     } else {
-        let mut table = ui::table(&["pool", "mounted on", "process"]);
-        for m in &mounts {
-            table.add_row([m.pool.clone(), m.mount_point.display().to_string(), m.pid.to_string()]);
+        let mut table = ui::table(&["pool", "health", "mounted on", "process"]);
+        for (m, health) in mounts.iter().zip(healths(&mounts)) {
+            let health = health.map_or("does not answer", |health| health.state().name());
+            let dir = m.mount_point.display().to_string();
+            table.add_row([m.pool.clone(), health.to_owned(), dir, m.pid.to_string()]);
         }
         println!("{table}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How the pools of mounts are, as their nodes say.
+fn healths(mounts: &[Mount]) -> Vec<Option<Health>> {
+    control::views(mounts).into_iter().map(|view| view?.health).collect()
+}
+
+/// Devices that were asked something and have not answered.
+fn silent_of(sources: &[String]) -> Vec<(PathBuf, u64, bool)> {
+    let named = |path: &Path| sources.iter().any(|source| Path::new(source) == path);
+    let silent = answers::found_silent().into_iter();
+    silent.map(|(path, time)| (path.clone(), time.0.as_secs(), named(&path))).collect()
 }
 
 /// What to open. A directory means what is mounted there. No name, with `--topology`, means the one
@@ -150,6 +179,7 @@ fn paths(info: &PoolInfo) -> Vec<String> {
 
 fn show(seen: &Seen) {
     let Seen { info, label, cluster, .. } = seen;
+    seen.health().lines().iter().for_each(|line| println!("{line}"));
     println!(
         "pool {} ({}), epoch {}: {}, stripe unit {}, block size {}",
         info.name,
@@ -172,10 +202,10 @@ fn show(seen: &Seen) {
         println!("locks: {locks}");
     }
     show_members(seen);
-    show_nodes(cluster);
+    show_nodes(seen);
     if let Some(node) = &seen.node {
         node.waits.iter().for_each(|wait| println!("{wait}"));
-        show_damaged(node, &info.name);
+        show_damaged(node);
     }
 }
 
@@ -188,15 +218,91 @@ impl Seen {
     }
     /// Where a member is, as far as is known.
     fn path<'a>(&'a self, m: &'a MemberInfo) -> &'a str {
-        self.told(m).map_or(&m.path, |(_, told)| &told.path)
+        let path = self.told(m).map_or(&m.path, |(_, told)| &told.path);
+        path.strip_suffix(MISSING).unwrap_or(path)
     }
     /// What a member is.
     fn state(&self, m: &MemberInfo) -> String {
-        if let Some((_, told)) = self.told(m) {
-            return told.state.clone();
+        if self.silence(m).is_some_and(|(_, given_up)| !given_up) {
+            return "does not answer".into();
         }
+        match self.told(m) {
+            Some((_, told)) => told.state.clone(),
+            None if self.is_missing(m) => "missing".into(),
+            None => {
+                let member = self.label.members.get(usize::from(m.index.get()));
+                member.map_or_else(String::new, |m| topology::state_name(m.state).to_owned())
+            }
+        }
+    }
+    /// Whether it was not found, and no label says that it failed.
+    fn is_missing(&self, m: &MemberInfo) -> bool {
         let member = self.label.members.get(usize::from(m.index.get()));
-        member.map_or_else(String::new, |m| topology::state_name(m.state).to_owned())
+        member.is_some_and(|m| m.state == MemberState::Failed && m.state_epoch > self.label.epoch)
+    }
+    /// Whether a member answers nothing: for how many seconds, and whether the node has given it up.
+    fn silence(&self, m: &MemberInfo) -> Option<(u64, bool)> {
+        if let Some((node, told)) = self.told(m)
+            && let Some(silent) = node.silent.iter().find(|(member, ..)| *member == told.index)
+        {
+            return Some((silent.1, silent.2));
+        }
+        // The label has the name by which it was opened last.
+        let named: Vec<_> = self.silent.iter().filter(|(.., named)| *named).collect();
+        let by_path = self.silent.iter().find(|(path, ..)| path.as_os_str() == self.path(m));
+        let alone = named.first().copied().filter(|_| named.len() == 1 && self.is_missing(m));
+        by_path.or(alone).map(|(_, time, _)| (*time, false))
+    }
+    /// How the pool is: as the node says, if one does, and what was found out just now.
+    fn health(&self) -> Health {
+        let said = self.node.as_ref().and_then(|node| node.health.clone());
+        said.map_or_else(|| Health::of(&self.facts()), |said| said.and(&self.silent_now()))
+    }
+    /// Of members that the node does not find silent yet, or not at all.
+    fn silent_now(&self) -> PoolFacts {
+        let known = |m: &MemberInfo| {
+            let silent = self.node.as_ref().map(|node| &node.silent).into_iter().flatten();
+            silent.into_iter().any(|(member, ..)| *member == m.index.get())
+        };
+        let members = self.info.members.iter().filter(|m| !known(m)).filter_map(|m| {
+            let silent = Some(self.silence(m)?);
+            let (index, path) = (m.index.get(), self.path(m).to_owned());
+            Some(MemberFacts { index, path, silent, ..MemberFacts::default() })
+        });
+        PoolFacts {
+            name: self.info.name.clone(),
+            members: members.collect(),
+            ..PoolFacts::default()
+        }
+    }
+    /// What the devices say.
+    fn facts(&self) -> PoolFacts {
+        let members = self.info.members.iter().map(|m| {
+            let state = self.label.members.get(usize::from(m.index.get())).map(|m| m.state);
+            let lost = match state {
+                _ if self.is_missing(m) => Lost::Missing,
+                Some(MemberState::Failed) => Lost::Failed,
+                _ => Lost::No,
+            };
+            MemberFacts {
+                index: m.index.get(),
+                path: self.path(m).to_owned(),
+                lost,
+                used: self.label.bytes_on(m.index).get() > 0,
+                filling: state == Some(MemberState::Rebuilding),
+                silent: self.silence(m),
+                ..MemberFacts::default()
+            }
+        });
+        let survives = || topology::survives(Facts::of(&self.label).tolerates);
+        PoolFacts {
+            name: self.info.name.clone(),
+            survives: self.info.redundant.then(survives),
+            members: members.collect(),
+            nodes: self.cluster.nodes.clone(),
+            space: Some((self.cluster.size.get(), self.cluster.free.get())),
+            ..PoolFacts::default()
+        }
     }
     /// The same, and what is done for it.
     fn doing(&self, m: &MemberInfo) -> String {
@@ -222,10 +328,7 @@ fn show_members(seen: &Seen) {
         let state = label.members.get(usize::from(i.get())).map(|m| m.state);
         let used = label.bytes_on(i).get() > 0;
         match state {
-            Some(MemberState::Failed) if used => println!(
-                "member {i} ({path}) has failed: `braid replace {pool} {i} DEVICE` puts another device in its place"
-            ),
-            Some(MemberState::Failed) => println!(
+            Some(MemberState::Failed) if !used => println!(
                 "member {i} ({path}) has failed and holds no data: remove it with `braid remove {pool} {i}`"
             ),
             _ => {}
@@ -239,7 +342,8 @@ fn show_members(seen: &Seen) {
     }
 }
 
-fn show_nodes(cluster: &ClusterView) {
+fn show_nodes(seen: &Seen) {
+    let Seen { cluster, node, .. } = seen;
     if cluster.nodes.is_empty() {
         println!("no node has it mounted ({} may at once)", cluster.node_slots);
         return;
@@ -248,7 +352,7 @@ fn show_nodes(cluster: &ClusterView) {
     for n in &cluster.nodes {
         nodes.add_row([
             n.life.slot.to_string(),
-            state(n).to_owned(),
+            word(node.as_ref(), n).to_owned(),
             n.host.clone(),
             n.pid.to_string(),
             n.mount_point.clone(),
@@ -268,21 +372,17 @@ fn show_nodes(cluster: &ClusterView) {
     }
 }
 
-fn show_silent(view: &View) {
-    for (member, time, given_up) in &view.silent {
-        let so = if *given_up { "nothing is asked of it any more" } else { "what needs it waits" };
-        let path = view.members.iter().find(|m| m.index == *member).map_or("", |m| &m.path);
-        println!("member {member} ({path}) has not answered for {time} s: {so}");
-    }
+/// The word for what a node is; of the one that was asked, also that it has withdrawn.
+fn word(asked: Option<&View>, n: &NodeView) -> &'static str {
+    let own = asked.is_some_and(|v| v.withdrawn.is_some() && v.node == Some(n.life.slot.get()));
+    if own { WITHDRAWN } else { state(n) }
 }
 
-fn show_damaged(view: &View, pool: &str) {
-    show_silent(view);
-    for (member, places) in &view.suspects {
-        println!(
-            "member {member} has returned garbage for {places} blocks of metadata that are sound on others: it is suspected, and file data on it may be garbage, too; `braid fail {pool} {member}` takes it out"
-        );
-    }
+fn show_node_health(view: &View) {
+    view.health.iter().flat_map(Health::lines).for_each(|line| println!("{line}"));
+}
+
+fn show_damaged(view: &View) {
     if view.damaged.is_empty() {
         return;
     }
@@ -313,6 +413,7 @@ fn as_json(seen: &Seen) -> serde_json::Value {
     let Seen { info, label, cluster, .. } = seen;
     json!({
         "name": info.name,
+        "health": seen.health(),
         "uuid": info.uuid.to_string(),
         "epoch": info.epoch.get(),
         "size": info.size.get() - info.holes.get(),
@@ -329,7 +430,8 @@ fn as_json(seen: &Seen) -> serde_json::Value {
             "state": seen.state(m),
         })).collect::<Vec<_>>(),
         "nodes": cluster.nodes.iter().map(|n| json!({
-            "slot": n.life.slot.get(), "incarnation": n.life.incarnation.get(), "state": state(n),
+            "slot": n.life.slot.get(), "incarnation": n.life.incarnation.get(),
+            "state": word(seen.node.as_ref(), n),
             "host": n.host, "pid": n.pid, "mount_point": n.mount_point, "since": n.since,
             "unreadable": n.unreadable.as_ref().map(ToString::to_string),
             "damage": n.damage.map(|d| json!({

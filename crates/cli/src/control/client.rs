@@ -65,10 +65,9 @@ pub fn named(name: &str) -> Vec<Mount> {
 /// # Errors
 /// They are of several pools.
 pub fn answering(mounts: &[Mount], time: Duration) -> Result<Option<(Mount, View)>> {
-    let answers = mounts.iter().zip(each(mounts, &Order::Members, time));
-    let mut nodes: Vec<(Mount, View)> = answers
-        .filter_map(|(mount, answer)| Some((mount.clone(), view_of(answer.ok()?).ok()?)))
-        .collect();
+    let views = mounts.iter().zip(views_within(mounts, time));
+    let mut nodes: Vec<(Mount, View)> =
+        views.filter_map(|(mount, view)| Some((mount.clone(), view?))).collect();
     let Some((mount, view)) = nodes.first() else { return Ok(None) };
     if let Some((other, _)) = nodes.iter().find(|(_, other)| other.uuid != view.uuid) {
         bail!(
@@ -79,6 +78,21 @@ pub fn answering(mounts: &[Mount], time: Duration) -> Result<Option<(Mount, View
     }
     let keeper = nodes.iter().position(|(_, view)| view.keeper).unwrap_or(0);
     Ok(Some(nodes.swap_remove(keeper)))
+}
+
+/// What the nodes of `mounts` say of their pools, in that order; `None`: one does not answer.
+pub fn views(mounts: &[Mount]) -> Vec<Option<View>> {
+    views_within(mounts, LOOK_TIME)
+}
+
+fn views_within(mounts: &[Mount], time: Duration) -> Vec<Option<View>> {
+    let answers = mounts.iter().zip(each(mounts, &Order::Look, time));
+    let of = |(mount, answer): (&Mount, Result<Answer>)| match answer.ok()? {
+        Answer::Done(view) => Some(*view),
+        // It runs an older program, which does not know that order.
+        _ => view_of(call(mount, &Order::Members, time).ok()?).ok(),
+    };
+    answers.map(of).collect()
 }
 
 /// Gives all of `mounts` at once an order that is answered at once, with `time` for the answers, which come in

@@ -4,19 +4,23 @@
 //! pool what the mount's owner may.
 
 mod client;
+pub mod health;
 mod leaving;
 pub mod locks;
 mod member;
+mod node;
 pub mod nodes;
 mod orders;
+pub mod programs;
 pub mod requests;
 pub mod resync;
 mod serve;
 pub mod session;
 mod views;
 
-pub use client::{LOOK_TIME, answering, find, look, member, named, order, value, values};
+pub use client::{LOOK_TIME, answering, find, look, member, named, order, value, values, views};
 pub use member::MemberId;
+pub use node::Node;
 pub use orders::{Order, Target};
 pub use serve::{Control, obey};
 pub use views::{MemberView, SHOWN_MAX, ScrubView, View, show};

@@ -14,6 +14,11 @@ use crate::pools::shape::ShapeArgs;
 pub enum Order {
     /// What the pool's members are and what is being done for them.
     Members,
+    /// The same, as far as the node knows without asking a device that may not answer. From a node that has
+    /// withdrawn, too.
+    Look,
+    /// What programs ask of it.
+    Programs,
     /// What it has asked of each member.
     Io,
     /// The nodes, as it sees them.
@@ -118,7 +123,13 @@ impl Order {
     pub(super) const fn is_quick(&self) -> bool {
         matches!(
             self,
-            Self::Members | Self::Io | Self::Nodes | Self::Locks { .. } | Self::Fence { .. }
+            Self::Members
+                | Self::Look
+                | Self::Programs
+                | Self::Io
+                | Self::Nodes
+                | Self::Locks { .. }
+                | Self::Fence { .. }
         )
     }
 }

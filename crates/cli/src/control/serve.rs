@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use braid_format::NodeId;
-use braid_format::label::MemberState;
+use braid_format::label::{Label, Member, MemberState};
 use braid_fs::{Canceller, Fill, Fs, Rebalanced, TrimRange};
 use braid_pool::device::{Device, OpenOptions};
 use braid_pool::{Destination, MemberSelector};
 
 use crate::control::leaving::leave;
 use crate::control::member::MemberId;
+use crate::control::node::Node;
 use crate::control::orders::{Answer, Order, Target};
 use crate::control::views::{View, view};
-use crate::control::{locks, nodes, requests};
+use crate::control::{locks, nodes, programs, requests};
 use crate::pools::shape::ShapeArgs;
 use crate::pools::topology;
 use crate::process::mounts;
@@ -37,12 +38,12 @@ pub struct Control {
 
 impl Control {
     /// Begins to serve orders. Where no socket can be made the mount works all the same.
-    pub fn serve(fs: &Fs, note: &mounts::Note) -> Self {
+    pub fn serve(node: &Node, note: &mounts::Note) -> Self {
         let made = note.control_socket().and_then(|path| {
             std::fs::remove_file(&path).ok();
-            let (fs, listener) = (fs.clone(), UnixListener::bind(&path)?);
+            let (node, listener) = (node.clone(), UnixListener::bind(&path)?);
             let thread = std::thread::Builder::new().name("control".into());
-            thread.spawn(move || listen(&fs, &listener))?;
+            thread.spawn(move || listen(&node, &listener))?;
             Ok(path)
         });
         match made {
@@ -64,13 +65,13 @@ impl Drop for Control {
 }
 
 /// Serves callers as long as the process runs.
-fn listen(fs: &Fs, listener: &UnixListener) {
+fn listen(node: &Node, listener: &UnixListener) {
     loop {
         // A caller that says nothing keeps nobody else waiting: each has a thread of its own.
         let taken = listener.accept().and_then(|(stream, _)| {
-            let fs = fs.clone();
+            let node = node.clone();
             std::thread::Builder::new().name("control".into()).spawn(move || {
-                if let Err(error) = answer(&fs, &stream) {
+                if let Err(error) = answer(&node, &stream) {
                     tracing::debug!(%error, "a caller of the control socket");
                 }
             })
@@ -86,13 +87,20 @@ fn listen(fs: &Fs, listener: &UnixListener) {
     }
 }
 
-fn answer(fs: &Fs, stream: &UnixStream) -> Result<()> {
+fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
+    let fs = &node.fs;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(std::io::Read::take(stream, LINE_MAX)).read_line(&mut line)?;
     let done = match serde_json::from_str(&line).context("not an order") {
-        Ok(Order::Io) => Ok(Answer::Value(requests::answer(fs.pool()))),
+        // Labels are not read for that, which may wait for a device: a change of the pool is over when all living
+        // nodes use what it has made.
+        Ok(Order::Look) => Ok(Answer::Done(Box::new(view(fs)))),
+        Ok(Order::Programs) => {
+            Ok(Answer::Value(serde_json::to_value(programs::answer(&node.requests))?))
+        }
+        Ok(Order::Io) => Ok(Answer::Value(serde_json::to_value(requests::answer(node))?)),
         Ok(Order::Nodes) => Ok(Answer::Value(nodes::answer(fs))),
         Ok(Order::Locks { hot, lines }) => Ok(Answer::Value(locks::answer(fs, hot, lines))),
         Ok(Order::Fence { node }) => {
@@ -123,7 +131,12 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
     match order {
         // A place that is named next is one of the newest epoch, not of what this node last heard of.
         Order::Members => fs.follow_pool()?,
-        Order::Io | Order::Nodes | Order::Locks { .. } | Order::Fence { .. } => {
+        Order::Look
+        | Order::Programs
+        | Order::Io
+        | Order::Nodes
+        | Order::Locks { .. }
+        | Order::Fence { .. } => {
             bail!("only a node that has the pool mounted can be asked for that")
         }
         Order::Fail { member } => fs.fail_member(selector_of(fs, &member)?)?,
@@ -243,7 +256,27 @@ fn grow(fs: &Fs, dry_run: bool) -> Result<String> {
         added => added?,
     };
     let paths: Vec<String> = added.info.members.iter().map(|m| m.path.clone()).collect();
-    Ok(topology::text(&added.label, &paths))
+    Ok(topology::text(&added.label, &paths) + &small_spares(&added.label, &paths))
+}
+
+/// Spares that can take the place of some member in use no more, one line each.
+fn small_spares(label: &Label, paths: &[String]) -> String {
+    let members = || (0_u16..).zip(&label.members).zip(paths);
+    let spares = members().filter(|((_, m), _)| m.state == MemberState::Spare);
+    let mut text = String::new();
+    for ((spare, own), path) in spares {
+        let larger = |m: &Member| m.state == MemberState::Active && m.data_len > own.data_len;
+        let larger = members().filter(|((_, m), _)| larger(m)).map(|((i, _), _)| i.to_string());
+        let larger: Vec<String> = larger.collect();
+        if !larger.is_empty() {
+            let _ = writeln!(
+                text,
+                "member {spare} ({path}), a spare, is smaller than member {} and cannot take that place: add a larger one with `braid spare`",
+                larger.join(", ")
+            );
+        }
+    }
+    text
 }
 
 fn evacuate(fs: &Fs, named: &MemberId, to: Option<Target>, force: bool) -> Result<()> {

@@ -6,6 +6,7 @@ use braid_fs::lock::NodeView;
 use braid_pool::Pool;
 use serde::{Deserialize, Serialize};
 
+use crate::control::health::{self, Health};
 use crate::control::member::MemberId;
 use crate::pools::topology::state_name;
 use crate::terminal::size;
@@ -100,6 +101,15 @@ pub struct View {
     /// Damaged metadata that the node has met: one line each.
     #[serde(default)]
     pub damaged: Vec<String>,
+    /// The slot of the node.
+    #[serde(default)]
+    pub node: Option<u16>,
+    /// Why it has withdrawn, if it has.
+    #[serde(default)]
+    pub withdrawn: Option<String>,
+    /// How the pool is, as far as the node knows.
+    #[serde(default)]
+    pub health: Option<Health>,
     /// Bytes of the pool.
     #[serde(default)]
     pub size: u64,
@@ -175,6 +185,9 @@ pub fn view(fs: &Fs) -> View {
         suspects: pool.suspects().into_iter().map(|(m, n)| (m.0, n)).collect(),
         silent: silent(pool),
         damaged: damaged_lines(fs),
+        node: Some(fs.life().slot.get()),
+        withdrawn: fs.withdrawn(),
+        health: Some(Health::of(&health::facts(fs))),
         size: pool.info().size.get() - pool.info().holes.get(),
         space: space(fs),
         said: None,

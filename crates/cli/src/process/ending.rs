@@ -9,8 +9,9 @@
 //!                                                  └ still used ─> abort ──────┘
 //! ```
 //!
-//! A second signal ends the process at once; other nodes recover it. In the background SIGHUP means
-//! nothing: it is of a terminal that the node has left.
+//! A second signal ends the process at once; other nodes recover it. With a log file SIGHUP opens that anew, which
+//! another program may have moved away. Without one it means nothing in the background: it is of a terminal that
+//! the node has left.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::process::connection::{self, Connection};
+use crate::process::log;
 
 /// Programs that have files open when the mount is detached have so long to close them, before they
 /// get errors.
@@ -51,12 +53,12 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// From now on a signal ends the process in order. For a mount on `dir`; in the `background` it
-    /// ignores SIGHUP.
+    /// From now on a signal ends the process in order. For a mount on `dir`; with a `log` SIGHUP opens that anew,
+    /// and in the `background` it is ignored otherwise.
     ///
     /// # Errors
     /// Signals cannot be caught.
-    pub fn watch(dir: &Path, background: bool) -> Result<Self> {
+    pub fn watch(dir: &Path, background: bool, log: Option<PathBuf>) -> Result<Self> {
         // As the mount table will call it. Once it is mounted nobody can be asked.
         let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
         let ending = Self { stage: Arc::new(Mutex::new(Stage::New)), dir };
@@ -65,7 +67,15 @@ impl Ending {
         let watcher = ending.clone();
         let work = move || {
             let mut asked = false;
-            for signal in signals.forever().filter(|s| !(background && *s == SIGHUP)) {
+            for signal in signals.forever() {
+                match (signal, &log) {
+                    (SIGHUP, Some(log)) => {
+                        reopen(log, watcher.is_served());
+                        continue;
+                    }
+                    (SIGHUP, None) if background => continue,
+                    _ => {}
+                }
                 if asked || !watcher.is_served() {
                     watcher.end_at_once(signal);
                 }
@@ -156,6 +166,19 @@ impl Ending {
         let aborted = aborted.and_then(|connection| Ok(connection.abort()?));
         if let Err(error) = aborted {
             tracing::error!("{error:#}; the node leaves when the last file is closed");
+        }
+    }
+}
+
+/// A node that does not serve yet has not begun to use its log file.
+fn reopen(path: &Path, served: bool) {
+    if !served {
+        return;
+    }
+    match log::reopen(path) {
+        Ok(()) => tracing::info!("the log file was opened anew"),
+        Err(error) => {
+            tracing::error!(%error, path = %path.display(), "the log file cannot be opened anew");
         }
     }
 }

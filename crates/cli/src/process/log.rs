@@ -4,24 +4,33 @@
 //!  terminal, file   2026-11-25T04:50:51.7Z  WARN braid_pool::pool: text key=value
 //!  kernel's log     <4>braid[123]: WARN braid_pool::pool: text key=value
 //!  journal          <4>WARN braid_pool::pool: text key=value
+//!  JSON             {"timestamp":"2026-...Z","level":"WARN","message":"text","key":"value","target":"braid_pool::pool"}
 //! ```
+//!
+//! Lines of JSON, if they are asked for, have a number in front in the kernel's log and the journal, too, and a time
+//! of their own everywhere.
 //!
 //! The kernel's log and the journal have a time of their own, and take the level from the number in front: 3 is an
 //! error, 4 a warning, 6 the story of a node's life, 7 more.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use tracing::{Level, Metadata};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::format::{Format, Full, Json, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::registry::LookupSpan;
 
 /// Which messages are wanted, in the form of `tracing`'s filters.
 const VARIABLE: &str = "BRAID_LOG";
+/// The form of a line: `text` or `json`.
+const FORMAT_VARIABLE: &str = "BRAID_LOG_FORMAT";
 /// The kernel refuses a longer record.
 const KERNEL_LINE_MAX: usize = 900;
 
@@ -31,6 +40,47 @@ const KERNEL: u8 = 2;
 
 /// What standard error is.
 static OUTPUT: AtomicU8 = AtomicU8::new(PLAIN);
+/// Lines are JSON.
+static JSON: AtomicBool = AtomicBool::new(false);
+
+/// The form of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LineFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+impl LineFormat {
+    /// From its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "text" => Some(Self::Text),
+            "json" => Some(Self::Json),
+            _ => None,
+        }
+    }
+    /// What the environment asks for.
+    pub fn of_environment() -> Self {
+        let name = std::env::var(FORMAT_VARIABLE).unwrap_or_default();
+        Self::parse(&name).unwrap_or(Self::Text)
+    }
+    /// Lines have this form from now on. A node that starts in the background uses it once it serves: until then
+    /// the command that started it reads what it says, and shows it.
+    pub fn begin(self) {
+        JSON.store(self == Self::Json, Ordering::Relaxed);
+    }
+}
+
+/// Messages go to a file of this name from now on, which may be a new one.
+///
+/// # Errors
+/// It cannot be opened: they go where they went.
+pub fn reopen(path: &Path) -> io::Result<()> {
+    let file = File::options().create(true).append(true).open(path)?;
+    Ok(rustix::stdio::dup2_stderr(file)?)
+}
 
 /// Messages go to standard error from now on: those of a `node` from level info on, of commands warnings and
 /// errors, unless the environment says otherwise.
@@ -42,10 +92,10 @@ pub fn start(node: bool) {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_from_env(VARIABLE).unwrap_or_else(|_| usual.into()))
         .with_ansi(std::io::stderr().is_terminal())
-        .with_timer(Clock)
-        .with_writer(Output)
         // It would say them where it could not write.
         .log_internal_errors(false)
+        .event_format(Line::new())
+        .with_writer(Output)
         .init();
 }
 
@@ -66,6 +116,41 @@ fn is_journal() -> bool {
     file.is_ok_and(|file| named == format!("{}:{}", file.dev(), file.ino()))
 }
 
+/// A line of one form or the other.
+struct Line {
+    text: Format<Full, Clock>,
+    json: Format<Json, SystemTime>,
+}
+
+impl Line {
+    fn new() -> Self {
+        let json = Format::default().json().flatten_event(true);
+        Self {
+            text: Format::default().with_timer(Clock),
+            json: json.with_current_span(false).with_span_list(false),
+        }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Line
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        if JSON.load(Ordering::Relaxed) {
+            self.json.format_event(context, writer, event)
+        } else {
+            self.text.format_event(context, writer, event)
+        }
+    }
+}
+
 /// The time in front of a line, where it has none of its own.
 struct Clock;
 
@@ -79,21 +164,21 @@ impl FormatTime for Clock {
 struct Output;
 
 impl<'a> MakeWriter<'a> for Output {
-    type Writer = Line;
-    fn make_writer(&'a self) -> Line {
-        Line { level: Level::INFO }
+    type Writer = Message;
+    fn make_writer(&'a self) -> Message {
+        Message { level: Level::INFO }
     }
-    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Line {
-        Line { level: *meta.level() }
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Message {
+        Message { level: *meta.level() }
     }
 }
 
 /// A message that is about to be written.
-struct Line {
+struct Message {
     level: Level,
 }
 
-impl Write for Line {
+impl Write for Message {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let output = OUTPUT.load(Ordering::Relaxed);
         if output == PLAIN {

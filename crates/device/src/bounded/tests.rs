@@ -117,5 +117,5 @@ fn requests_of_a_batch_are_under_way_together() {
         devices.iter().for_each(|(_, asked)| asked.release());
     });
     let issued = bounded.map(|d| d.abilities().counters.unwrap().now());
-    assert_eq!((issued[0].writes.ended, issued[1].reads.ended, issued[2].flushes), (1, 1, 1));
+    assert_eq!((issued[0].writes.ended(), issued[1].reads.ended(), issued[2].flushes), (1, 1, 1));
 }

@@ -167,10 +167,11 @@ impl Transfer {
         result: io::Result<()>,
         done: &mut impl FnMut(u32, io::Result<()>),
     ) -> usize {
-        if let (Some(counters), Some(begun)) = (self.counters(), self.begun)
-            && self.kind != Kind::Flush
-        {
-            counters.took(self.kind == Kind::Write, begun.elapsed());
+        if let (Some(counters), Some(begun)) = (self.counters(), self.begun) {
+            if self.kind != Kind::Flush {
+                counters.took(self.kind == Kind::Write, begun.elapsed());
+            }
+            counters.failed_if(&result);
         }
         if self.others.is_empty() {
             done(self.first.owner, result);

@@ -207,7 +207,7 @@ impl<'u> ToUnit<'u> {
         begun: Instant,
         mut done: impl FnMut(u32, Result<(), DeviceError>),
     ) {
-        let result = self.wait(&mut command, begun);
+        let result = self.counted_end(self.wait(&mut command, begun));
         let alone = command.segments.len() == 1;
         if alone || !result.as_ref().is_err_and(is_answered) {
             for segment in &command.segments {
@@ -220,11 +220,18 @@ impl<'u> ToUnit<'u> {
             let begun = Instant::now();
             let result = fenced.clone().and_then(|()| self.issue(&mut part, true));
             let result = result.and_then(|()| self.wait(&mut part, begun));
+            let result = self.counted_end(result);
             if result.as_ref().is_err_and(DeviceError::is_fenced) {
                 fenced.clone_from(&result);
             }
             done(part.owner(), result);
         }
+    }
+    fn counted_end(self, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
+        if let Some(counters) = self.counters {
+            counters.failed_if(&result);
+        }
+        result
     }
     /// Waits for the end of a command, which is issued again as long as it did not run or its session
     /// broke.

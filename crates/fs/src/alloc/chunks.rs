@@ -8,10 +8,10 @@ use braid_pool::device::AlignedBuf;
 
 use super::group::{Edits, Group};
 use super::image::Fresh;
+use super::inner::Inner;
 use super::private::plan_runs;
 use super::refill::Refill;
 use super::window::Window;
-use super::{Inner, life};
 use crate::error::{Error, Result};
 use crate::meta::Tx;
 
@@ -147,7 +147,7 @@ impl Inner {
         for (i, slot) in (0..slots).zip(buf.chunks_exact_mut(bytes.to_usize())) {
             let block = BlockNo(start + i * geo.slot_blocks());
             let fresh =
-                Fresh { holder: Some(life(self)), ..Fresh::own(block, MetaKind::Free, nonce) };
+                Fresh { holder: Some(self.life()), ..Fresh::own(block, MetaKind::Free, nonce) };
             fresh.write(geo, slot, |_| {});
         }
         debug_assert!(!self.volume.is_data_only(BlockNo(start)), "slots on a data subpool");

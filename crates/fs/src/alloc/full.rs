@@ -7,44 +7,16 @@
 //! resource group's. It is believed for 250 ms at most: another node can free into a group whose lock
 //! this one no longer holds.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_lock::{Local, Mode};
-use parking_lot::Mutex;
 
-use super::Inner;
+use super::failed_search::{Before, FailedSearch};
+use super::inner::Inner;
 
 /// As long as what other nodes have freed may be missed anyway (docs/SEMANTICS.md).
 const AGE_MAX: Duration = Duration::from_millis(250);
-
-/// What the last search did not find, and when that may have changed.
-#[derive(Debug, Default)]
-pub(super) struct Full {
-    last: Mutex<Option<FailedSearch>>,
-    /// Counts what gives this node more space to promise.
-    events: AtomicU64,
-    /// Searches, for tests.
-    #[cfg(test)]
-    pub searches: AtomicU64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct FailedSearch {
-    data: u64,
-    slots: u64,
-    at: Instant,
-    /// The number of the space lock's exclusive hold; `None`: no other node can come.
-    tenure: Option<u64>,
-    before: Before,
-}
-
-/// How things were before a search.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Before {
-    events: u64,
-    groups: (u64, u64),
-}
 
 impl Inner {
     /// This node may have more space than before.

@@ -1,5 +1,6 @@
 //! A resource group under its lock, held exclusive by the caller throughout.
 
+use braid_format::label::SubpoolKind;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::rgrp::{BlockState, RawRgrp};
 use braid_format::{BlockNo, LockNo};
@@ -9,7 +10,7 @@ use zerocopy::FromBytes;
 
 use super::bits;
 use crate::error::{Error, Result};
-use crate::groups::{GroupShape, blocks_per_bitmap};
+use crate::groups::{GroupShape, blocks_per_bitmap, takes_data, takes_slots};
 use crate::meta::{Meta, Tx};
 use crate::volume::Volume;
 
@@ -209,5 +210,13 @@ impl Group {
                 raw.free_meta.set(meta);
             }
         })
+    }
+}
+
+/// Whether blocks of a group of this kind may be freed as `state` says.
+pub(crate) fn fits(kind: SubpoolKind, state: BlockState) -> bool {
+    match state {
+        BlockState::Free | BlockState::Data => takes_data(kind),
+        BlockState::MetaFree | BlockState::MetaUsed => takes_slots(kind),
     }
 }

@@ -8,15 +8,18 @@ use braid_format::{BlockNo, InodeNo, LockNo};
 use braid_lock::{Local, Mode};
 use parking_lot::MutexGuard;
 
+use super::bits;
+use super::closed_space::ClosedSpace;
 use super::group::{Group, headers};
+use super::inner::{Alloc, Inner};
 use super::refill::{Need, Refill};
-use super::{Alloc, Inner, bits};
 use crate::error::{Error, Result};
 use crate::groups::{takes_data, takes_slots};
 use crate::meta::Tx;
 
 /// Windows taken elsewhere for those that are given back, in one call.
 const ROUNDS: u32 = 32;
+
 /// What closed parts have is counted again after this.
 const AGE_MAX: Duration = Duration::from_secs(2);
 
@@ -40,19 +43,6 @@ impl std::ops::AddAssign for Use {
         self.free += other.free;
         self.free_meta += other.free_meta;
     }
-}
-
-/// What closed parts have, and when that was found.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ClosedSpace {
-    since: Instant,
-    version: (u64, u64),
-    /// Blocks that may hold file data.
-    pub blocks: u64,
-    /// Of those, free.
-    pub free: u64,
-    /// Free slots, and free blocks of groups for metadata alone.
-    pub meta: u64,
 }
 
 impl Inner {

@@ -15,9 +15,9 @@ use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
 use braid_lock::{Deltas, Local, LockManager, Mode};
 use zerocopy::FromBytes;
 
-use super::group::{Edits, Group};
+use super::bits;
+use super::group::{Edits, Group, fits};
 use super::log::{self, Freed, Place};
-use super::{bits, fits};
 use crate::error::{Error, Result};
 use crate::groups::PER_BYTE;
 use crate::meta::{Body, Meta, Tx};

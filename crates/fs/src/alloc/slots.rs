@@ -4,8 +4,8 @@ use braid_format::rgrp::BlockState;
 use braid_format::{BlockNo, LockNo};
 use braid_lock::{Local, Mode};
 
-use super::Alloc;
 use super::group::state_of;
+use super::inner::Alloc;
 use crate::error::Result;
 
 impl Alloc {

@@ -2,16 +2,27 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
-use braid_lock::{DemoteFailed, Demoted, GlockOps, Hint, Liveness, ManagerOptions, Me, Peers};
+use braid_format::meta::MetaKind;
+use braid_format::rgrp::BlockState;
+use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
+use braid_lock::{
+    Deltas, DemoteFailed, Demoted, GlockOps, Hint, Liveness, Local, LockManager, ManagerOptions,
+    Me, Mode, Peers,
+};
 use braid_pool::Pool;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use super::counters::{Totals, read_counters};
 use super::*;
+use crate::error::{Error, Result};
 use crate::make::{MakeOptions, make};
+use crate::meta::{Meta, Tx};
 use crate::replay::tests::replay;
 use crate::test_volume::Rng;
+use crate::volume::Volume;
 
 #[derive(Default)]
 struct Net {

@@ -12,18 +12,18 @@
 //! It is what a node might do that takes a window there, writes zeros into it, and gives it back. What
 //! is under way when a node dies, or is fenced, is a write as any other.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_format::rgrp::BlockState;
-use braid_format::{BlockNo, Bytes, Epoch, Generation, LockNo};
+use braid_format::{BlockNo, Bytes, Generation, LockNo};
 use braid_lock::{Local, Mode};
 
+use super::bits;
 use super::group::Group;
-use super::{Alloc, Inner, bits};
+use super::inner::{Alloc, Inner};
+use super::trimmed::{HOLD, Trimmed};
 use crate::error::Result;
 
-/// After this time a group's lock is given up for nodes that wait.
-pub(super) const HOLD: Duration = Duration::from_millis(50);
 /// Bytes discarded at a time.
 const PIECE: Bytes = Bytes(256 << 20);
 
@@ -35,16 +35,6 @@ pub(crate) struct Span {
     pub to: u64,
     /// Runs of fewer blocks are left alone.
     pub least: u64,
-}
-
-/// A group as it was when all that is free in it had been discarded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Trimmed {
-    /// The generation of its header: every change of its bitmap increments it.
-    generation: Generation,
-    /// Another device may stand in a member's place since.
-    epoch: Epoch,
-    least: u64,
 }
 
 /// How far a group is.

@@ -7,8 +7,9 @@ use braid_lock::{Deltas, Local, Mode};
 use braid_pool::PoolRequest;
 use braid_pool::device::AlignedBuf;
 
+use super::bits;
 use super::group::{Edits, Group, headers};
-use super::{Alloc, Inner, bits};
+use super::inner::{Alloc, Inner};
 use crate::error::Result;
 use crate::groups::{takes_data, takes_slots};
 

@@ -7,7 +7,7 @@ use braid_format::tree::RawNode;
 use braid_pool::device::AlignedBuf;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::Checker;
+use super::checker::Checker;
 use crate::error::Result;
 
 /// A body to be written, its header but not its checksum in place.

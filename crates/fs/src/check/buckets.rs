@@ -7,7 +7,8 @@ use braid_format::BlockNo;
 use braid_format::meta::MetaKind;
 use braid_format::rgrp::BlockState;
 
-use super::{Checker, Mendable};
+use super::checker::Checker;
+use super::mendable::Mendable;
 use crate::error::Result;
 use crate::plock_table;
 

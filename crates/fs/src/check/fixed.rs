@@ -7,8 +7,9 @@ use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, Bytes, InodeNo, NodeId};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::checker::{BATCH, Checker};
+use super::mendable::Mendable;
 use super::space::Private;
-use super::{BATCH, Checker, Mendable};
 use crate::alloc::{free_log_entries, window_head};
 use crate::error::Result;
 use crate::make::area_kind;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use braid_format::InodeNo;
 use braid_pool::Pool;
 
-use super::{Checker, Mendable};
+use super::checker::Checker;
+use super::mendable::Mendable;
 use crate::Fs;
 use crate::attr::{Cred, NoKernelCache};
 use crate::error::{Error, Result};

@@ -17,8 +17,9 @@ use braid_pool::device::AlignedBuf;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::bodies::{change, items, put, write};
+use super::checker::{BATCH, Checker};
+use super::mendable::Mendable;
 use super::name::Name;
-use super::{BATCH, Checker, Mendable};
 use crate::alloc::bits;
 use crate::dir::page::Packed;
 use crate::error::Result;
@@ -28,7 +29,7 @@ use crate::make::random;
 
 pub(super) fn repair(checker: &mut Checker, found: &mut Mendable) -> Result<()> {
     root(checker, found)?;
-    super::cut::apply(checker, &found.cuts)?;
+    super::cut_off::apply(checker, &found.cuts)?;
     entries(checker, found)?;
     counts(checker, found)?;
     fixed(checker, found)?;

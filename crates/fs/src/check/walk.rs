@@ -13,11 +13,12 @@ use braid_format::{BlockNo, InodeNo, NodeId};
 use zerocopy::FromBytes;
 
 use super::bodies::table;
+use super::checker::{BATCH, Checker};
 use super::cut::{Cut, Part};
-use super::links::Info;
+use super::inodes::Info;
+use super::mendable::Mendable;
 use super::name::Name;
 use super::space::Clash;
-use super::{BATCH, Checker, Mendable};
 use crate::dir::{self, page};
 use crate::error::Result;
 use crate::groups::takes_slots;

@@ -485,7 +485,7 @@ impl MaintenancePeers for Arc<Alone> {
     fn turn(&self) -> bool {
         self.turn.load(Ordering::Acquire)
     }
-    fn say_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
+    fn publish_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
         *self.stuck.lock() = stuck.map(|s| s.0);
     }
 }

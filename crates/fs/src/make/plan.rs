@@ -7,7 +7,7 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, Bytes};
 use braid_pool::{PoolInfo, SubpoolInfo};
 
-use super::MakeOptions;
+use super::options::MakeOptions;
 use crate::error::{Error, Result};
 use crate::groups::{GroupShape, Part, Span, blocks_per_bitmap, copy_offset};
 

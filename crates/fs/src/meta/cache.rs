@@ -6,13 +6,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use braid_format::meta::{MetaHeader, MetaKind};
-use braid_format::{BlockNo, Generation, LockNo};
+use braid_format::{BlockNo, FormatError, Generation, LockNo};
 use braid_pool::device::AlignedBuf;
 use parking_lot::{Mutex, MutexGuard};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::Body;
 use crate::error::{Error, Result};
+use crate::volume::Body;
 
 /// Shards of the cache: as many threads meet in one only by chance.
 const SHARDS: usize = 64;
@@ -20,6 +20,13 @@ const SHARDS: usize = 64;
 const ENTRY_OVERHEAD: u64 = 256;
 /// However small a bound is asked for, this many clean bodies per shard are kept.
 const CLEAN_MIN: usize = 2;
+
+/// A block of another kind than its caller expects.
+fn wrong_kind(block: BlockNo, expected: MetaKind, found: MetaKind) -> Error {
+    let source =
+        FormatError::WrongKind { expected: expected.name(), at: block.get(), found: found as u16 };
+    Error::Damaged { block, source }
+}
 
 /// An image that is in the journal but not in its place.
 #[derive(Debug, Clone)]
@@ -29,7 +36,7 @@ pub(super) struct Logged {
     pub sequence: u64,
 }
 
-/// A cached block. See the drawing in [`super`].
+/// A cached block. See the drawing in [`crate::meta`].
 #[derive(Debug)]
 pub(super) struct Entry {
     /// The lock that covers it.
@@ -74,7 +81,7 @@ impl Entry {
     /// Refuses a block of another kind, or under another lock.
     pub fn check(&self, block: BlockNo, owner: LockNo, kind: MetaKind) -> Result<()> {
         if self.kind != kind {
-            return Err(super::wrong_kind(block, kind, self.kind));
+            return Err(wrong_kind(block, kind, self.kind));
         }
         self.check_owner(block, owner)
     }
@@ -288,7 +295,6 @@ impl Cache {
         self.shards[shard_of(block.get())].lock()
     }
     /// Cached bodies: (all, dirty ones among them).
-    #[cfg(test)]
     pub fn count(&self) -> (usize, usize) {
         self.shards
             .iter()

@@ -2,41 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
-use braid_format::BlockNo;
-
-use super::{Meta, TX_CREDIT};
+use super::metadata::Meta;
+use super::running::Running;
 use crate::error::Result;
 use crate::journal::Image;
 
-/// The transaction that changes go into now.
-pub(super) struct Running {
-    /// Its number.
-    id: u64,
-    pub blocks: Vec<BlockNo>,
-    pub hooks: Vec<Box<dyn FnOnce() + Send>>,
-}
-
-impl Running {
-    pub fn first() -> Self {
-        Self { id: 1, blocks: Vec::with_capacity(TX_CREDIT), hooks: Vec::new() }
-    }
-    /// The last transaction that anything has been put into.
-    fn last_used(&self) -> u64 {
-        if self.blocks.is_empty() && self.hooks.is_empty() { self.id - 1 } else { self.id }
-    }
-}
-
-/// The thread that commits, and how far it has got.
-#[derive(Debug, Default)]
-pub(super) struct Group {
-    /// All transactions up to this one are durable.
-    durable: u64,
-    /// A thread is at it.
-    leading: bool,
-}
-
 /// The leader's mark; gone with it, whatever happens.
 struct Leadership<'a>(&'a Meta);
+
 impl Drop for Leadership<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {

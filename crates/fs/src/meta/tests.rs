@@ -1,12 +1,17 @@
 //! Tests of the metadata cache, group commit, journal and replay together.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use braid_format::Bytes;
+use braid_format::meta::MetaKind;
+use braid_format::{BlockNo, Bytes, FormatError, Generation, Incarnation, LockNo, NodeId};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 
+use super::metadata::LOGGED_MIN;
 use super::*;
+use crate::error::{Error, Result};
 use crate::replay::Replayed;
 use crate::replay::tests::replay;
 use crate::test_volume::{Fate, Rng, Shape, TestVolume};

@@ -1,55 +1,20 @@
 //! From the journal to their places: write-back, checkpoint, the journal's tail.
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::HashSet;
 
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::{BlockNo, LockNo};
 use braid_pool::device::AlignedBuf;
 
 use super::cache::Logged;
-use super::{Body, Meta};
+use super::ledger::Record;
+use super::metadata::Meta;
 use crate::error::{Error, Result};
 use crate::journal::{Appended, Image, Journal, Placed};
+use crate::volume::Body;
 
-/// Bodies of others that go along when an owner's are written in place: enough to make the next
-/// demotions find theirs clean, few enough not to hold this one up.
-pub(super) const ALONG_MAX: usize = 4096;
 /// Bytes of sealed copies in memory at once during write-back.
 const COPY_MAX: usize = 4 << 20;
-
-/// A durable record that some body still depends on.
-#[derive(Debug)]
-struct Record {
-    /// Its own number.
-    sequence: u64,
-    /// Where replay must start to reach it (a skip record may stand before it).
-    from: Placed,
-    /// Images in it that are neither in place nor in a later durable record.
-    pending: usize,
-}
-
-/// Which blocks are logged, and which records they hold.
-#[derive(Debug, Default)]
-pub(super) struct Ledger {
-    blocks: BTreeSet<BlockNo>,
-    records: VecDeque<Record>,
-}
-
-impl Ledger {
-    /// One image less depends on record `sequence`.
-    fn release(&mut self, sequence: u64) {
-        if let Ok(i) = self.records.binary_search_by_key(&sequence, |r| r.sequence) {
-            self.records[i].pending -= 1;
-        }
-        while self.records.front().is_some_and(|r| r.pending == 0) {
-            self.records.pop_front();
-        }
-    }
-    /// Where replay would have to start.
-    fn tail(&self) -> Option<Placed> {
-        self.records.front().map(|r| r.from)
-    }
-}
 
 /// A logged image on its way to its place.
 struct Leaving {

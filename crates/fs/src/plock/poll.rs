@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use braid_lock::Mode;
 
-use super::serve_these;
+use super::grant::serve_these;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::plock_table::bucket::Bucket;
 use crate::plock_table::circle::{Waiting, would_close};
 use crate::plock_table::table::{Lock, Table};
-use crate::plock_table::waits::{Ended, WaitId, tell};
+use crate::plock_table::waits::{Ended, Wait, WaitId, tell};
 
 /// Pauses between two looks at a lock held on another node.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -29,6 +29,26 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(super) const CIRCLE_AFTER: Duration = Duration::from_millis(200);
 /// And again.
 const CIRCLE_AGAIN: Duration = Duration::from_secs(2);
+
+/// Ends a wait, if it still stands.
+pub(crate) fn end_wait(core: &Arc<Core>, id: WaitId, how: Result<()>) {
+    let Some(bucket) = core.plocks.buckets.get(&id.bucket) else { return };
+    let (wait, stale) = {
+        let mut state = bucket.state();
+        let wait = state.waits.remove((id.ino, id.order));
+        let stale = wait.as_ref().is_some_and(Wait::is_recorded);
+        state.changed |= stale;
+        state.poll.stale |= stale;
+        (wait, stale)
+    };
+    let Some(wait) = wait else { return };
+    core.plocks.users.count(wait.uid, -1);
+    tell(vec![wait.ends(how)]);
+    // Those behind it may be free now.
+    if stale || bucket.state().poll.far {
+        call(core, bucket);
+    }
+}
 
 /// Has a bucket's thread look, and starts it if need be.
 pub(super) fn call(core: &Arc<Core>, bucket: &Arc<Bucket>) {
@@ -193,7 +213,7 @@ fn refuse_circles(core: &Arc<Core>) {
         let held: Vec<&Table> = all.held.iter().collect();
         let waiting: Vec<&Waiting> = all.waiting.iter().collect();
         if would_close(&held, &waiting, &lock) {
-            super::end_wait(core, id, Err(Error::Deadlock));
+            end_wait(core, id, Err(Error::Deadlock));
             all.waiting.iter_mut().for_each(|w| w.remove(&lock));
         }
     }

@@ -1,13 +1,21 @@
 //! Program locks on two mounted nodes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use braid_format::InodeNo;
+use braid_lock::Mode;
+
 use super::poll::CIRCLE_AFTER;
+use super::requests::{bucket_of, change};
 use super::*;
 use crate::attr::Cred;
+use crate::error::{Error, Result};
 use crate::namei::create;
 use crate::namei::fixture::{Node, mount, pool};
+use crate::plock_table::waits::WaitId;
+use crate::plock_table::{Plock, PlockKind};
 
 fn fixture() -> (Node, Node, InodeNo) {
     let pool = pool();

@@ -13,9 +13,37 @@ use braid_format::{BlockNo, NodeId};
 use braid_pool::device::AlignedBuf;
 use zerocopy::FromBytes;
 
-use super::Scan;
+use super::records::{Scan, read_record};
+use crate::error::Result;
 use crate::journal::{Header, RecordHead, Ring, record_is_sealed};
 use crate::volume::Volume;
+
+/// The record that continues the journal, if there is one in the `left` bytes. Where only another copy
+/// has it than is read, it is written to all before it counts.
+pub(super) fn next_record(
+    volume: &Volume,
+    ring: &Ring,
+    header: &Header,
+    scan: &Scan,
+    left: u64,
+) -> Result<Option<(RecordHead, AlignedBuf)>> {
+    if let Some(found) = read_record(volume, ring, header, scan, left)? {
+        return Ok(Some(found));
+    }
+    if volume.pool.copies() < 2 {
+        return Ok(None);
+    }
+    let Some((head, record)) = gather(volume, ring, header, scan, left) else {
+        return Ok(None);
+    };
+    let (node, record_no) = (ring.node, head.sequence);
+    tracing::warn!(%node, record_no, "damaged in a journal; read from another member");
+    // A node that keeps no log only looks.
+    if volume.pool.is_attached() {
+        volume.pool.write(ring.at + Bytes(scan.offset), &record)?;
+    }
+    Ok(Some((head, record)))
+}
 
 /// The record that continues the journal in the `left` bytes, from whatever copies have it. Waits for nobody who
 /// changes the pool.

@@ -18,7 +18,8 @@ use braid_format::journal::RawTxHeader;
 use braid_format::{Bytes, Incarnation};
 use braid_pool::device::AlignedBuf;
 
-use super::{Scan, collect, copies, in_ring, next_record};
+use super::copies::{self, next_record};
+use super::records::{Scan, collect, in_ring};
 use crate::error::Result;
 use crate::journal::{Header, RecordHead, Ring, record_is_sealed};
 use crate::volume::Volume;

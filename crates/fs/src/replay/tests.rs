@@ -1,15 +1,21 @@
 //! Tests of replay against journals that lie.
 
-use braid_format::journal::RawJournalHeader;
-use braid_format::meta::Geometry;
+use braid_format::journal::{RawJournalHeader, RawTxBlock, RawTxHeader};
+use braid_format::lock_record::{Life, LockRecord};
+use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockSize, ByteOffset, Incarnation, LockNo};
-use zerocopy::IntoBytes;
+use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, Incarnation, LockNo, NodeId};
+use braid_pool::device::AlignedBuf;
+use zerocopy::{FromBytes, IntoBytes};
 
+use super::put_back::may_mend;
+use super::records::is_slot;
 use super::*;
-use crate::journal;
+use crate::error::{Error, Result};
+use crate::journal::{self, Header, RecordHead, Ring};
 use crate::meta::Meta;
 use crate::test_volume::{Rng, Shape, TestVolume};
+use crate::volume::Volume;
 
 const NODE: NodeId = NodeId(1);
 const KIND: MetaKind = MetaKind::Index;

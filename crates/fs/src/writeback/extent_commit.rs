@@ -4,7 +4,7 @@
 use braid_format::BlockNo;
 use braid_format::dinode::Layout;
 
-use super::Held;
+use super::held::Held;
 use crate::alloc::{Reservation, Run};
 use crate::error::{Error, Result};
 use crate::file_data::Delalloc;

@@ -7,7 +7,7 @@ use braid_format::dinode::Layout;
 
 use smallvec::SmallVec;
 
-use super::Held;
+use super::held::Held;
 use crate::error::Result;
 use crate::map::{self, Part};
 

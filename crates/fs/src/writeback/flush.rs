@@ -1,14 +1,17 @@
 //! Flush: claims blocks for what is dirty, writes it, links it.
 
+use std::sync::Arc;
+
+use braid_format::BlockNo;
+use braid_lock::{Local, Mode};
 use braid_pool::PoolRequest;
 
 use super::extent_commit::{ExtentCommit, LINKS_PER_TX};
-use super::{Held, View};
+use super::held::{Held, View};
+use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::file_data::Delalloc;
-use crate::file_data::Pages;
-use crate::inode::InodeState;
-use braid_format::BlockNo;
+use crate::file_data::{Delalloc, Pages};
+use crate::inode::{Inode, InodeState, Locked};
 
 /// Requests in one submission: bounds memory, keeps all members busy.
 const REQUESTS_MAX: usize = 512;
@@ -33,6 +36,35 @@ struct Target {
 pub(crate) fn flush(held: Held<'_>, what: What) -> Result<()> {
     let mut delalloc = held.data().change.lock();
     flush_locked(held, &mut delalloc, what)
+}
+
+/// Writes dirty contents, then the transaction that makes them visible; not durable by itself.
+/// Exclusive cluster lock held.
+///
+/// # Errors
+/// `Contents` when a device refuses: the data stays dirty, so every later flush tells again.
+pub(crate) fn flush_inode(core: &Arc<Core>, locked: &Locked) -> Result<()> {
+    flush(Held::of(core, locked), What::All)
+}
+
+/// Contents (and all metadata, unless `data_only`) durable on return. No lock held.
+///
+/// # Errors
+/// As [`flush_inode`]; `Withdrawn` when a flush of the devices failed.
+pub(crate) fn fsync(core: &Arc<Core>, inode: &Arc<Inode>, data_only: bool) -> Result<()> {
+    core.inflight.settle_file(inode)?;
+    if inode.is_dirty() {
+        let locked = core.lock(inode.ino, Mode::Exclusive, Local::Shared)?;
+        let what = if data_only { What::Contents } else { What::All };
+        flush(Held::of(core, &locked), what)?;
+    }
+    core.meta.barrier()
+}
+
+/// Writes all dirty contents (and the dinode's dirty fields) of an inode whose exclusive lock this
+/// node gives up: no new lock, no new reservation.
+pub(crate) fn flush_for_demotion(core: &Core, inode: &Arc<Inode>) -> Result<()> {
+    flush(Held { core, inode }, What::All)
 }
 
 /// As [`flush`], unless another thread is doing that: for threads that hold another file's

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use braid_lock::{Local, Mode};
 
-use super::{Held, flush};
+use super::flush;
+use super::held::Held;
 use crate::core::Core;
 use crate::error::{Error, Result};
 

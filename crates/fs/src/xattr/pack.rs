@@ -5,7 +5,11 @@ use braid_format::xattr::{RawXattr, RawXattrValue};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{NAME_MAX, VALUE_MAX};
+/// Longest name.
+pub(super) const NAME_MAX: usize = 255;
+
+/// Largest value that the kernel passes on (`XATTR_SIZE_MAX`).
+pub(super) const VALUE_MAX: usize = 65_536;
 
 const HEAD: usize = size_of::<RawXattr>();
 const ADDRESS: usize = size_of::<U64>();

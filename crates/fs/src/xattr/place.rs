@@ -15,22 +15,25 @@
 
 use std::sync::Arc;
 
-use braid_format::BlockNo;
-use braid_format::LockNo;
 use braid_format::dinode::{Layout, RawDinode};
 use braid_format::meta::MetaKind;
 use braid_format::tree::{RawExtent, RawIndexEntry};
 use braid_format::xattr::{RawXattrBlock, RawXattrValue};
+use braid_format::{BlockNo, LockNo};
 use zerocopy::FromBytes;
 
-use super::pack::{self, Attribute, Record, Value};
-use super::{LIST_MAX, VALUES_MAX, bad};
+use super::pack::{self, Attribute, Record, VALUE_MAX, Value};
 use crate::alloc::Reservation;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{Locked, now, raw_time};
 use crate::meta::Tx;
 
+/// Bytes of an inode's names, each with a NUL: what one answer to listxattr(2) may have
+/// (`XATTR_LIST_MAX`).
+const LIST_MAX: usize = 65_536;
+/// Bytes of an inode's values together: 16 of the largest.
+const VALUES_MAX: usize = 16 * VALUE_MAX;
 /// Attribute blocks of an inode, at most. A new one is taken only when an attribute fits in none that is
 /// there, so each is half full at least at that moment, of what [`LIST_MAX`] and [`VALUES_MAX`] allow.
 const CHAIN_MAX: usize = 1024;
@@ -56,6 +59,16 @@ struct Page {
     /// The next block.
     next: Option<BlockNo>,
     changed: bool,
+}
+
+pub(super) fn bad(block: BlockNo, what: &'static str) -> Error {
+    Error::Inconsistent { block, what }
+}
+
+/// Whether the inode has attributes.
+pub(super) fn has_any(inode: &Locked) -> bool {
+    let st = inode.st();
+    st.raw.xattr_len.get() != 0 || st.raw.xattr_block.get() != 0
 }
 
 /// The attributes in an attribute block's body, and the next block; `None`: their length is wrong.
@@ -188,7 +201,7 @@ fn load(core: &Core, inode: &Locked) -> Result<Vec<Page>> {
 /// damage.
 pub(crate) fn held(core: &Core, inode: &Locked) -> Result<Vec<BlockNo>> {
     let mut held = Vec::new();
-    if !super::has_any(inode) {
+    if !has_any(inode) {
         return Ok(held);
     }
     for page in load(core, inode)? {

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use braid_format::Bytes;
+use braid_format::{Bytes, InodeNo};
 use braid_pool::device::{Device, MemoryDevice, RecordingDevice};
 use braid_pool::{CreateOptions, Pool};
 
+use super::attributes::{CREATE, REPLACE};
 use super::*;
 use crate::attr::{Cred, SetAttr};
+use crate::core::Core;
+use crate::error::Error;
 use crate::namei::fixture::{mount, pool};
 use crate::namei::{create, getattr, mkdir, readdir, setattr, symlink, unlink};
 

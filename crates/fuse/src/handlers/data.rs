@@ -119,17 +119,25 @@ impl<F: FileSystem> Call<'_, F> {
             self.server.nodes().filling(self.nodeid);
         }
         let reply = self.reply;
+        let mut moved = 0;
         if let Some(entry) = reply.free_entry() {
             let mut hold = None;
-            return Ok(entry.fill(reply.unique, &mut |memory| {
+            let filled = entry.fill(reply.unique, &mut |memory| {
                 let len = what.size.min(u32::try_from(memory.len()).unwrap_or(u32::MAX));
                 let (n, lock) = self.files().read_into(fh, what.offset, len, fill, memory)?;
                 hold = Some(lock);
+                moved = n as u64;
                 Ok(n)
-            })?);
+            });
+            self.moved = moved;
+            return Ok(filled?);
         }
-        self.files()
-            .read_reply(fh, what.offset, what.size, fill, |bytes| reply.bytes_at_once(bytes))?;
+        let answer = |bytes: &[u8]| {
+            moved = bytes.len() as u64;
+            reply.bytes_at_once(bytes)
+        };
+        self.files().read_reply(fh, what.offset, what.size, fill, answer)?;
+        self.moved = moved;
         Ok(())
     }
 
@@ -158,9 +166,11 @@ impl<F: FileSystem> Call<'_, F> {
             if let Err(errno) = written {
                 tracing::error!(nodeid = self.nodeid, %errno, "a write failed behind its program");
             }
+            self.moved = u64::from(what.size);
             return Ok(());
         }
         let written = written?;
+        self.moved = written as u64;
         if sheds {
             self.mode_changed(self.ino());
         }
@@ -221,6 +231,7 @@ impl<F: FileSystem> Call<'_, F> {
         let wide = self.opcode == op::COPY_FILE_RANGE_64;
         let len = if wide { what.len } else { what.len.min(u64::from(u32::MAX - 4095)) };
         let copied = self.files().copy_file_range(from, to, len)?;
+        self.moved = copied;
         self.changed_by_program(self.server.ino(what.nodeid_out))?;
         if wide {
             return self.value(&copied);

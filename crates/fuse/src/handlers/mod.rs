@@ -19,6 +19,7 @@ use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn
 use crate::caches::lease_gate::HoldsPages;
 use crate::caches::nodes::{Keep, Nodes, Stamp};
 use crate::caches::notify::{DeferredAnswers, KernelLink};
+use crate::counts::RequestCounters;
 use crate::error::BadRequest;
 use crate::terms::Terms;
 use crate::transport::queue::RequestQueue;
@@ -87,6 +88,7 @@ pub struct Server<F: FileSystem> {
     waits: Arc<LockWaits<F::Wait>>,
     ring_waits: RingWaits,
     late: Arc<DeferredAnswers>,
+    counters: Arc<RequestCounters>,
 }
 
 impl<F: FileSystem> Parked for Server<F> {
@@ -109,6 +111,8 @@ struct Call<'a, F: FileSystem> {
     body: Body<'a>,
     reply: Reply<'a>,
     scratch: &'a mut Vec<u8>,
+    /// Bytes that it has read or written.
+    moved: u64,
 }
 
 impl<F: FileSystem> Server<F> {
@@ -133,7 +137,12 @@ impl<F: FileSystem> Server<F> {
             waits: Arc::default(),
             ring_waits: RingWaits::new(threads),
             late,
+            counters: Arc::default(),
         }
+    }
+    /// The same; its requests are counted there.
+    pub fn counting(self, counters: Arc<RequestCounters>) -> Self {
+        Self { counters, ..self }
     }
     /// Waits for locks end with their programs, too, from now on.
     pub fn end_waits_of_killed(self: &Arc<Self>) {
@@ -175,6 +184,7 @@ impl<F: FileSystem> Server<F> {
         };
         let header = request.header;
         let reply = Reply { way, unique: header.unique };
+        let counted = self.counters.begin(header.opcode, header.pid);
         let mut call = Call {
             server: self,
             nodeid: header.nodeid,
@@ -183,6 +193,7 @@ impl<F: FileSystem> Server<F> {
             body: request.body,
             reply,
             scratch,
+            moved: 0,
         };
         let _pages = call.holds_pages();
         let admitted = self.link.gate().admit(header.opcode).map_err(Fault::from);
@@ -193,6 +204,12 @@ impl<F: FileSystem> Server<F> {
         }
         let done = admitted.and_then(|()| call.run());
         interrupt::end();
+        let error = match &done {
+            Ok(()) => None,
+            Err(Fault::Errno(errno)) => Some(*errno),
+            Err(Fault::Bad(_)) => Some(Errno::INVAL),
+        };
+        counted.end(call.moved, error);
         match done {
             Ok(()) => {}
             Err(Fault::Errno(errno)) => reply.error(errno),

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use crate::abi::{self, InitIn, InitOut, init, op};
 use crate::caches::notify::KernelLink;
+use crate::counts::RequestCounters;
 use crate::error::{BadRequest, FuseError};
 use crate::handlers::Server;
 use crate::options::{CacheNames, FuseOptions};
@@ -63,6 +64,7 @@ pub struct Session {
     options: FuseOptions,
     terms: Terms,
     link: Arc<KernelLink>,
+    counters: Arc<RequestCounters>,
     /// The host's switch of requests by io_uring was off.
     switched_on: bool,
     /// Where requests come by io_uring, or why they do not, if that was asked for.
@@ -95,7 +97,8 @@ impl Session {
             connect::set_read_ahead(&options.mount_point, options.read_ahead.get() / 1024);
         }
         let link = KernelLink::new();
-        Ok(Self { device, options, terms, link, switched_on, ring, served: false })
+        let counters = Arc::default();
+        Ok(Self { device, options, terms, link, counters, switched_on, ring, served: false })
     }
     /// What was agreed on.
     pub fn terms(&self) -> Terms {
@@ -104,6 +107,10 @@ impl Session {
     /// The way to the kernel's caches, for `Fs::mount`. It does nothing until the session serves.
     pub fn kernel_cache(&self) -> Arc<KernelLink> {
         Arc::clone(&self.link)
+    }
+    /// Counts of the requests that it answers.
+    pub fn counters(&self) -> Arc<RequestCounters> {
+        Arc::clone(&self.counters)
     }
     /// Gives the mount up without having served it; programs that wait for it get an error.
     pub fn abort(self) {
@@ -125,7 +132,8 @@ impl Session {
             self.link.moves().connect(self.options.mount_point.clone());
         }
         let threads = self.options.workers_max;
-        let server = Arc::new(Server::new(files, Arc::clone(&self.link), self.terms, threads));
+        let server = Server::new(files, Arc::clone(&self.link), self.terms, threads);
+        let server = Arc::new(server.counting(Arc::clone(&self.counters)));
         server.end_waits_of_killed();
         let ring = self.ring.take().and_then(|ring| self.say(ring));
         let result = workers::run(&self.device, &server, &self.options, ring);

@@ -6,8 +6,10 @@
 
 use braid_device::{CAW_MAX, CawOutcome};
 
+use super::command::{Command, be64};
 use super::rw::{FUA, Span, failed, force, writable};
-use super::{Command, Done, Outcome, Refusal, Sense, be64};
+use crate::outcome::{Done, Outcome, Refusal};
+use crate::sense::Sense;
 
 /// Most blocks of one command: the field has eight bits.
 pub(super) const BLOCKS_MAX: u8 = u8::MAX;
@@ -48,7 +50,7 @@ fn exchange(c: &Command<'_>, span: Span, expected: &[u8], new: &[u8]) -> Result<
             CawOutcome::Mismatch(found) => differ(&found),
         };
     }
-    let mut found = c.buffers.take(new.len());
+    let mut found = c.target.buffers.take(new.len());
     device.read(at, &mut found).map_err(failed(c, Sense::READ_ERROR))?;
     if *found != *expected {
         return differ(&found);

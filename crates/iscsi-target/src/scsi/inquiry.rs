@@ -1,7 +1,11 @@
 //! INQUIRY and its pages of vital product data.
 
-use super::{Cdb, Command, Done, Outcome, Sense, be16, caw, same};
+use super::command::{Command, be16};
+use super::{caw, same};
 use crate::TRANSFER_MAX;
+use crate::outcome::{Done, Outcome};
+use crate::pdu::Cdb;
+use crate::sense::Sense;
 
 pub(super) const INQUIRY: u8 = 0x12;
 
@@ -79,7 +83,7 @@ fn identification(c: &Command<'_>) -> Vec<u8> {
     add(0x02, 0x01, format!("BRAID   {}", c.lun.serial).as_bytes());
     // Of the target's port 1, in iSCSI.
     add(0x51, 0x94, &[0, 0, 0, 1]);
-    let mut name = c.task.conn.target_name().as_bytes().to_vec();
+    let mut name = c.target.name.as_bytes().to_vec();
     name.push(0);
     name.resize(name.len().next_multiple_of(4), 0);
     add(0x53, 0xa8, &name);

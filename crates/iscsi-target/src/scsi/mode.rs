@@ -1,6 +1,8 @@
 //! MODE SENSE: the caching and the control page. Nothing can be changed.
 
-use super::{Command, Done, Outcome, Refusal, Sense, be16};
+use super::command::{Command, be16};
+use crate::outcome::{Done, Outcome, Refusal};
+use crate::sense::Sense;
 
 const CACHING: u8 = 0x08;
 const CONTROL: u8 = 0x0a;

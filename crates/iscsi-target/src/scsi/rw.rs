@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use braid_format::ByteOffset;
 
-use super::{Command, DataIn, Done, Outcome, Refusal, Sense, be16, be32, be64};
+use super::command::{Command, be16, be32, be64};
 use crate::TRANSFER_MAX;
+use crate::outcome::{DataIn, Done, Outcome, Refusal};
+use crate::sense::Sense;
 
 /// Force unit access.
 pub(super) const FUA: u8 = 0x08;
@@ -102,7 +104,7 @@ pub(super) fn read(c: &Command<'_>) -> Outcome {
     if span.blocks == 0 {
         return Ok(Done::GOOD);
     }
-    let mut buf = c.buffers.take(span.bytes(c));
+    let mut buf = c.target.buffers.take(span.bytes(c));
     let _held = c.lun.ranges.take(span.range(), false);
     c.lun.device.read(span.at(c), &mut buf).map_err(failed(c, Sense::READ_ERROR))?;
     Ok(Done { data: DataIn::Large(buf), wanted: 0 })
@@ -138,7 +140,7 @@ pub(super) fn or_write(c: &Command<'_>) -> Outcome {
         return Err(Sense::field(10).into());
     }
     if span.blocks != 0 {
-        let mut buf = c.buffers.take(wanted);
+        let mut buf = c.target.buffers.take(wanted);
         let _held = c.lun.ranges.take(span.range(), true);
         c.lun.device.read(span.at(c), &mut buf).map_err(failed(c, Sense::READ_ERROR))?;
         buf.iter_mut().zip(c.data).for_each(|(b, d)| *b |= d);

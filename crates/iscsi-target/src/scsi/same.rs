@@ -2,8 +2,10 @@
 
 use braid_format::{ByteOffset, Bytes};
 
+use super::command::{Command, be16, be32, be64};
 use super::rw::{Span, failed, writable};
-use super::{Command, Done, Outcome, Refusal, Sense, be16, be32, be64};
+use crate::outcome::{Done, Outcome, Refusal};
+use crate::sense::Sense;
 
 const UNMAP: u8 = 0x08;
 const ANCHOR: u8 = 0x10;
@@ -63,7 +65,7 @@ pub(super) fn write_same(c: &Command<'_>) -> Outcome {
 /// Zeros. What was let go may read as zeros already: then nothing is allocated anew.
 fn zero(c: &Command<'_>, at: ByteOffset, len: Bytes, let_go: bool) -> Result<(), Refusal> {
     if let_go {
-        let mut buf = c.buffers.take(PIECE);
+        let mut buf = c.target.buffers.take(PIECE);
         let mut done = 0;
         while done < len.get() {
             let now = Bytes((len.get() - done).min(PIECE as u64));
@@ -81,7 +83,7 @@ fn zero(c: &Command<'_>, at: ByteOffset, len: Bytes, let_go: bool) -> Result<(),
 
 /// The block that was sent, again and again.
 fn repeat(c: &Command<'_>, at: ByteOffset, len: Bytes) -> Result<(), Refusal> {
-    let mut buf = c.buffers.take(PIECE.min(len.to_usize()));
+    let mut buf = c.target.buffers.take(PIECE.min(len.to_usize()));
     for block in buf.chunks_exact_mut(c.data.len().max(1)) {
         block.copy_from_slice(c.data);
     }

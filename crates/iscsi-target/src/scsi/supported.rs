@@ -1,6 +1,8 @@
 //! REPORT SUPPORTED OPERATION CODES: the table of commands, shown.
 
-use super::{COMMANDS, Command, Done, Outcome, Sense, Spec, be16, be32};
+use super::command::{Command, Spec, be16, be32};
+use crate::outcome::{Done, Outcome};
+use crate::sense::Sense;
 
 /// How long commands take is not known: the descriptor says so.
 const TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -10,13 +12,13 @@ fn len16(n: usize) -> [u8; 2] {
 }
 
 /// REPORT SUPPORTED OPERATION CODES.
-pub(super) fn report(c: &Command<'_>) -> Outcome {
+pub(super) fn report(c: &Command<'_>, commands: &[Spec]) -> Outcome {
     let timeouts = c.cdb[2] & 0x80 != 0;
     let (opcode, service) = (c.cdb[3], be16(c.cdb, 4));
-    let of_opcode = || COMMANDS.iter().filter(move |s| s.opcode == opcode);
+    let of_opcode = || commands.iter().filter(move |s| s.opcode == opcode);
     let serves = |s: &Spec| s.service.map(u16::from) == Some(service);
     let bytes = match c.cdb[2] & 7 {
-        0 => all(timeouts),
+        0 => all(commands, timeouts),
         1 => {
             if of_opcode().any(|s| s.service.is_some()) {
                 return Err(Sense::field(2).into());
@@ -35,9 +37,9 @@ pub(super) fn report(c: &Command<'_>) -> Outcome {
     Ok(Done::small(bytes, be32(c.cdb, 6) as usize))
 }
 
-fn all(timeouts: bool) -> Vec<u8> {
+fn all(commands: &[Spec], timeouts: bool) -> Vec<u8> {
     let mut list = Vec::new();
-    for s in COMMANDS {
+    for s in commands {
         let flags = u8::from(s.service.is_some()) | if timeouts { 2 } else { 0 };
         list.extend([s.opcode, 0, 0, s.service.unwrap_or(0), 0, flags]);
         list.extend(len16(s.usage.len()));

@@ -4,9 +4,12 @@
 
 use std::sync::Arc;
 
+use super::command::{Command, be32, be64};
 use super::rw::Span;
-use super::{Command, Done, Outcome, Sense, be32, be64};
 use crate::lun::Lun;
+use crate::outcome::{Done, Outcome};
+use crate::pdu::Cdb;
+use crate::sense::Sense;
 
 pub(super) const REQUEST_SENSE: u8 = 0x03;
 pub(super) const REPORT_LUNS: u8 = 0xa0;
@@ -21,7 +24,7 @@ pub(super) fn request_sense(c: &Command<'_>) -> Outcome {
     if c.cdb[1] & 1 != 0 {
         return Err(Sense::field(1).into());
     }
-    let sense = c.lun.attention(c.nexus).map_or(Sense::NONE, |a| Sense::attention(a.0, a.1));
+    let sense = c.lun.take_attention(c.nexus).map_or(Sense::NONE, |a| Sense::attention(a.0, a.1));
     Ok(Done::small(sense.bytes().to_vec(), usize::from(c.cdb[4])))
 }
 
@@ -65,11 +68,11 @@ pub(super) fn lba_status(c: &Command<'_>) -> Outcome {
 
 /// REPORT LUNS, on a unit that exists.
 pub(super) fn report_luns(c: &Command<'_>) -> Outcome {
-    report_luns_of(c.cdb, c.task.conn.luns())
+    report_luns_of(c.cdb, &c.target.luns)
 }
 
 /// REPORT LUNS.
-pub(super) fn report_luns_of(cdb: &super::Cdb, luns: &[Arc<Lun>]) -> Outcome {
+pub(super) fn report_luns_of(cdb: &Cdb, luns: &[Arc<Lun>]) -> Outcome {
     let limit = be32(cdb, 6) as usize;
     if limit < 16 {
         return Err(Sense::field(6).into());

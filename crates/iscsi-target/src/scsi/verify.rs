@@ -1,7 +1,9 @@
 //! VERIFY, and WRITE AND VERIFY.
 
+use super::command::Command;
 use super::rw::{FUA, Span, failed, put, writable};
-use super::{Command, Done, Outcome, Refusal, Sense};
+use crate::outcome::{Done, Outcome, Refusal};
+use crate::sense::Sense;
 
 /// How bytes are checked, by the BYTCHK field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +32,7 @@ fn compare(c: &Command<'_>, span: Span, check: Check) -> Result<(), Refusal> {
     if span.blocks == 0 {
         return Ok(());
     }
-    let mut found = c.buffers.take(span.bytes(c));
+    let mut found = c.target.buffers.take(span.bytes(c));
     let _held = c.lun.ranges.take(span.range(), false);
     c.lun.device.read(span.at(c), &mut found).map_err(failed(c, Sense::READ_ERROR))?;
     let differ = |a: &[u8], b: &[u8]| a.iter().zip(b).position(|(a, b)| a != b);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Asked, Conn};
 use crate::Broken;
 use crate::buffers::{Buf, Buffers};
-use crate::pdu::{FINAL, Header, NO_TAG, Reader, op};
+use crate::connection::Connection;
+use crate::pdu::{CommandPdu, FINAL, Header, NO_TAG, Reader, op};
 use crate::tasks::Task;
 
 /// Data of a command, as far as it has come.
@@ -43,7 +43,7 @@ impl Input {
 #[derive(Debug)]
 pub(crate) struct Collect {
     pub task: Arc<Task>,
-    pub asked: Asked,
+    pub pdu: CommandPdu,
     pub input: Input,
     /// More comes unasked.
     unsolicited: bool,
@@ -56,13 +56,13 @@ pub(crate) struct Collect {
 }
 
 impl Collect {
-    pub fn new(task: Arc<Task>, asked: Asked, input: Input, last: bool) -> Self {
+    pub fn new(task: Arc<Task>, pdu: CommandPdu, input: Input, last: bool) -> Self {
         let asked_to = 0;
-        Self { task, asked, input, unsolicited: !last, asked_to, data_sn: 0, r2t: 0 }
+        Self { task, pdu, input, unsolicited: !last, asked_to, data_sn: 0, r2t: 0 }
     }
     /// Whether more is to come; asks for it if nobody has.
-    pub fn wants_more(&mut self, conn: &Conn) -> Result<bool, Broken> {
-        let (have, all) = (self.input.len, self.asked.expected);
+    pub fn wants_more(&mut self, conn: &Connection) -> Result<bool, Broken> {
+        let (have, all) = (self.input.len, self.pdu.expected);
         if have >= all {
             return Ok(false);
         }
@@ -78,7 +78,7 @@ impl Collect {
             self.data_sn = 0;
             let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
             let h = Header::new(op::R2T, FINAL)
-                .with(16, self.asked.tag)
+                .with(16, self.pdu.tag)
                 .with(20, self.r2t)
                 .with(36, self.r2t)
                 .with(40, number(have))
@@ -91,7 +91,7 @@ impl Collect {
     /// Takes a Data-Out in.
     pub fn take(&mut self, header: &Header, reader: &mut Reader) -> Result<(), Broken> {
         let (len, at) = (header.data_len(), header.word(40) as usize);
-        let limit = if self.unsolicited { self.asked.expected } else { self.asked_to };
+        let limit = if self.unsolicited { self.pdu.expected } else { self.asked_to };
         let wanted = if self.unsolicited { NO_TAG } else { self.r2t.wrapping_sub(1) };
         if header.word(36) != self.data_sn || at != self.input.len || header.word(20) != wanted {
             return Err(Broken::Protocol("Data-Out out of order"));

@@ -2,11 +2,9 @@
 //!
 //! Each is answered when the I/O of every command that it ends has ended.
 
-use std::sync::Arc;
-
-use super::Conn;
+use super::execute::Session;
 use crate::Broken;
-use crate::lun::Attention;
+use crate::nexus::UnitAttention;
 use crate::pdu::{FINAL, Header, op};
 use crate::tasks::{Abort, Task};
 
@@ -27,25 +25,25 @@ mod response {
 }
 
 /// Does what a task management request says, and answers it.
-pub(super) fn manage(conn: &Arc<Conn>, header: &Header) -> Result<(), Broken> {
-    let result = perform(conn, header);
-    conn.widen(header.immediate());
+pub(super) fn manage(session: &Session, header: &Header) -> Result<(), Broken> {
+    let result = perform(session, header);
+    session.conn.widen_window(header.immediate());
     let mut h = Header::new(op::MANAGED, FINAL).with(16, header.tag());
     h.0[2] = result;
-    conn.respond(h, &[])?;
+    session.conn.respond(h, &[])?;
     if header.flags() & 0x7f == function::COLD_RESET {
-        conn.shared.cut_all();
+        session.target.sessions.cut_all();
     }
     Ok(())
 }
 
-fn perform(conn: &Arc<Conn>, header: &Header) -> u8 {
-    let lun = conn.lun(header.lun()).map(|l| l.number);
-    let mine = |t: &Task| t.conn.tsih == conn.tsih;
+fn perform(session: &Session, header: &Header) -> u8 {
+    let lun = session.lun(header.lun()).map(|l| l.number);
+    let mine = |t: &Task| t.conn.tsih == session.conn.tsih;
     match header.flags() & 0x7f {
         function::WARM_RESET | function::COLD_RESET => {
-            for lun in conn.luns() {
-                reset(conn, lun.number, Attention::TARGET_RESET);
+            for lun in &session.target.luns {
+                reset(session, lun.number, UnitAttention::TARGET_RESET);
             }
             response::COMPLETE
         }
@@ -59,20 +57,20 @@ fn perform(conn: &Arc<Conn>, header: &Header) -> u8 {
         }
         function::ABORT_TASK => {
             let tag = header.word(20);
-            let known = conn.shared.tasks.any(|t| mine(t) && t.tag == tag);
-            conn.abort(Abort::Own, None, |t| mine(t) && t.tag == tag);
+            let known = session.target.tasks.any(|t| mine(t) && t.tag == tag);
+            session.target.abort(Abort::Own, None, |t| mine(t) && t.tag == tag);
             if known { response::COMPLETE } else { response::NO_TASK }
         }
         function::ABORT_TASK_SET => {
-            conn.abort(Abort::Own, None, |t| mine(t) && t.lun == lun);
+            session.target.abort(Abort::Own, None, |t| mine(t) && t.lun == lun);
             response::COMPLETE
         }
         function::CLEAR_TASK_SET => {
-            others(conn, lun.unwrap_or(0), Attention::CLEARED);
+            others(session, lun.unwrap_or(0), UnitAttention::CLEARED);
             response::COMPLETE
         }
         function::UNIT_RESET => {
-            reset(conn, lun.unwrap_or(0), Attention::UNIT_RESET);
+            reset(session, lun.unwrap_or(0), UnitAttention::UNIT_RESET);
             response::COMPLETE
         }
         _ => response::NOT_SUPPORTED,
@@ -80,21 +78,22 @@ fn perform(conn: &Arc<Conn>, header: &Header) -> u8 {
 }
 
 /// Ends every command on a unit; others whose commands ended so are told.
-fn others(conn: &Arc<Conn>, lun: u16, what: Attention) {
+fn others(session: &Session, lun: u16, what: UnitAttention) {
     let on = |t: &Task| t.lun == Some(lun);
-    conn.abort(Abort::Own, None, |t| on(t) && t.conn.tsih == conn.tsih);
-    conn.abort(Abort::Other, None, |t| on(t) && t.conn.tsih != conn.tsih);
-    if let Some(unit) = conn.luns().get(usize::from(lun)) {
-        for nexus in conn.shared.nexuses().iter().filter(|n| *n != conn.nexus()) {
-            unit.attend(nexus, what);
+    session.target.abort(Abort::Own, None, |t| on(t) && t.conn.tsih == session.conn.tsih);
+    session.target.abort(Abort::Other, None, |t| on(t) && t.conn.tsih != session.conn.tsih);
+    if let Some(unit) = session.target.luns.get(usize::from(lun)) {
+        for nexus in session.target.sessions.nexuses().iter().filter(|n| *n != session.conn.nexus())
+        {
+            unit.establish_attention(nexus, what);
         }
     }
 }
 
 /// As [`others`]; everybody is told, the initiator too.
-fn reset(conn: &Arc<Conn>, lun: u16, what: Attention) {
-    others(conn, lun, what);
-    if let Some(unit) = conn.luns().get(usize::from(lun)) {
-        unit.attend(conn.nexus(), what);
+fn reset(session: &Session, lun: u16, what: UnitAttention) {
+    others(session, lun, what);
+    if let Some(unit) = session.target.luns.get(usize::from(lun)) {
+        unit.establish_attention(session.conn.nexus(), what);
     }
 }

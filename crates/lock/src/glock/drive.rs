@@ -138,6 +138,7 @@ impl Core {
                 Action::HandedOver(asked_for) => {
                     self.counters.demotions.fetch_add(1, Ordering::Relaxed);
                     if asked_for {
+                        self.counters.handed_over.fetch_add(1, Ordering::Relaxed);
                         self.counters.hand_overs.note(entry.lock);
                     }
                 }

@@ -14,6 +14,7 @@ mod outgoing;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +28,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use self::incoming::Incoming;
 use self::outgoing::{Peer, Sent};
 use super::seal::Secret;
-use super::{Received, encode};
+use super::{MessageWay, Received, encode};
 use crate::Me;
 use crate::dlock::Hint;
 
@@ -39,6 +40,18 @@ const UNPROVEN_MAX: usize = 16;
 /// Connections taken in a [`ACCEPT_PERIOD`].
 const ACCEPTS_MAX: u32 = 32;
 const ACCEPT_PERIOD: Duration = Duration::from_millis(100);
+
+/// Listens at an address; without a port, at the first of [`TcpHints::PORTS`] that is free.
+fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+    let ports = if at.port() == 0 { Some(TcpHints::PORTS) } else { None };
+    for port in ports.into_iter().flatten() {
+        match TcpListener::bind((at.ip(), port)) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            listener => return listener,
+        }
+    }
+    TcpListener::bind(at)
+}
 
 /// A node's end of the way by TCP.
 #[derive(Debug)]
@@ -58,13 +71,15 @@ pub struct TcpHints {
 
 impl TcpHints {
     pub(super) const PREFIX: &str = "tcp:";
+    /// Ports of nodes that were told none: a firewall between hosts lets these through.
+    pub const PORTS: RangeInclusive<u16> = 24741..=24772;
 
     /// Listens at `at` for hints to `me` of file system `fs`, whose slot says `identity`.
     ///
     /// # Errors
     /// The system's.
     pub fn bind(fs: uuid::Uuid, me: Me, identity: [u8; 16], at: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(at)?;
+        let listener = listen(at)?;
         listener.set_nonblocking(true)?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
@@ -78,6 +93,11 @@ impl TcpHints {
             wake,
             closing: AtomicBool::new(false),
         })
+    }
+    /// How the node of this life is reached.
+    pub fn way(&self, to: Me) -> MessageWay {
+        let peers = self.peers.lock();
+        peers.get(&to.slot).filter(|p| p.life() == to).map_or(MessageWay::TcpUnused, Peer::way)
     }
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {

@@ -1,4 +1,4 @@
-//! Slot records that are looked at more often than they are read.
+//! Slot records that are kept for callers that look at them often.
 
 use std::time::{Duration, Instant};
 

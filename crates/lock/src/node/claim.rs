@@ -11,12 +11,12 @@ use braid_pool::Reservable;
 use parking_lot::Mutex;
 
 use super::join::{Action, Event, Join, Joiner, Look};
+use super::join_watcher::JoinWatcher;
 use super::life::names_key;
-use super::lookout::Lookout;
-use super::sight::tag_of;
+use super::observation::tag_of;
 use super::slot_write::Outcome;
 use super::slots::{
-    Slots, Unreadable, decode_slot, first_places, read_slots, say_damage, say_new, write_slot,
+    Slots, Unreadable, decode_slot, first_places, log_damage, log_new, read_slots, write_slot,
 };
 use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover};
 use crate::Me;
@@ -133,7 +133,7 @@ impl<'a> Claim<'a> {
         Ok(match action {
             Action::ReadSlots => {
                 let Slots { records, unreadable } = read_slots(store, &self.unreadable)?;
-                say_new(&unreadable, &self.unreadable);
+                log_new(&unreadable, &self.unreadable);
                 self.unreadable = unreadable;
                 self.look(records)
             }
@@ -202,7 +202,7 @@ impl<'a> Claim<'a> {
 
     fn await_slot(&self, slot: NodeId, by: Option<Me>, pause: Duration) -> Event {
         if let Some(by) = by {
-            self.say_waits(slot, by);
+            self.log_waits(slot, by);
         }
         sleep(pause)
     }
@@ -219,7 +219,7 @@ impl<'a> Claim<'a> {
     }
 
     /// For who mounts: `braid mount` shows warnings.
-    fn say_waits(&self, slot: NodeId, by: Me) {
+    fn log_waits(&self, slot: NodeId, by: Me) {
         let taken = match self.options.slot {
             Some(_) => format!("node slot {slot} is taken"),
             None => format!("all {} node slots are taken", self.store.slots()),
@@ -265,7 +265,7 @@ impl<'a> Claim<'a> {
         self.begun = Moment::now();
         let stands = write_slot(self.store, expected, new)?;
         if new.damage != expected.damage && new.damage.is_some() {
-            say_damage(new);
+            log_damage(new);
         }
         Ok(if stands { Outcome::Stands } else { Outcome::Lost })
     }
@@ -282,10 +282,10 @@ impl<'a> Claim<'a> {
         let said = Mutex::new(Moment::now());
         let Self { store, options, identity, recover, .. } = *self;
         let fit = || Moment::now().since(*said.lock()) < options.timing.lease();
-        let lookout = Lookout { store, options, identity, mine, fit: &fit };
+        let join_watcher = JoinWatcher { store, options, identity, mine, fit: &fit };
         std::thread::scope(|s| {
             let thread = || std::thread::Builder::new();
-            let looking = thread().spawn_scoped(s, || lookout.run(&done));
+            let looking = thread().spawn_scoped(s, || join_watcher.run(&done));
             let beating = thread().spawn_scoped(s, || {
                 let mut sector = vec![0; store.sector_len()];
                 for sequence in 1.. {

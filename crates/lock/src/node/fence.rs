@@ -1,4 +1,4 @@
-//! Fences: how a node, of which silence says nothing, is known to be dead.
+//! Fences are carried out here: how a node is known to be dead whose silence proves nothing.
 //!
 //! | | method | is had when | is the proof because |
 //! |---|---|---|---|
@@ -7,8 +7,7 @@
 //! | 3 | a command | this node has been given one | whoever wrote it says so: exit code 0 means that the host is off |
 //! | 4 | the operator | somebody says so | as 3 |
 //!
-//! They are tried in this order; what fails leaves the next one: [`super::fencing`] decides, this
-//! carries it out.
+//! They are tried in this order: if one fails, the next is tried. [`super::fencing`] decides that.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -21,40 +20,15 @@ use braid_pool::{FenceHow, Reservable};
 use parking_lot::RwLock;
 use thiserror::Error;
 
-use super::fencing::{Action, Event, Fencing, Means, Why};
+use super::fencing::{Action, Event, FenceMethod, Fencing, Means, Why};
 use super::{HostIdentity, NodeStore, Timing};
 use crate::Me;
 use crate::error::StoreError;
 
-/// Beats for which a silent node of this host is looked at once more before its process is killed.
+/// A silent node of this host is watched for so many beats more before its process is killed.
 const LOOKED_AT_BEATS: u32 = 4;
 /// Between two looks whether a process that was killed has let its lock go.
 const ENDED_LOOK: Duration = Duration::from_millis(20);
-
-/// By what a node is known, or would be, to be dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FenceMethod {
-    /// It is of this host: the kernel says so.
-    Kernel,
-    /// Its keys were taken from every member.
-    Reservation,
-    /// A command that said so.
-    Command,
-    /// A person's word.
-    Operator,
-}
-
-impl FenceMethod {
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Reservation => "reservation",
-            Self::Command => "command",
-            Self::Operator => "operator",
-        }
-    }
-}
 
 /// How a node may fence others, besides what it registers with the members.
 #[derive(Debug, Clone, Default)]

@@ -18,7 +18,30 @@
 
 use braid_format::node::SlotRecord;
 
-use super::FenceMethod;
+/// By what a node is known, or would be, to be dead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FenceMethod {
+    /// It is of this host: the kernel says so.
+    Kernel,
+    /// Its keys were taken from every member.
+    Reservation,
+    /// A command that said so.
+    Command,
+    /// A person's word.
+    Operator,
+}
+
+impl FenceMethod {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Reservation => "reservation",
+            Self::Command => "command",
+            Self::Operator => "operator",
+        }
+    }
+}
 
 /// What this node has to fence others with.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -2,7 +2,7 @@
 //! A pure step; `claim.rs` carries out what it says.
 //!
 //! ```text
-//!  read slots -> strangers? -> copies of members? -> a free slot ----------------> lock its life
+//!  read slots -> foreign locks? -> copies of members? -> a free slot ----------> lock its life
 //!      ^                                    |            | none                        |
 //!      |                                    |            v                     confirm, register
 //!      |                                    |     a dead node's slot:                  |
@@ -21,9 +21,9 @@
 //! * a join that ends without a slot has let its liveness lock go and given its key back.
 
 mod copies;
+mod foreign_locks;
 mod search;
 mod silence;
-mod strangers;
 mod take;
 
 use std::time::Duration;
@@ -38,8 +38,8 @@ use crate::Me;
 use crate::dlock::Time;
 use crate::error::LockError;
 use copies::CopyCheck;
+use foreign_locks::ForeignLockCheck;
 use search::Search;
-use strangers::StrangerCheck;
 
 /// What a node that joins knows before it looks.
 #[derive(Debug, Clone)]
@@ -229,7 +229,7 @@ pub struct Join {
 /// What is under way, with the slots from which one is chosen.
 enum State {
     Choosing,
-    Strangers(Vec<SlotRecord>, StrangerCheck),
+    ForeignLocks(Vec<SlotRecord>, ForeignLockCheck),
     Copies(Vec<SlotRecord>, CopyCheck),
     Searching(Vec<SlotRecord>, Search),
     /// None of these could be had.
@@ -269,11 +269,11 @@ impl Join {
             (State::Waiting, Event::Done) => self.choose(State::Choosing),
             (State::Choosing, event) => {
                 let Look { records, by_lock, .. } = event.slots()?;
-                let check = StrangerCheck::new(&self.joiner, by_lock);
-                self.look_for_strangers(records, check, now, None)
+                let check = ForeignLockCheck::new(&self.joiner, by_lock);
+                self.look_for_foreign_locks(records, check, now, None)
             }
-            (State::Strangers(choice, check), event) => {
-                self.look_for_strangers(choice, check, now, Some(event))
+            (State::ForeignLocks(choice, check), event) => {
+                self.look_for_foreign_locks(choice, check, now, Some(event))
             }
             (State::Copies(choice, check), event) => {
                 self.look_for_copies(choice, check, now, Some(event))
@@ -300,16 +300,16 @@ impl Join {
         }
     }
 
-    fn look_for_strangers(
+    fn look_for_foreign_locks(
         &mut self,
         choice: Vec<SlotRecord>,
-        mut check: StrangerCheck,
+        mut check: ForeignLockCheck,
         now: Time,
         event: Option<Event>,
     ) -> Flow<Joined> {
         match check.step(now, event)? {
             Step::Do(action) => {
-                self.state = State::Strangers(choice, check);
+                self.state = State::ForeignLocks(choice, check);
                 act(action)
             }
             Step::End(()) => self.look_for_copies(choice, CopyCheck::new(&self.joiner), now, None),

@@ -42,7 +42,7 @@ pub(super) fn is_recovered_by_other(record: &SlotRecord) -> bool {
 
 /// Whether the slot's node compares and writes under locks that are not seen at `places`, if it does so
 /// under locks at all.
-pub(super) fn is_stranger(record: &SlotRecord, places: &[LockPlace], by_lock: bool) -> bool {
+pub(super) fn uses_foreign_locks(record: &SlotRecord, places: &[LockPlace], by_lock: bool) -> bool {
     by_lock && record.state != SlotState::Free && !shares_lock(record, places)
 }
 

@@ -1,9 +1,9 @@
 //! This node's place in the cluster: joining, beating, watching, leaving.
 
-mod beat;
+mod heartbeat;
+mod heartbeat_hints;
 mod lease;
 mod look;
-mod mail;
 mod view;
 
 use std::ops::Range;
@@ -25,13 +25,13 @@ use super::cached::Cached;
 use super::claim::{Claim, Claimed, sweep};
 use super::fence::Fencer;
 use super::fencing::Means;
+use super::join_watcher::JoinWatcher;
 use super::leave::{self, Leave};
 use super::life::is_over;
-use super::lookout::Lookout;
-use super::sight::{Heartbeats, tag_of};
+use super::observation::{Heartbeats, tag_of};
 use super::slot_write::Outcome;
-use super::slots::{Unreadable, say_damage, write_slot};
-use super::waits::Said;
+use super::slots::{Unreadable, log_damage, write_slot};
+use super::waits::WaitLog;
 use super::watch::{Recovery, Watch, WatchAction, WatchEvent};
 use super::wishes::{Wish, Wishes};
 use super::{
@@ -46,7 +46,7 @@ use crate::hints::Hints;
 use crate::runtime::join_all;
 
 /// Name of the thread that fences silent nodes before there is a watcher.
-const LOOKOUT: &str = "lookout";
+const JOIN_WATCHER: &str = "join_watcher";
 /// Name of the watcher's thread.
 const WATCHER: &str = "watcher";
 /// Pause between two looks at whether the recoveries of a leaving node have ended.
@@ -67,7 +67,7 @@ pub(super) struct Inner {
     identity: HostIdentity,
     recover: Arc<dyn Recover>,
     pub(super) hints: Hints,
-    mail: mail::Mail,
+    heartbeat_hints: heartbeat_hints::HeartbeatHints,
     /// This node's slot, as it wrote it last. Held while it writes it.
     mine: Mutex<SlotRecord>,
     /// Its key, registered with every member; 0: with none.
@@ -137,7 +137,7 @@ impl Membership {
             identity,
             recover,
             hints,
-            mail: mail::Mail::default(),
+            heartbeat_hints: heartbeat_hints::HeartbeatHints::default(),
             key: mine.fence_key,
             mine: Mutex::new(mine),
             origin: Instant::now(),
@@ -169,7 +169,7 @@ impl Membership {
         let inner = this.inner.clone();
         this.spawn("heartbeat", move || inner.beat(begun))?;
         let inner = this.inner.clone();
-        this.spawn(LOOKOUT, move || inner.look_out())?;
+        this.spawn(JOIN_WATCHER, move || inner.watch_while_joining())?;
         // This may take long: others hear of this node meanwhile.
         sweep(&*this.inner.store, this.inner.key);
         Ok(this)
@@ -250,7 +250,7 @@ impl Membership {
     }
     /// Says with the next heartbeats, while the pool's epoch is that one, that this node could not fill
     /// or move a member; `None`: there is none.
-    pub fn say_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
+    pub fn publish_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>) {
         *self.inner.stuck.lock() = stuck;
     }
     /// Sum of the changes that the other living nodes published.
@@ -507,11 +507,11 @@ impl Inner {
     }
 
     /// Fences silent nodes until the watcher does so.
-    fn look_out(&self) {
+    fn watch_while_joining(&self) {
         let mine = self.mine.lock().clone();
         let fit = || self.may_fence();
         let (store, options, identity) = (&*self.store, &self.options, &self.identity);
-        Lookout { store, options, identity, mine: &mine, fit: &fit }.run(&self.is_watched);
+        JoinWatcher { store, options, identity, mine: &mine, fit: &fit }.run(&self.is_watched);
     }
 
     /// Whether this node may act: it has not withdrawn, and its lease lasts.
@@ -522,12 +522,12 @@ impl Inner {
     /// The watcher's life.
     fn watch(self: &Arc<Self>, inbox: &Receiver<Option<WatchEvent>>) {
         let mut watch = Watch::new(self.me, self.identity.clone(), self.options.timing.beat());
-        let (mut wishes, mut said) = (Wishes::default(), Said::default());
+        let (mut wishes, mut wait_log) = (Wishes::default(), WaitLog::default());
         let beat = self.options.timing.beat();
         let mut look = Instant::now() + beat;
         loop {
             let now = Instant::now();
-            let next = self.mail.next(now, look);
+            let next = self.heartbeat_hints.next(now, look);
             let event = match inbox.recv_timeout(next.saturating_duration_since(now)) {
                 Ok(Some(answer)) => answer,
                 Err(RecvTimeoutError::Timeout) if next < look => {
@@ -536,8 +536,8 @@ impl Inner {
                     }
                     continue;
                 }
-                Err(RecvTimeoutError::Timeout) => match self.sight() {
-                    Ok(sight) => WatchEvent::Sight(sight),
+                Err(RecvTimeoutError::Timeout) => match self.observe() {
+                    Ok(observed) => WatchEvent::Observed(observed),
                     Err(e) => {
                         tracing::warn!("cannot look at the other nodes: {e}");
                         look = Instant::now() + beat;
@@ -546,7 +546,7 @@ impl Inner {
                 },
                 Ok(None) | Err(RecvTimeoutError::Disconnected) => return,
             };
-            let looked = matches!(event, WatchEvent::Sight(_));
+            let looked = matches!(event, WatchEvent::Observed(_));
             let mut events = vec![event];
             while let Some(event) = events.pop() {
                 for action in watch.step(self.origin.elapsed(), self.nonce(), event) {
@@ -561,7 +561,7 @@ impl Inner {
                 self.heed_epoch();
                 self.heed_slot();
                 self.heed_wishes(&mut wishes);
-                said.say(self.waits());
+                wait_log.log(self.waits());
             }
         }
     }
@@ -607,7 +607,7 @@ impl Inner {
                 self.send_out(&name, run, WatchEvent::Finished(Recovery::Failed))
             }
             WatchAction::Suspect(life) => {
-                super::say_suspect(life);
+                super::log_suspect(life);
                 None
             }
             WatchAction::Evicted => {
@@ -622,7 +622,7 @@ impl Inner {
                 );
                 None
             }
-            WatchAction::Stranger(life) => {
+            WatchAction::ForeignLocks(life) => {
                 self.withdraw(&format!(
                     "node {} changes the pool under kernel locks that exclude nobody here: it is on another host, or uses other device nodes of the same disks",
                     life.slot
@@ -720,7 +720,7 @@ impl Inner {
             false
         });
         if written && new.damage != expected.damage {
-            say_damage(&new);
+            log_damage(&new);
         }
         if written && let Some(slot) = self.slots.write().get_mut(usize::from(new.life.slot.0)) {
             *slot = Cached::now(new);

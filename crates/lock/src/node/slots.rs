@@ -17,7 +17,7 @@ pub(super) struct Unreadable {
 }
 
 impl Unreadable {
-    fn say(&self) {
+    fn log(&self) {
         tracing::error!(
             "the slot of node {} cannot be read ({}): nobody joins by it, and what a node of it held locked stays so; run `braid check --repair` after unmounting all nodes",
             self.slot,
@@ -27,9 +27,9 @@ impl Unreadable {
 }
 
 /// Logs the slots that cannot be read, but for those that were `known` before.
-pub(super) fn say_new(unreadable: &[Unreadable], known: &[Unreadable]) {
+pub(super) fn log_new(unreadable: &[Unreadable], known: &[Unreadable]) {
     let new = |u: &&Unreadable| known.iter().all(|k| k.slot != u.slot);
-    unreadable.iter().filter(new).for_each(Unreadable::say);
+    unreadable.iter().filter(new).for_each(Unreadable::log);
 }
 
 /// All slots at one look.
@@ -125,7 +125,7 @@ pub(super) fn describe(damage: SlotDamage) -> String {
 }
 
 /// Once for each damage, by the node that met it.
-pub(super) fn say_damage(record: &SlotRecord) {
+pub(super) fn log_damage(record: &SlotRecord) {
     let Some(damage) = record.damage else { return };
     let locks = if record.is_replayed() { "" } else { "; what it held locked gives EIO" };
     tracing::error!(

@@ -467,11 +467,11 @@ fn nodes_that_compare_by_locks_which_the_other_does_not_see_are_refused() {
     other.lock_elsewhere(7);
     let refused = join(&other, None);
     assert!(
-        matches!(&refused, Err(LockError::Stranger { node, here: true, .. }) if *node == a.me())
+        matches!(&refused, Err(LockError::ForeignLocks { node, here: true, .. }) if *node == a.me())
     );
     let elsewhere = HostIdentity { boot_id: [9; 16], machine_id: [9; 16], host: "x".to_owned() };
     let refused = join(&other, Some(elsewhere.clone()));
-    assert!(matches!(refused, Err(LockError::Stranger { here: false, .. })));
+    assert!(matches!(refused, Err(LockError::ForeignLocks { here: false, .. })));
     // One that is gone keeps nobody away, though it is not known to be dead.
     first.kill();
     assert_eq!(join(&other, Some(elsewhere)).unwrap().me().slot, NodeId(1));
@@ -492,7 +492,7 @@ fn two_that_compare_by_different_locks_do_not_live_side_by_side() {
 
 /// As when the member that carries the locks is replaced by another.
 #[test]
-fn a_node_whose_locks_move_is_no_stranger_to_itself() {
+fn a_node_whose_locks_move_is_not_foreign_to_itself() {
     let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
     all.compare_by_lock();
     let a = node(&all, &locks);

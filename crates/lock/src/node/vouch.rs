@@ -1,5 +1,5 @@
-//! A person's word that a node's host is off, where no node of this host has the pool mounted: it is put
-//! into the node's slot, for all to see.
+//! The operator confirms that a node's host is off, while no node of this host has the pool mounted. The
+//! confirmation is written into the node's slot, for all nodes to see.
 //!
 //! It is taken for a node of this host, too, whose process has ended and whose lock still counts as held:
 //! because what it sent to the target of a unit may still be under way, and cannot be ended from here (the
@@ -51,7 +51,7 @@ pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockErr
     if record.vouched {
         return Ok(FenceMethod::Operator);
     }
-    match say(store, &record) {
+    match record_vouch(store, &record) {
         // Its lock would be seen here, and is gone: nothing more is needed on this host.
         Err(e) if seen && !matches!(e, LockError::NotDead { .. }) => {
             tracing::warn!(%slot, "it is known to be dead on this host alone: {e}");
@@ -62,7 +62,7 @@ pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockErr
 }
 
 /// Takes its key from the members, if they have reservations, and notes the word in its slot.
-fn say(store: &dyn NodeStore, record: &SlotRecord) -> Result<FenceMethod, LockError> {
+fn record_vouch(store: &dyn NodeStore, record: &SlotRecord) -> Result<FenceMethod, LockError> {
     let slot = record.life.slot;
     let registered = store.pool().reservable() == Reservable::All;
     let mut key = 0;

@@ -98,13 +98,13 @@ impl fmt::Display for NodeWait {
     }
 }
 
-/// Who was spoken of, and when. Bounded by the number of slots.
+/// Which waits were logged, and when. Bounded by the number of slots.
 #[derive(Debug, Default)]
-pub(super) struct Said(HashMap<Me, Instant>);
+pub(super) struct WaitLog(HashMap<Me, Instant>);
 
-impl Said {
-    /// Logs each wait that has not been spoken of lately.
-    pub fn say(&mut self, waits: Vec<NodeWait>) {
+impl WaitLog {
+    /// Logs each wait that has not been logged lately.
+    pub fn log(&mut self, waits: Vec<NodeWait>) {
         let now = Instant::now();
         self.0.retain(|_, at| now.saturating_duration_since(*at) < AGAIN);
         for wait in waits {

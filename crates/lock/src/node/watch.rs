@@ -39,7 +39,7 @@ use super::Timing;
 pub use super::host::{HostIdentity, this_host};
 pub use super::life::freed;
 use super::life::has_no_journal;
-pub use super::sight::SlotSight;
+pub use super::observation::SlotObservation;
 use crate::Me;
 use crate::dlock::Time;
 
@@ -47,7 +47,7 @@ use crate::dlock::Time;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum WatchEvent {
     /// A look at all slots.
-    Sight(Vec<SlotSight>),
+    Observed(Vec<SlotObservation>),
     /// Answer to [`WatchAction::Write`] of this slot: whether the new record stands.
     Wrote(NodeId, bool),
     /// Answer to [`WatchAction::Fence`] of this slot's node: whether it is fenced. The next look says so
@@ -96,7 +96,7 @@ pub enum WatchAction {
     /// Its heartbeats come while its liveness lock is not seen: say so.
     Distrust(Me),
     /// It lives, and changes records under locks that exclude nobody here: stop everything.
-    Stranger(Me),
+    ForeignLocks(Me),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -113,8 +113,8 @@ struct Track {
     beats_unlocked: u32,
     /// The actor has beaten without its lock: the lock says nothing about it.
     distrusted: bool,
-    /// New beats in a row while it was a stranger; at first so many that one more is too many.
-    strange: u32,
+    /// New beats in a row while its locks were foreign; at first so many that one more is too many.
+    foreign_beats: u32,
     suspected: bool,
     gone: bool,
 }
@@ -173,7 +173,7 @@ impl Watch {
     /// New beats in a row by which a node that shared its locks with this one before is known to do so no
     /// more: an `io_timeout`. When the members that carry the locks change, each node writes that into its
     /// own slot, which takes one compare-and-write; no node needs longer for one and keeps its lease.
-    pub const BEATS_STRANGE: u32 = Timing::BEATS;
+    pub const BEATS_FOREIGN: u32 = Timing::BEATS;
     /// Beats without a look after which what was not seen meanwhile counts for nothing.
     pub const GAP_BEATS: u32 = 4;
     /// Longest pause between two attempts to recover a node, in beats.
@@ -211,7 +211,7 @@ impl Watch {
     /// write that this step may issue.
     pub fn step(&mut self, now: Time, nonce: u64, event: WatchEvent) -> Vec<WatchAction> {
         match event {
-            WatchEvent::Sight(slots) => self.look(now, nonce, &slots),
+            WatchEvent::Observed(slots) => self.look(now, nonce, &slots),
             WatchEvent::Wrote(slot, written) => self.wrote(slot, written),
             WatchEvent::Fenced(slot, fenced) => self.fenced(now, slot, fenced),
             WatchEvent::Recovered(slot, outcome) => self.recovered(now, nonce, slot, outcome),
@@ -219,11 +219,11 @@ impl Watch {
         }
     }
 
-    fn look(&mut self, now: Time, nonce: u64, slots: &[SlotSight]) -> Vec<WatchAction> {
+    fn look(&mut self, now: Time, nonce: u64, slots: &[SlotObservation]) -> Vec<WatchAction> {
         let mut out = Vec::new();
         self.forgive(now);
-        for sight in slots {
-            self.track(now, sight, &mut out);
+        for observed in slots {
+            self.track(now, observed, &mut out);
         }
         if let Some(mine) = slots.iter().find(|s| s.record.life.slot == self.me.slot)
             && (mine.record.life != self.me
@@ -258,7 +258,7 @@ impl Watch {
         self.tasks.values().filter(|t| matches!(t, Task::Fencing(_))).count()
     }
 
-    fn begin_fences(&mut self, now: Time, slots: &[SlotSight], out: &mut Vec<WatchAction>) {
+    fn begin_fences(&mut self, now: Time, slots: &[SlotObservation], out: &mut Vec<WatchAction>) {
         let most = Self::FENCES_MAX.saturating_sub(self.fences_under_way());
         let to_fence = slots.iter().filter(|s| self.is_to_fence(now, s, slots));
         let records: Vec<_> = to_fence.map(|s| s.record.clone()).take(most).collect();
@@ -269,21 +269,21 @@ impl Watch {
     }
 
     /// Whether a slot's recovery is to be begun or gone on with.
-    fn is_due(&self, now: Time, sight: &SlotSight, slots: &[SlotSight]) -> bool {
-        let life = sight.record.life;
+    fn is_due(&self, now: Time, observed: &SlotObservation, slots: &[SlotObservation]) -> bool {
+        let life = observed.record.life;
         life.slot != self.me.slot
             && !self.pauses(now, life)
-            && !self.is_busy_with(sight)
+            && !self.is_busy_with(observed)
             && self.finishing.as_ref().is_none_or(|f| f.record.life.slot != life.slot)
-            && self.needs_recovery(now, sight, slots)
+            && self.needs_recovery(now, observed, slots)
     }
 
     /// Whether something is under way for a slot that must end first. A fence need not, once there is
     /// other proof: a command that turns a host off may take minutes.
-    fn is_busy_with(&self, sight: &SlotSight) -> bool {
-        match self.tasks.get(&sight.record.life.slot) {
+    fn is_busy_with(&self, observed: &SlotObservation) -> bool {
+        match self.tasks.get(&observed.record.life.slot) {
             None => false,
-            Some(Task::Fencing(_)) => !sight.proven,
+            Some(Task::Fencing(_)) => !observed.proven,
             Some(_) => true,
         }
     }
@@ -317,11 +317,11 @@ impl Watch {
     }
 
     /// Whether the absence of its lock says that a node is dead.
-    fn is_witness(&self, sight: &SlotSight) -> bool {
-        let track = self.tracks.get(&sight.record.life.slot);
-        let actor = sight.record.acting();
+    fn trusts_lock(&self, observed: &SlotObservation) -> bool {
+        let track = self.tracks.get(&observed.record.life.slot);
+        let actor = observed.record.acting();
         let distrusted = track.is_some_and(|t| t.actor == actor && t.distrusted);
-        sight.witnessed && !distrusted
+        observed.lock_visible && !distrusted
     }
 
     /// Whether a node has shown no beat for as long as its own timers say.
@@ -333,16 +333,21 @@ impl Watch {
 
     /// Whether it is this node's turn to fence: the living one in the lowest slot does so first,
     /// each further one an `io_timeout` later.
-    fn is_to_fence(&self, now: Time, sight: &SlotSight, slots: &[SlotSight]) -> bool {
-        let record = &sight.record;
+    fn is_to_fence(
+        &self,
+        now: Time,
+        observed: &SlotObservation,
+        slots: &[SlotObservation],
+    ) -> bool {
+        let record = &observed.record;
         let taken = record.recoverer.is_some_and(|by| by.slot != record.life.slot);
         let candidate = record.state != SlotState::Free
             && !taken
             && record.life.slot != self.me.slot
             && !self.tasks.contains_key(&record.life.slot)
-            && (sight.life_locked || !self.is_witness(sight))
-            && sight.fenceable
-            && !sight.proven
+            && (observed.life_locked || !self.trusts_lock(observed))
+            && observed.fenceable
+            && !observed.proven
             && !self.pauses(now, record.life);
         if !candidate || !self.is_silent(now, record, Duration::ZERO) {
             return false;
@@ -369,17 +374,17 @@ impl Watch {
         Vec::new()
     }
 
-    fn track(&mut self, now: Time, sight: &SlotSight, out: &mut Vec<WatchAction>) {
-        let (life, actor) = (sight.record.life, sight.record.acting());
+    fn track(&mut self, now: Time, observed: &SlotObservation, out: &mut Vec<WatchAction>) {
+        let (life, actor) = (observed.record.life, observed.record.acting());
         let fresh = Track {
             life,
             actor,
-            sequence: sight.sequence,
+            sequence: observed.sequence,
             since: now,
             unlocked: 0,
             beats_unlocked: 0,
             distrusted: false,
-            strange: if sight.stranger { Self::BEATS_STRANGE - 1 } else { 0 },
+            foreign_beats: if observed.foreign_locks { Self::BEATS_FOREIGN - 1 } else { 0 },
             suspected: false,
             gone: false,
         };
@@ -390,25 +395,25 @@ impl Watch {
                 out.push(WatchAction::Gone(before.life));
             }
             let same = (before.life, before.actor) == (life, actor);
-            let beat = before.sequence.is_some() && sight.sequence.is_some();
-            if same && before.sequence == sight.sequence {
+            let beat = before.sequence.is_some() && observed.sequence.is_some();
+            if same && before.sequence == observed.sequence {
                 *track = before;
             } else if before.life == life {
                 (track.gone, track.distrusted) = (before.gone, same && before.distrusted);
-                if same && beat && before.unlocked > 0 && !sight.life_locked {
+                if same && beat && before.unlocked > 0 && !observed.life_locked {
                     track.beats_unlocked = before.beats_unlocked + 1;
                 }
-                if same && sight.stranger {
-                    track.strange = before.strange + u32::from(beat);
+                if same && observed.foreign_locks {
+                    track.foreign_beats = before.foreign_beats + u32::from(beat);
                 }
             }
-            if !sight.stranger {
-                track.strange = 0;
-            } else if track.strange >= Self::BEATS_STRANGE {
-                out.push(WatchAction::Stranger(life));
+            if !observed.foreign_locks {
+                track.foreign_beats = 0;
+            } else if track.foreign_beats >= Self::BEATS_FOREIGN {
+                out.push(WatchAction::ForeignLocks(life));
             }
         }
-        match sight.record.state {
+        match observed.record.state {
             SlotState::Free => {
                 if !track.gone {
                     track.gone = true;
@@ -417,21 +422,21 @@ impl Watch {
             }
             SlotState::Active | SlotState::Recovering => {
                 track.gone = false;
-                track.unlocked = if sight.life_locked { 0 } else { track.unlocked + 1 };
-                if sight.life_locked {
+                track.unlocked = if observed.life_locked { 0 } else { track.unlocked + 1 };
+                if observed.life_locked {
                     track.beats_unlocked = 0;
                 }
                 if track.beats_unlocked >= Self::BEATS_DISTRUSTED && !track.distrusted {
                     track.distrusted = true;
-                    if sight.witnessed {
+                    if observed.lock_visible {
                         out.push(WatchAction::Distrust(life));
                     }
                 }
-                let suspect = Timing::of_slot(sight.record.io_timeout).suspect();
+                let suspect = Timing::of_slot(observed.record.io_timeout).suspect();
                 let silent = now.saturating_sub(track.since) > suspect;
-                let here = sight.witnessed && !track.distrusted
-                    || self.identity.is_earlier_boot_of(&sight.record);
-                let known = sight.proven || sight.fenceable;
+                let here = observed.lock_visible && !track.distrusted
+                    || self.identity.is_earlier_boot_of(&observed.record);
+                let known = observed.proven || observed.fenceable;
                 if silent && !here && !known && !track.suspected && life != self.me {
                     track.suspected = true;
                     out.push(WatchAction::Suspect(life));
@@ -449,14 +454,19 @@ impl Watch {
         self.pauses.insert(life.slot, Pause { life, until: now + self.beat * length, length });
     }
 
-    fn needs_recovery(&self, now: Time, sight: &SlotSight, slots: &[SlotSight]) -> bool {
-        let record = &sight.record;
+    fn needs_recovery(
+        &self,
+        now: Time,
+        observed: &SlotObservation,
+        slots: &[SlotObservation],
+    ) -> bool {
+        let record = &observed.record;
         match (record.state, record.recoverer) {
             (SlotState::Free, _) => false,
-            (SlotState::Active, _) | (SlotState::Recovering, None) => self.is_fenced(now, sight),
+            (SlotState::Active, _) | (SlotState::Recovering, None) => self.is_fenced(now, observed),
             // It takes the slot over itself and is named in the record like a node that lives in it.
             (SlotState::Recovering, Some(by)) if by.slot == record.life.slot => {
-                self.is_fenced(now, sight)
+                self.is_fenced(now, observed)
             }
             (SlotState::Recovering, Some(by)) if by == self.me => true,
             (SlotState::Recovering, Some(by)) => {
@@ -469,22 +479,22 @@ impl Watch {
 
     /// The process that is named in the record can issue nothing any more, and nothing of it is in
     /// flight.
-    fn is_fenced(&self, now: Time, sight: &SlotSight) -> bool {
-        if sight.proven {
+    fn is_fenced(&self, now: Time, observed: &SlotObservation) -> bool {
+        if observed.proven {
             return true;
         }
-        let Some(track) = self.tracks.get(&sight.record.life.slot) else { return false };
-        if sight.life_locked {
+        let Some(track) = self.tracks.get(&observed.record.life.slot) else { return false };
+        if observed.life_locked {
             return false;
         }
         let (timing, silent) =
-            (Timing::of_slot(sight.record.io_timeout), now.saturating_sub(track.since));
-        if self.is_witness(sight) {
+            (Timing::of_slot(observed.record.io_timeout), now.saturating_sub(track.since));
+        if self.trusts_lock(observed) {
             return track.unlocked >= Self::LOOKS && silent >= timing.beat();
         }
         // A clone that is not told from this machine may live: so where it can be fenced, it is.
-        self.identity.is_earlier_boot_of(&sight.record)
-            && !sight.fenceable
+        self.identity.is_earlier_boot_of(&observed.record)
+            && !observed.fenceable
             && silent > timing.fenced()
     }
 
@@ -585,19 +595,19 @@ mod tests {
     fn identity(boot: u8) -> HostIdentity {
         HostIdentity { boot_id: [boot; 16], machine_id: [7; 16], host: "h".to_owned() }
     }
-    fn active(life: Me, boot: u8) -> SlotSight {
+    fn active(life: Me, boot: u8) -> SlotObservation {
         let mut record = SlotRecord::free(life.slot);
         record.life = life;
         record.state = SlotState::Active;
         record.boot_id = [boot; 16];
         record.machine_id = [7; 16];
         record.host = "h".to_owned();
-        SlotSight {
+        SlotObservation {
             record,
             sequence: Some(1),
             life_locked: true,
-            witnessed: boot == 1,
-            stranger: false,
+            lock_visible: boot == 1,
+            foreign_locks: false,
             proven: false,
             fenceable: false,
         }
@@ -627,7 +637,7 @@ mod tests {
         })
     }
     /// A node of another host that can be fenced, and is silent.
-    fn elsewhere(life: Me) -> SlotSight {
+    fn elsewhere(life: Me) -> SlotObservation {
         let mut other = active(life, 2);
         other.record.host = "elsewhere".to_owned();
         (other.life_locked, other.fenceable) = (false, true);
@@ -646,7 +656,7 @@ mod tests {
         let mut slots = vec![active(me(0, 1), 1), elsewhere(me(1, 1))];
         let mut at = None;
         for n in 0..200 {
-            let actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            let actions = w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone()));
             assert_eq!(claims(&actions), None);
             if fences(&actions) == Some(me(1, 1)) {
                 at = Some(n);
@@ -657,13 +667,13 @@ mod tests {
         assert_eq!(at, suspect_beats() + 1);
         // It fails: again, after a pause.
         assert_eq!(w.step(BEAT * at, 9, WatchEvent::Fenced(NodeId(1), false)), vec![]);
-        assert_eq!(w.step(BEAT * at, 9, WatchEvent::Sight(slots.clone())), vec![]);
-        let again = w.step(BEAT * (at + 1), 9, WatchEvent::Sight(slots.clone()));
+        assert_eq!(w.step(BEAT * at, 9, WatchEvent::Observed(slots.clone())), vec![]);
+        let again = w.step(BEAT * (at + 1), 9, WatchEvent::Observed(slots.clone()));
         assert_eq!(fences(&again), Some(me(1, 1)));
-        assert_eq!(w.step(BEAT * (at + 2), 9, WatchEvent::Sight(slots.clone())), vec![]);
+        assert_eq!(w.step(BEAT * (at + 2), 9, WatchEvent::Observed(slots.clone())), vec![]);
         w.step(BEAT * (at + 2), 9, WatchEvent::Fenced(NodeId(1), true));
         slots[1].proven = true;
-        let actions = w.step(BEAT * (at + 3), 9, WatchEvent::Sight(slots));
+        let actions = w.step(BEAT * (at + 3), 9, WatchEvent::Observed(slots));
         assert_eq!(claims(&actions), Some(me(1, 1)));
         let actions = w.step(BEAT * (at + 3), 9, WatchEvent::Wrote(NodeId(1), true));
         assert_eq!(recovers(&actions), Some(me(1, 1)));
@@ -674,7 +684,7 @@ mod tests {
     #[test]
     fn recoveries_that_wait_keep_nobody_from_being_fenced_and_recovered() {
         let mut w = Watch::new(me(5, 1), identity(1), BEAT);
-        let dead = |life| SlotSight { life_locked: false, ..active(life, 1) };
+        let dead = |life| SlotObservation { life_locked: false, ..active(life, 1) };
         // 0, 1: of this host. 2, 3: of another one. 4: of a third, which nobody here can fence.
         let mut slots = vec![dead(me(0, 1)), dead(me(1, 1)), elsewhere(me(2, 1))];
         slots.extend([elsewhere(me(3, 1)), elsewhere(me(4, 1)), active(me(5, 1), 1)]);
@@ -682,7 +692,7 @@ mod tests {
         let (mut fenced, mut recovered, mut suspected) = (Vec::new(), Vec::new(), false);
         for n in 0..suspect_beats() + 20 {
             slots[5].sequence = Some(u64::from(n));
-            let mut actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            let mut actions = w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone()));
             while let Some(action) = actions.pop() {
                 match action {
                     WatchAction::Write { ref new, .. } => {
@@ -710,10 +720,10 @@ mod tests {
         slots[4].record.vouched = true;
         slots[4].proven = true;
         let now = BEAT * (suspect_beats() + 21);
-        assert_eq!(claims(&w.step(now, 9, WatchEvent::Sight(slots.clone()))), Some(me(4, 1)));
+        assert_eq!(claims(&w.step(now, 9, WatchEvent::Observed(slots.clone()))), Some(me(4, 1)));
         // As a node that is only slow learns that a person took it for dead.
         let mut w = Watch::new(me(4, 1), identity(2), BEAT);
-        assert!(w.step(now, 9, WatchEvent::Sight(slots)).contains(&WatchAction::Evicted));
+        assert!(w.step(now, 9, WatchEvent::Observed(slots)).contains(&WatchAction::Evicted));
     }
 
     /// A command that turns a host off may take minutes.
@@ -723,11 +733,11 @@ mod tests {
         let mut slots = vec![active(me(0, 1), 1), elsewhere(me(1, 1))];
         let n = suspect_beats() + 1;
         for n in 0..=n {
-            w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone()));
         }
         assert!(w.is_recovering());
         slots[1].proven = true;
-        let actions = w.step(BEAT * (n + 1), 9, WatchEvent::Sight(slots));
+        let actions = w.step(BEAT * (n + 1), 9, WatchEvent::Observed(slots));
         assert_eq!(claims(&actions), Some(me(1, 1)));
         assert_eq!(w.step(BEAT * (n + 2), 9, WatchEvent::Fenced(NodeId(1), false)), vec![]);
         let actions = w.step(BEAT * (n + 2), 9, WatchEvent::Wrote(NodeId(1), true));
@@ -741,8 +751,8 @@ mod tests {
         let mut other = active(me(1, 1), 1);
         other.fenceable = true;
         let mut slots = vec![active(me(0, 1), 1), other];
-        let look = |w: &mut Watch, n: u32, slots: &[SlotSight]| {
-            w.step(BEAT * n, 9, WatchEvent::Sight(slots.to_vec()))
+        let look = |w: &mut Watch, n: u32, slots: &[SlotObservation]| {
+            w.step(BEAT * n, 9, WatchEvent::Observed(slots.to_vec()))
         };
         let at = (0..200).find(|n| fences(&look(&mut w, *n, &slots)).is_some()).unwrap();
         assert_eq!(at, suspect_beats() + 1);
@@ -762,7 +772,7 @@ mod tests {
         let mut other = elsewhere(me(1, 1));
         (other.fenceable, other.proven) = (false, true);
         let slots = vec![active(me(0, 1), 1), other];
-        assert_eq!(claims(&w.step(BEAT, 9, WatchEvent::Sight(slots))), Some(me(1, 1)));
+        assert_eq!(claims(&w.step(BEAT, 9, WatchEvent::Observed(slots))), Some(me(1, 1)));
     }
 
     #[test]
@@ -776,7 +786,7 @@ mod tests {
                 first.fenceable = false;
                 first.sequence = first_lives.then_some(u64::from(n));
                 let slots = vec![first, active(me(1, 1), 1), elsewhere(me(2, 1))];
-                if fences(&w.step(BEAT * n, 9, WatchEvent::Sight(slots))) == Some(me(2, 1)) {
+                if fences(&w.step(BEAT * n, 9, WatchEvent::Observed(slots))) == Some(me(2, 1)) {
                     at = Some(n);
                     break;
                 }
@@ -793,7 +803,7 @@ mod tests {
         other.record.io_timeout = Timing::of(Duration::from_secs(20)).milliseconds();
         let slots = vec![active(me(0, 1), 1), other];
         let fenced = (0..400)
-            .find(|n| fences(&w.step(BEAT * *n, 9, WatchEvent::Sight(slots.clone()))).is_some());
+            .find(|n| fences(&w.step(BEAT * *n, 9, WatchEvent::Observed(slots.clone()))).is_some());
         assert_eq!(fenced, Some(2 * suspect_beats() + 1));
     }
 
@@ -802,13 +812,13 @@ mod tests {
         // Everybody stood still, or the devices did: the others must first have time to beat.
         let mut w = watch();
         let slots = vec![active(me(0, 1), 1), elsewhere(me(1, 1))];
-        w.step(BEAT, 9, WatchEvent::Sight(slots.clone()));
+        w.step(BEAT, 9, WatchEvent::Observed(slots.clone()));
         let woken = 1000;
         for n in woken..woken + suspect_beats() {
-            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone())), vec![], "{n}");
+            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone())), vec![], "{n}");
         }
         let n = woken + suspect_beats() + 1;
-        assert!(fences(&w.step(BEAT * n, 9, WatchEvent::Sight(slots))).is_some());
+        assert!(fences(&w.step(BEAT * n, 9, WatchEvent::Observed(slots))).is_some());
     }
 
     #[test]
@@ -816,11 +826,11 @@ mod tests {
         let mut w = watch();
         let mut slots = vec![active(me(0, 1), 1), active(me(1, 4), 1)];
         for n in 0..10 {
-            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone())), vec![]);
+            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone())), vec![]);
         }
         slots[1].life_locked = false;
-        assert_eq!(w.step(BEAT * 10, 9, WatchEvent::Sight(slots.clone())), vec![]);
-        let actions = w.step(BEAT * 11, 9, WatchEvent::Sight(slots.clone()));
+        assert_eq!(w.step(BEAT * 10, 9, WatchEvent::Observed(slots.clone())), vec![]);
+        let actions = w.step(BEAT * 11, 9, WatchEvent::Observed(slots.clone()));
         assert_eq!(claims(&actions), Some(me(1, 4)));
         assert_eq!(
             recovers(&w.step(BEAT * 11, 9, WatchEvent::Wrote(NodeId(1), true))),
@@ -836,7 +846,7 @@ mod tests {
         let finish = WatchAction::Finish(Box::new(slots[1].record.clone()));
         assert_eq!(said, vec![WatchAction::Gone(me(1, 4)), finish]);
         assert!(w.has_claimed());
-        assert_eq!(w.step(BEAT * 13, 9, WatchEvent::Sight(slots.clone())), vec![]);
+        assert_eq!(w.step(BEAT * 13, 9, WatchEvent::Observed(slots.clone())), vec![]);
         let freeing = w.step(BEAT * 14, 9, WatchEvent::Finished(Recovery::Done));
         let [WatchAction::Write { expected, new }] = &freeing[..] else { panic!("{freeing:?}") };
         assert_eq!(**expected, slots[1].record);
@@ -853,11 +863,11 @@ mod tests {
         let mut slots = vec![active(me(0, 1), 1), active(me(1, 4), 1)];
         for n in 0..10 {
             slots[1].sequence = Some(u64::from(n));
-            assert_eq!(w.step(late * n, 9, WatchEvent::Sight(slots.clone())), vec![]);
+            assert_eq!(w.step(late * n, 9, WatchEvent::Observed(slots.clone())), vec![]);
         }
         slots[1].life_locked = false;
         let found = (10..20)
-            .find(|n| claims(&w.step(late * *n, 9, WatchEvent::Sight(slots.clone()))).is_some());
+            .find(|n| claims(&w.step(late * *n, 9, WatchEvent::Observed(slots.clone()))).is_some());
         assert_eq!(found, Some(11));
         // But one late look alone says nothing: it may have been late with its beat as well.
         let mut w = watch();
@@ -865,7 +875,7 @@ mod tests {
         for (n, at) in [0, 1, 2, 2 + 2 * Watch::GAP_BEATS].into_iter().enumerate() {
             slots[1].life_locked = n < 2;
             slots[1].sequence = (n < 3).then_some(n as u64).or(Some(2));
-            assert_eq!(w.step(BEAT * at, 9, WatchEvent::Sight(slots.clone())), vec![], "{at}");
+            assert_eq!(w.step(BEAT * at, 9, WatchEvent::Observed(slots.clone())), vec![], "{at}");
         }
     }
 
@@ -874,16 +884,16 @@ mod tests {
     fn a_lock_that_is_not_seen_proves_nothing_of_a_node_that_locks_elsewhere() {
         let mut w = watch();
         let mut other = active(me(1, 1), 1);
-        (other.life_locked, other.witnessed) = (false, false);
+        (other.life_locked, other.lock_visible) = (false, false);
         for n in 0..500 {
             let slots = vec![active(me(0, 1), 1), other.clone()];
-            let said = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            let said = w.step(BEAT * n, 9, WatchEvent::Observed(slots));
             assert_eq!(claims(&said), None);
         }
         // It is fenced like any other, if it can be.
         other.fenceable = true;
         let slots = vec![active(me(0, 1), 1), other];
-        assert_eq!(fences(&w.step(BEAT * 500, 9, WatchEvent::Sight(slots))), Some(me(1, 1)));
+        assert_eq!(fences(&w.step(BEAT * 500, 9, WatchEvent::Observed(slots))), Some(me(1, 1)));
     }
     #[test]
     fn a_node_that_has_beaten_without_its_lock_is_not_dead_when_it_stalls() {
@@ -894,7 +904,7 @@ mod tests {
         for n in 0..300 {
             other.sequence = Some(u64::from(n.min(4)));
             let slots = vec![active(me(0, 1), 1), other.clone()];
-            said.extend(w.step(BEAT * n, 9, WatchEvent::Sight(slots)));
+            said.extend(w.step(BEAT * n, 9, WatchEvent::Observed(slots)));
         }
         assert_eq!(said, [WatchAction::Distrust(me(1, 1)), WatchAction::Suspect(me(1, 1))]);
     }
@@ -917,7 +927,7 @@ mod tests {
             }
             let third = active(me(2, 1), 1);
             let slots = vec![active(me(0, 1), 1), other.clone(), third];
-            said.extend(w.step(BEAT * u32::try_from(n).unwrap(), 9, WatchEvent::Sight(slots)));
+            said.extend(w.step(BEAT * u32::try_from(n).unwrap(), 9, WatchEvent::Observed(slots)));
         }
         assert_eq!(said, []);
     }
@@ -935,7 +945,7 @@ mod tests {
                 other.record.recoverer = Some(me(1, 2));
             }
             let slots = vec![active(me(0, 1), 1), other.clone()];
-            let said = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            let said = w.step(BEAT * n, 9, WatchEvent::Observed(slots));
             assert_eq!(fences(&said), None, "{n} beats");
         }
     }
@@ -949,7 +959,7 @@ mod tests {
             other.life_locked = n < 5;
             other.sequence = Some(u64::from(n.min(6)));
             let slots = vec![active(me(0, 1), 1), other.clone()];
-            let said = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            let said = w.step(BEAT * n, 9, WatchEvent::Observed(slots));
             at = at.or(claims(&said).map(|_| n));
         }
         assert_eq!(at, Some(7));
@@ -962,7 +972,7 @@ mod tests {
         let mut said = Vec::new();
         for n in 0..200 {
             let slots = vec![active(me(0, 1), 1), other.clone()];
-            let now = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            let now = w.step(BEAT * n, 9, WatchEvent::Observed(slots));
             if fences(&now).is_some() {
                 w.step(BEAT * n, 9, WatchEvent::Fenced(NodeId(1), false));
             }
@@ -971,36 +981,41 @@ mod tests {
         assert!(fences(&said).is_some() && claims(&said).is_none(), "{said:?}");
     }
     #[test]
-    fn a_living_stranger_ends_this_node() {
+    fn a_living_node_with_foreign_locks_ends_this_one() {
         let mut w = watch();
         let mut other = active(me(1, 1), 1);
-        (other.life_locked, other.witnessed, other.stranger) = (false, false, true);
-        let sight = |other: &SlotSight| WatchEvent::Sight(vec![active(me(0, 1), 1), other.clone()]);
-        assert_eq!(w.step(BEAT, 9, sight(&other)), vec![]);
-        assert_eq!(w.step(BEAT * 2, 9, sight(&other)), vec![]);
+        (other.life_locked, other.lock_visible, other.foreign_locks) = (false, false, true);
+        let observed = |other: &SlotObservation| {
+            WatchEvent::Observed(vec![active(me(0, 1), 1), other.clone()])
+        };
+        assert_eq!(w.step(BEAT, 9, observed(&other)), vec![]);
+        assert_eq!(w.step(BEAT * 2, 9, observed(&other)), vec![]);
         other.sequence = Some(2);
-        assert_eq!(w.step(BEAT * 3, 9, sight(&other)), vec![WatchAction::Stranger(me(1, 1))]);
+        assert_eq!(
+            w.step(BEAT * 3, 9, observed(&other)),
+            vec![WatchAction::ForeignLocks(me(1, 1))]
+        );
     }
     /// The members that carry the locks have changed, and its slot does not say so yet.
     #[test]
     fn who_has_shared_its_locks_has_time_to_say_where_they_are_now() {
         let mut w = watch();
         let mut other = active(me(1, 1), 1);
-        let mut look = |n, stranger| {
-            (other.sequence, other.stranger) = (Some(u64::from(n)), stranger);
+        let mut look = |n, foreign_locks| {
+            (other.sequence, other.foreign_locks) = (Some(u64::from(n)), foreign_locks);
             let slots = vec![active(me(0, 1), 1), other.clone()];
-            w.step(BEAT * n, 9, WatchEvent::Sight(slots))
+            w.step(BEAT * n, 9, WatchEvent::Observed(slots))
         };
-        for n in 1..Watch::BEATS_STRANGE {
+        for n in 1..Watch::BEATS_FOREIGN {
             assert_eq!(look(n, n > 1), vec![], "{n}");
         }
         // It has said so.
         assert_eq!(look(100, false), vec![]);
-        for n in 1..Watch::BEATS_STRANGE {
+        for n in 1..Watch::BEATS_FOREIGN {
             assert_eq!(look(100 + n, true), vec![], "{n}");
         }
-        let n = 100 + Watch::BEATS_STRANGE;
-        assert_eq!(look(n, true), vec![WatchAction::Stranger(me(1, 1))]);
+        let n = 100 + Watch::BEATS_FOREIGN;
+        assert_eq!(look(n, true), vec![WatchAction::ForeignLocks(me(1, 1))]);
     }
     #[test]
     fn a_beat_without_a_lock_is_life() {
@@ -1010,7 +1025,7 @@ mod tests {
             other.life_locked = false;
             other.sequence = Some(u64::from(n));
             let slots = vec![active(me(0, 1), 1), other];
-            let said = w.step(BEAT * n, 9, WatchEvent::Sight(slots));
+            let said = w.step(BEAT * n, 9, WatchEvent::Observed(slots));
             assert!(said.iter().all(|a| *a == WatchAction::Distrust(me(1, 1))), "{said:?}");
         }
     }
@@ -1024,7 +1039,7 @@ mod tests {
         let mut said = Vec::new();
         for n in 0..100 {
             let slots = vec![active(me(0, 1), 1), other.clone()];
-            said.extend(w.step(BEAT * n, 9, WatchEvent::Sight(slots)));
+            said.extend(w.step(BEAT * n, 9, WatchEvent::Observed(slots)));
         }
         assert_eq!(said, vec![WatchAction::Suspect(me(1, 1))]);
     }
@@ -1037,7 +1052,7 @@ mod tests {
         let mut at = None;
         for n in 0..200 {
             let slots = vec![active(me(0, 1), 1), other.clone()];
-            if claims(&w.step(BEAT * n, 9, WatchEvent::Sight(slots))).is_some() {
+            if claims(&w.step(BEAT * n, 9, WatchEvent::Observed(slots))).is_some() {
                 at = Some(n);
                 break;
             }
@@ -1056,11 +1071,11 @@ mod tests {
         let mut recoverer = active(me(1, 1), 1);
         for n in 0..5 {
             let slots = vec![active(me(0, 1), 1), recoverer.clone(), dead.clone()];
-            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Sight(slots)), vec![]);
+            assert_eq!(w.step(BEAT * n, 9, WatchEvent::Observed(slots)), vec![]);
         }
         recoverer.record = freed(&recoverer.record, 9);
         let slots = vec![active(me(0, 1), 1), recoverer, dead];
-        assert_eq!(claims(&w.step(BEAT * 5, 9, WatchEvent::Sight(slots))), Some(me(2, 1)));
+        assert_eq!(claims(&w.step(BEAT * 5, 9, WatchEvent::Observed(slots))), Some(me(2, 1)));
     }
 
     #[test]
@@ -1069,17 +1084,17 @@ mod tests {
         let mut other = active(me(1, 1), 1);
         other.life_locked = false;
         let slots = vec![active(me(0, 1), 1), other];
-        w.step(BEAT, 9, WatchEvent::Sight(slots.clone()));
-        assert!(claims(&w.step(BEAT * 2, 9, WatchEvent::Sight(slots.clone()))).is_some());
+        w.step(BEAT, 9, WatchEvent::Observed(slots.clone()));
+        assert!(claims(&w.step(BEAT * 2, 9, WatchEvent::Observed(slots.clone()))).is_some());
         assert_eq!(w.step(BEAT * 2, 9, WatchEvent::Wrote(NodeId(1), false)), vec![]);
-        assert!(claims(&w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone()))).is_some());
+        assert!(claims(&w.step(BEAT * 3, 9, WatchEvent::Observed(slots.clone()))).is_some());
         w.step(BEAT * 3, 9, WatchEvent::Wrote(NodeId(1), true));
         assert!(w.is_recovering());
         assert_eq!(w.step(BEAT * 4, 9, WatchEvent::Recovered(NodeId(1), Recovery::Failed)), vec![]);
         let mut slots = slots;
         slots[1].record.state = SlotState::Recovering;
         slots[1].record.recoverer = Some(me(0, 1));
-        assert!(claims(&w.step(BEAT * 5, 9, WatchEvent::Sight(slots))).is_some());
+        assert!(claims(&w.step(BEAT * 5, 9, WatchEvent::Observed(slots))).is_some());
     }
 
     #[test]
@@ -1093,8 +1108,8 @@ mod tests {
         let mut second = active(me(2, 1), 1);
         second.life_locked = false;
         let mut slots = vec![first, active(me(1, 1), 1), second];
-        w.step(BEAT, 9, WatchEvent::Sight(slots.clone()));
-        let actions = w.step(BEAT * 2, 9, WatchEvent::Sight(slots.clone()));
+        w.step(BEAT, 9, WatchEvent::Observed(slots.clone()));
+        let actions = w.step(BEAT * 2, 9, WatchEvent::Observed(slots.clone()));
         assert_eq!(claims(&actions), Some(me(2, 1)));
         w.step(BEAT * 2, 9, WatchEvent::Wrote(NodeId(2), true));
         slots[2].record.state = SlotState::Recovering;
@@ -1108,14 +1123,14 @@ mod tests {
         w.step(BEAT * 3, 9, WatchEvent::Recovered(NodeId(2), Recovery::Damaged(damage)));
         w.step(BEAT * 3, 9, WatchEvent::Wrote(NodeId(2), true));
         slots[2].record.damage = Some(damage);
-        assert_eq!(claims(&w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone()))), None);
+        assert_eq!(claims(&w.step(BEAT * 3, 9, WatchEvent::Observed(slots.clone()))), None);
         slots[2].record.damage = Some(SlotDamage { replayed: true, ..damage });
-        let actions = w.step(BEAT * 3, 9, WatchEvent::Sight(slots));
+        let actions = w.step(BEAT * 3, 9, WatchEvent::Observed(slots));
         assert_eq!(claims(&actions), Some(me(0, 1)));
     }
 
     /// What a device would do with a write of the watcher's.
-    fn stand(slots: &mut [SlotSight], actions: &[WatchAction]) -> bool {
+    fn stand(slots: &mut [SlotObservation], actions: &[WatchAction]) -> bool {
         let mut wrote = false;
         for action in actions {
             if let WatchAction::Write { expected, new } = action {
@@ -1131,7 +1146,7 @@ mod tests {
     #[test]
     fn of_many_that_died_all_journals_come_before_anything_that_may_wait() {
         let mut w = watch();
-        let dead = |life| SlotSight { life_locked: false, ..active(life, 1) };
+        let dead = |life| SlotObservation { life_locked: false, ..active(life, 1) };
         // 1 was recovering 2, and 3 was recovering 1.
         let mut slots = vec![active(me(0, 1), 1), dead(me(1, 1)), dead(me(2, 1)), dead(me(3, 1))];
         for (slot, by) in [(1, me(3, 1)), (2, me(1, 1))] {
@@ -1144,7 +1159,7 @@ mod tests {
         for n in 1..40 {
             // The last one dies while the first recovery is being finished, which never ends.
             slots[4].life_locked = finishes.is_empty();
-            let mut actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            let mut actions = w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone()));
             while let Some(action) = actions.first().cloned() {
                 let rest = actions.split_off(1);
                 actions = match action {
@@ -1176,7 +1191,7 @@ mod tests {
                 assert!(stand(&mut slots, &next));
                 next = w.step(BEAT * n, 9, WatchEvent::Wrote(new.life.slot, true));
             }
-            next = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            next = w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone()));
             let begun = next.iter().find_map(|a| match a {
                 WatchAction::Finish(record) => Some(record.life.slot.0),
                 _ => None,
@@ -1194,7 +1209,7 @@ mod tests {
     #[test]
     fn who_died_while_finishing_leaves_all_of_it_to_be_done_again() {
         let mut w = watch();
-        let dead = |life| SlotSight { life_locked: false, ..active(life, 1) };
+        let dead = |life| SlotObservation { life_locked: false, ..active(life, 1) };
         let mut slots = vec![active(me(0, 1), 1), dead(me(1, 1)), dead(me(2, 1))];
         // 1 had died before: 2 was finishing it; then another life that was about to take its slot.
         for (begin, by) in [(1, me(2, 1)), (61, me(1, 2))] {
@@ -1204,7 +1219,7 @@ mod tests {
             let (mut recovered, mut actions) = (Vec::new(), Vec::new());
             for n in begin..begin + 60 {
                 if actions.is_empty() {
-                    actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+                    actions = w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone()));
                 }
                 actions = match actions.first().cloned() {
                     Some(WatchAction::Recover(record)) => {
@@ -1239,18 +1254,19 @@ mod tests {
         let mut slots = vec![active(me(0, 1), 1), dead];
         let part = braid_format::node::DamagedPart::Window;
         let damage = SlotDamage { block: braid_format::BlockNo(77), part, replayed: true };
-        let finish =
-            |slots: &[SlotSight]| vec![WatchAction::Finish(Box::new(slots[1].record.clone()))];
-        assert_eq!(w.step(BEAT, 9, WatchEvent::Sight(slots.clone())), finish(&slots));
+        let finish = |slots: &[SlotObservation]| {
+            vec![WatchAction::Finish(Box::new(slots[1].record.clone()))]
+        };
+        assert_eq!(w.step(BEAT, 9, WatchEvent::Observed(slots.clone())), finish(&slots));
         let noting = w.step(BEAT, 9, WatchEvent::Finished(Recovery::Damaged(damage)));
         assert!(stand(&mut slots, &noting));
         assert_eq!((slots[1].record.damage, slots[1].record.replayed), (Some(damage), true));
         w.step(BEAT, 9, WatchEvent::Wrote(NodeId(1), true));
-        assert_eq!(w.step(BEAT, 9, WatchEvent::Sight(slots.clone())), vec![]);
-        assert_eq!(w.step(BEAT * 3, 9, WatchEvent::Sight(slots.clone())), finish(&slots));
+        assert_eq!(w.step(BEAT, 9, WatchEvent::Observed(slots.clone())), vec![]);
+        assert_eq!(w.step(BEAT * 3, 9, WatchEvent::Observed(slots.clone())), finish(&slots));
         // The same again is not written again.
         assert_eq!(w.step(BEAT * 3, 9, WatchEvent::Finished(Recovery::Damaged(damage))), vec![]);
-        assert_eq!(w.step(BEAT * 6, 9, WatchEvent::Sight(slots.clone())), finish(&slots));
+        assert_eq!(w.step(BEAT * 6, 9, WatchEvent::Observed(slots.clone())), finish(&slots));
         let freeing = w.step(BEAT * 6, 9, WatchEvent::Finished(Recovery::Done));
         assert!(stand(&mut slots, &freeing));
         assert_eq!((slots[1].record.state, slots[1].record.damage), (SlotState::Free, None));
@@ -1269,7 +1285,7 @@ mod tests {
         };
         let (mut tries, mut notes) = (Vec::new(), 0);
         for n in 1..2000 {
-            let actions = w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+            let actions = w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone()));
             let [WatchAction::Write { new, .. }] = &actions[..] else { continue };
             tries.push(n);
             slots[1].record = (**new).clone();
@@ -1289,7 +1305,7 @@ mod tests {
         assert_eq!(gaps.max(), Some(Watch::PAUSE_BEATS_MAX));
         // Repaired meanwhile.
         let n = 2000 + Watch::PAUSE_BEATS_MAX;
-        w.step(BEAT * n, 9, WatchEvent::Sight(slots.clone()));
+        w.step(BEAT * n, 9, WatchEvent::Observed(slots.clone()));
         w.step(BEAT * n, 9, WatchEvent::Wrote(NodeId(1), true));
         let done = w.step(BEAT * n, 9, WatchEvent::Recovered(NodeId(1), Recovery::Done));
         let [WatchAction::Write { new, .. }] = &done[..] else { panic!("{done:?}") };
@@ -1300,6 +1316,6 @@ mod tests {
     fn a_node_that_lost_its_slot_is_told() {
         let mut w = watch();
         let slots = vec![active(me(0, 2), 1)];
-        assert!(w.step(BEAT, 9, WatchEvent::Sight(slots)).contains(&WatchAction::Evicted));
+        assert!(w.step(BEAT, 9, WatchEvent::Observed(slots)).contains(&WatchAction::Evicted));
     }
 }

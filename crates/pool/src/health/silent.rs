@@ -58,7 +58,7 @@ impl Silence {
         let before = std::mem::take(&mut self.seen);
         let mut noticed = Vec::new();
         for (uuid, issued) in members {
-            let ended = issued.reads.ended + issued.writes.ended;
+            let ended = issued.reads.ended() + issued.writes.ended();
             let under_way = issued.reads.requests() + issued.writes.requests() > ended;
             let was = before.get(&uuid).copied();
             let waits = was.filter(|was| under_way && was.ended == ended);
@@ -92,7 +92,7 @@ mod tests {
     fn issued(begun: u64, ended: u64) -> Issued {
         let mut issued = Issued::default();
         issued.writes.sizes[3] = begun;
-        issued.writes.ended = ended;
+        issued.writes.times.classes[0] = ended;
         issued
     }
 

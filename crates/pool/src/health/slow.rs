@@ -50,7 +50,10 @@ pub struct Noticed {
 
 fn similar(a: &Traffic, b: &Traffic) -> bool {
     let near = |a: u64, b: u64| a <= b.saturating_mul(SIMILAR) && b <= a.saturating_mul(SIMILAR);
-    a.ended >= LEAST && b.ended >= LEAST && near(a.ended, b.ended) && near(a.mean().0, b.mean().0)
+    a.ended() >= LEAST
+        && b.ended() >= LEAST
+        && near(a.ended(), b.ended())
+        && near(a.mean().0, b.mean().0)
 }
 
 /// A member's mean time beside the median of those peers that had similar load, if there are any.
@@ -134,8 +137,8 @@ mod tests {
         let mut all = Issued::default();
         all.reads.bytes.0 = n << 16;
         all.reads.sizes[7] = n;
-        all.reads.ended = n;
-        all.reads.nanos = n * ms * 1_000_000;
+        all.reads.times.classes[0] = n;
+        all.reads.times.nanos = n * ms * 1_000_000;
         all
     }
 

@@ -100,7 +100,7 @@ impl Pool {
     }
     /// Members in use that are suspected, and how many damaged places each has ([`FAIL_AT`]: or more).
     pub fn suspects(&self) -> Vec<(MemberIndex, usize)> {
-        let topology = self.0.epochs.read();
+        let topology = self.0.epochs.snapshot();
         let suspicion = self.0.health.suspicion.lock();
         let in_use = |m: &MemberIndex| topology.state(*m) != MemberState::Failed;
         let count = |m| Some((m, topology.uuid(m).map_or(0, |uuid| suspicion.count(uuid))));

@@ -182,7 +182,7 @@ impl Pool {
 
     /// The move under way.
     pub fn moving(&self) -> Option<Moving> {
-        moving(&self.0.epochs.read().label)
+        moving(&self.0.epochs.snapshot().label)
     }
 
     /// Ends the move under way: the member is what it was, and its successor a spare.

@@ -5,7 +5,7 @@ use braid_format::node::SlotRecord;
 use braid_lock::dlock::Time;
 use braid_lock::glock::Event as LockEvent;
 use braid_lock::node::fencing::Means;
-use braid_lock::node::sight::{Looker, SlotSight};
+use braid_lock::node::observation::{Observer, SlotObservation};
 use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::{Recovery, WatchAction, WatchEvent};
 use braid_lock::{FenceMethod, Me};
@@ -47,8 +47,8 @@ impl World {
         }
         member.slots.extend(slots.iter().map(|record| (record.life.slot, record.clone())));
         self.mend_own_slot(pid, bytes);
-        let sights = self.sights(pid, slots, now);
-        self.watch(pid, WatchEvent::Sight(sights));
+        let observations = self.observations(pid, slots, now);
+        self.watch(pid, WatchEvent::Observed(observations));
         self.heed_wishes(pid);
     }
     /// While this node lives nobody else changes its slot if it cannot be read.
@@ -62,13 +62,18 @@ impl World {
             self.begin_slot_write(pid, SlotWrite::over(stands.to_vec(), &mine), For::Mend);
         }
     }
-    fn sights(&mut self, pid: Pid, slots: Vec<SlotRecord>, now: Time) -> Vec<SlotSight> {
+    fn observations(
+        &mut self,
+        pid: Pid,
+        slots: Vec<SlotRecord>,
+        now: Time,
+    ) -> Vec<SlotObservation> {
         let blinks = self.blinks(pid, &slots);
         let Some(process) = self.processes.get(pid) else { return Vec::new() };
         let Some(me) = process.me else { return Vec::new() };
         let identity = self.identity_of(pid);
         let means = Means { key: process.member.key, command: false, host: identity.host.clone() };
-        let looker = Looker {
+        let observer = Observer {
             me,
             identity: &identity,
             places: self.places_of(pid),
@@ -76,19 +81,19 @@ impl World {
             means,
             epoch: EpochTag { epoch: 1, change: 0 },
         };
-        let sight = |record: SlotRecord| {
+        let observed = |record: SlotRecord| {
             let (beats, slot) = (&process.member.beats, record.life.slot);
-            let asks = looker.asks_for_lock(now, &record, beats);
+            let asks = observer.asks_for_lock(now, &record, beats);
             let locked = !asks || (self.is_life_locked(pid, slot) && blinks != Some(slot));
             let proven = process.member.proofs.of(&record).is_some();
             let earlier = identity.is_earlier_boot_of(&record);
-            let mut sight = looker.sight(record, beats, locked, proven);
+            let mut observed = observer.observe(record, beats, locked, proven);
             if earlier && self.cluster.sabotage == Some(Sabotage::TrustSilence) {
-                sight.fenceable = false;
+                observed.fenceable = false;
             }
-            sight
+            observed
         };
-        slots.into_iter().map(sight).collect()
+        slots.into_iter().map(observed).collect()
     }
     /// The slot whose liveness lock is not seen at this look, though it is held: never at two in a row.
     fn blinks(&mut self, pid: Pid, slots: &[SlotRecord]) -> Option<NodeId> {
@@ -147,7 +152,7 @@ impl World {
             WatchAction::Distrust(_)
                 if self.cluster.sabotage == Some(Sabotage::TrustUnseenLocks) => {}
             WatchAction::Suspect(life) => self.fail(format!("nobody can fence {life:?}")),
-            WatchAction::Distrust(life) | WatchAction::Stranger(life) => {
+            WatchAction::Distrust(life) | WatchAction::ForeignLocks(life) => {
                 self.fail(format!("{life:?} beats, and its liveness lock is not seen"));
             }
             WatchAction::Evicted if self.cluster.hosts => {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::super::MessageWay;
 use super::super::seal::{GREETING, Greeting, SEALED, Seal, Secret};
 use super::prepare;
 use crate::Me;
@@ -72,6 +73,13 @@ impl Peer {
     }
     pub fn life(&self) -> Me {
         self.life
+    }
+    pub fn way(&self) -> MessageWay {
+        match &self.link {
+            Link::Up { .. } => MessageWay::Tcp,
+            _ if self.said => MessageWay::TcpFails,
+            _ => MessageWay::TcpUnused,
+        }
     }
 
     /// Sends at once, or notes it.

@@ -8,7 +8,7 @@
 use braid_format::NodeId;
 use braid_format::node::{SlotRecord, SlotState};
 
-use super::strangers::STRANGER_BEATS;
+use super::foreign_locks::FOREIGN_LOCK_BEATS;
 use super::{Action, Event, Flow, Joiner, Look, Step, Timing, act, unasked};
 use crate::error::LockError;
 
@@ -164,7 +164,7 @@ impl CopyCheck {
             copies if copies >= before.len().min(now.len()) => return self.end(),
             _ => Some(most),
         };
-        if looks < STRANGER_BEATS {
+        if looks < FOREIGN_LOCK_BEATS {
             return self.pause(before, beating, looks);
         }
         match beating {

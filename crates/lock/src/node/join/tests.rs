@@ -336,17 +336,17 @@ fn who_finds_no_slot_waits_while_another_node_frees_one() {
 }
 
 #[test]
-fn a_stranger_that_beats_keeps_others_out_and_a_silent_one_does_not() {
-    let stranger = SlotRecord { boot_id: [3; 16], lock_places: Vec::new(), ..active(0, 3) };
+fn a_beating_node_with_foreign_locks_keeps_others_out_and_a_silent_one_does_not() {
+    let foreign = SlotRecord { boot_id: [3; 16], lock_places: Vec::new(), ..active(0, 3) };
     let begin = || World {
         by_lock: true,
-        ..World::new(vec![stranger.clone(), SlotRecord::free(NodeId(1))])
+        ..World::new(vec![foreign.clone(), SlotRecord::free(NodeId(1))])
     };
     let mut world = begin();
     world.beating.insert(NodeId(0));
     let refused = world.join(None);
     assert!(
-        matches!(refused, Err(LockError::Stranger { node, here: false, .. }) if node == life(0, 1))
+        matches!(refused, Err(LockError::ForeignLocks { node, here: false, .. }) if node == life(0, 1))
     );
     assert_eq!(world.done("LockLife"), 0);
     let mut world = begin();

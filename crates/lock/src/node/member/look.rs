@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use braid_format::node::{LockPlace, SlotRecord};
 
 use super::super::cached::Cached;
-use super::super::sight::{Looker, SlotSight};
-use super::super::slots::{Slots, decode_slot, first_places, read_slots, say_new};
+use super::super::observation::{Observer, SlotObservation};
+use super::super::slots::{Slots, decode_slot, first_places, log_new, read_slots};
 use super::Inner;
 use crate::dlock::Time;
 use crate::error::LockError;
@@ -18,7 +18,7 @@ impl Inner {
     pub(super) fn read_slots(&self) -> Result<Vec<SlotRecord>, LockError> {
         let known = self.unreadable.lock().clone();
         let Slots { records, unreadable } = read_slots(&*self.store, &known)?;
-        say_new(&unreadable, &known);
+        log_new(&unreadable, &known);
         *self.unreadable.lock() = unreadable;
         let mut slots = self.slots.write();
         for record in &records {
@@ -29,10 +29,10 @@ impl Inner {
         Ok(records)
     }
 
-    pub(super) fn sight(&self) -> Result<Vec<SlotSight>, LockError> {
+    pub(super) fn observe(&self) -> Result<Vec<SlotObservation>, LockError> {
         let records = self.read_slots()?;
         let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let looker = Looker {
+        let observer = Observer {
             me: self.me,
             identity: &self.identity,
             places: self.store.lock_places(),
@@ -41,24 +41,24 @@ impl Inner {
             epoch: self.store.pool().epoch(),
         };
         let now = self.origin.elapsed();
-        let asks = self.note_beats(now, &looker, &records, &bytes);
-        let mut sight = Vec::with_capacity(records.len());
+        let asks = self.note_beats(now, &observer, &records, &bytes);
+        let mut observed = Vec::with_capacity(records.len());
         for (record, asks) in records.into_iter().zip(asks) {
             let slot = record.life.slot;
             // No device is waited for while the heartbeats are locked: who does anything else with them
             // would wait too.
             let locked = !asks || self.store.life_locked(slot).map_err(LockError::NodeStore)?;
             let proven = self.options.proofs.of(&record).is_some();
-            sight.push(looker.sight(record, &self.beats.lock(), locked, proven));
+            observed.push(observer.observe(record, &self.beats.lock(), locked, proven));
         }
-        Ok(sight)
+        Ok(observed)
     }
 
     /// Keeps the heartbeats that were read; whether each slot's liveness lock is to be asked for.
     fn note_beats(
         &self,
         now: Time,
-        looker: &Looker<'_>,
+        observer: &Observer<'_>,
         records: &[SlotRecord],
         bytes: &[u8],
     ) -> Vec<bool> {
@@ -68,7 +68,7 @@ impl Inner {
             let slot = record.life.slot;
             let sector = bytes.chunks_exact(len).nth(usize::from(slot.0)).unwrap_or_default();
             beats.note(now, slot, sector);
-            looker.asks_for_lock(now, record, &beats)
+            observer.asks_for_lock(now, record, &beats)
         };
         records.iter().map(note).collect()
     }

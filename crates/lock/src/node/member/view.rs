@@ -7,7 +7,7 @@ use braid_format::node::{SlotRecord, SlotState};
 use braid_pool::EpochTag;
 
 use super::super::life::user_of;
-use super::super::sight::tag_of;
+use super::super::observation::tag_of;
 use super::super::waits::{Awaited, LONG};
 use super::super::{FenceMethod, NodeView, NodeWait, Timing};
 use super::Inner;
@@ -50,6 +50,7 @@ impl Inner {
             fence,
             key: r.fence_key,
             timing,
+            messages: (r.life != self.me).then(|| self.hints.way(r)),
         }
     }
 

@@ -1,0 +1,128 @@
+//! `braid top`
+
+mod draw;
+mod look;
+mod screen;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use self::look::{Look, Shown};
+use crate::control;
+use crate::terminal::ui;
+
+/// Show what a mounted node of this host does now: nodes, members, locks, programs.
+///
+/// Keys: s sorts programs by the next column, r turns the order around, q ends. Where standard output is no
+/// terminal, or with --plain, each report is printed instead, one behind the other. What the kernel answers from
+/// its caches is not seen.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, or its directory, mounted on this host
+    pool: String,
+    /// Seconds between two reports
+    #[arg(short = 'd', long, default_value_t = 1.0, value_name = "SECONDS")]
+    interval: f64,
+    /// End after so many reports
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+    /// Sort programs by this
+    #[arg(short, long, value_enum, default_value_t)]
+    sort: Sort,
+    /// No screen of its own
+    #[arg(long)]
+    plain: bool,
+}
+
+/// By what programs are sorted, most first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sort {
+    /// Time that the file system took for them.
+    #[default]
+    Time,
+    /// Requests.
+    Requests,
+    /// Bytes read.
+    Read,
+    /// Bytes written.
+    Written,
+    /// Names.
+    Name,
+}
+
+impl Sort {
+    const ALL: [Self; 5] = [Self::Time, Self::Requests, Self::Read, Self::Written, Self::Name];
+
+    /// The one after it.
+    fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|s| *s == self).unwrap_or(0);
+        Self::ALL.get((at + 1) % Self::ALL.len()).copied().unwrap_or_default()
+    }
+}
+
+/// Order of the programs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Order {
+    by: Sort,
+    reversed: bool,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let interval = Duration::try_from_secs_f64(args.interval).ok();
+    let Some(interval) = interval.filter(|i| *i >= Duration::from_millis(100)) else {
+        bail!("interval {}: not a number of seconds from 0.1", args.interval);
+    };
+    let mount = control::find(&args.pool)?;
+    let order = Order { by: args.sort, reversed: false };
+    // Programs are counted from the first look on.
+    let first = Look::at(&mount)?;
+    if !args.plain && std::io::stdout().is_terminal() {
+        screen::run(&mount, first, (interval, args.count), order)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (mut before, mut reports) = (first, 0);
+    while args.count.is_none_or(|count| reports < count) {
+        std::thread::sleep(interval);
+        let now = Look::at(&mount)?;
+        print(&Shown::of(&now, &before, order));
+        before = now;
+        reports += 1;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(shown: &Shown) {
+    println!("{}", shown.title);
+    shown.health.iter().for_each(|line| println!("{line}"));
+    for part in &shown.parts {
+        let mut table = ui::table(&part.header);
+        part.rows.iter().for_each(|row| {
+            table.add_row(row);
+        });
+        for (n, column) in table.column_iter_mut().enumerate() {
+            if part.is_number(n) {
+                column.set_cell_alignment(comfy_table::CellAlignment::Right);
+            }
+        }
+        println!("\n{}\n{table}", part.title);
+    }
+    println!();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sorting_goes_round() {
+        let mut sort = Sort::default();
+        for _ in 0..Sort::ALL.len() {
+            sort = sort.next();
+        }
+        assert_eq!((sort, sort.next()), (Sort::Time, Sort::Requests));
+    }
+}

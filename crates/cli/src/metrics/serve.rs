@@ -1,0 +1,312 @@
+//! HTTP: `GET /metrics`, a request for each connection.
+//!
+//! Bounded in all: connections at a time, the length of a request, the time that a caller may take. Gathering
+//! takes no lock for longer than `braid status` does; if it hangs all the same, later callers are refused, and
+//! what Prometheus calls `up` is 0.
+
+use std::fs::Permissions;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::address::Address;
+use super::samples::gather;
+use super::text::{Format, encode};
+use crate::control::Node;
+
+/// Callers that are answered at a time.
+const CALLERS_MAX: usize = 8;
+/// Longest request line and headers.
+const REQUEST_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 64;
+/// A caller that has not asked after so long is let go.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where callers come, before there is something to tell them.
+#[derive(Debug)]
+pub struct Server {
+    listener: Listener,
+    address: Address,
+    socket: Option<Socket>,
+}
+
+#[derive(Debug)]
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A socket in the file system, which goes with the server.
+#[derive(Debug)]
+pub struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
+impl Server {
+    /// Takes the address. What a dead process has left of a socket is removed.
+    ///
+    /// # Errors
+    /// Something else is there.
+    pub fn bind(address: &Address) -> Result<Self> {
+        let failed = || format!("option metrics: cannot serve {address}");
+        let (listener, socket) = match address {
+            Address::Tcp(at) => (Listener::Tcp(TcpListener::bind(at).with_context(failed)?), None),
+            Address::Unix(path) => {
+                clear(path).with_context(failed)?;
+                let listener = UnixListener::bind(path).with_context(failed)?;
+                let socket = Socket(path.clone());
+                std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+                (Listener::Unix(listener), Some(socket))
+            }
+        };
+        Ok(Self { listener, address: address.clone(), socket })
+    }
+    /// Answers callers as long as the process runs. What is returned is kept until the mount ends.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn serve(self, node: &Node) -> Result<Option<Socket>> {
+        let Self { listener, address, socket } = self;
+        let node = node.clone();
+        let thread = std::thread::Builder::new().name("metrics".into());
+        thread.spawn(move || listen(&listener, &node)).context("cannot start a thread")?;
+        tracing::info!(%address, "metrics are served");
+        Ok(socket)
+    }
+}
+
+/// Removes a socket at which nobody answers.
+fn clear(path: &Path) -> Result<()> {
+    let Ok(there) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !there.file_type().is_socket() {
+        bail!("something that is not a socket is there");
+    }
+    if UnixStream::connect(path).is_ok() {
+        bail!("another process serves it");
+    }
+    Ok(std::fs::remove_file(path)?)
+}
+
+/// A connection.
+trait Caller: Read + Write + Send {
+    fn set_times(&self) -> io::Result<()>;
+}
+impl Caller for TcpStream {
+    fn set_times(&self) -> io::Result<()> {
+        self.set_read_timeout(Some(PATIENCE))?;
+        self.set_write_timeout(Some(PATIENCE))
+    }
+}
+impl Caller for UnixStream {
+    fn set_times(&self) -> io::Result<()> {
+        self.set_read_timeout(Some(PATIENCE))?;
+        self.set_write_timeout(Some(PATIENCE))
+    }
+}
+
+fn listen(listener: &Listener, node: &Node) {
+    let callers = Arc::new(AtomicUsize::new(0));
+    loop {
+        let caller = match listener {
+            Listener::Tcp(tcp) => tcp.accept().map(|(s, _)| Box::new(s) as Box<dyn Caller>),
+            Listener::Unix(unix) => unix.accept().map(|(s, _)| Box::new(s) as Box<dyn Caller>),
+        };
+        let taken = caller.and_then(|caller| take(caller, node, &callers));
+        if let Err(error) = taken
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            tracing::debug!(%error, "a caller of the metrics is not served");
+            // Out of descriptors or threads, as likely as not.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn take(mut caller: Box<dyn Caller>, node: &Node, callers: &Arc<AtomicUsize>) -> io::Result<()> {
+    caller.set_times()?;
+    if callers.fetch_add(1, Ordering::Relaxed) >= CALLERS_MAX {
+        callers.fetch_sub(1, Ordering::Relaxed);
+        return caller.write_all(&Reply::refused("503 Service Unavailable").bytes(true));
+    }
+    let (counted, node) = (Counted(callers.clone()), node.clone());
+    let thread = std::thread::Builder::new().name("metrics".into());
+    thread.spawn(move || {
+        let _counted = counted;
+        if let Err(error) = answer(&mut *caller, || gather(&node)) {
+            tracing::debug!(%error, "a caller of the metrics");
+        }
+    })?;
+    Ok(())
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer.
+struct Reply {
+    status: &'static str,
+    content_type: &'static str,
+    body: String,
+}
+
+impl Reply {
+    fn refused(status: &'static str) -> Self {
+        Self { status, content_type: "text/plain; charset=utf-8", body: format!("{status}\n") }
+    }
+    fn bytes(&self, with_body: bool) -> Vec<u8> {
+        let Self { status, content_type, body } = self;
+        let body_sent = if with_body { body } else { "" };
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body_sent}",
+            body.len()
+        )
+        .into_bytes()
+    }
+}
+
+/// Reads one request and answers it.
+fn answer(
+    caller: &mut (impl Read + Write + ?Sized),
+    gather: impl FnOnce() -> Vec<super::samples::Sample>,
+) -> io::Result<()> {
+    let (begun, mut got) = (Instant::now(), Vec::new());
+    let mut part = [0; 1024];
+    loop {
+        let n = caller.read(&mut part)?;
+        got.extend_from_slice(part.get(..n).unwrap_or_default());
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        let reply = match request.parse(&got) {
+            Ok(httparse::Status::Complete(_)) => reply(&request, gather),
+            Ok(httparse::Status::Partial) if n == 0 => return Ok(()),
+            Ok(httparse::Status::Partial)
+                if got.len() < REQUEST_MAX && begun.elapsed() < PATIENCE =>
+            {
+                continue;
+            }
+            Ok(httparse::Status::Partial) => Reply::refused("431 Request Header Fields Too Large"),
+            Err(_) => Reply::refused("400 Bad Request"),
+        };
+        return caller.write_all(&reply.bytes(request.method != Some("HEAD")));
+    }
+}
+
+fn reply(
+    request: &httparse::Request<'_, '_>,
+    gather: impl FnOnce() -> Vec<super::samples::Sample>,
+) -> Reply {
+    if !matches!(request.method, Some("GET" | "HEAD")) {
+        return Reply::refused("405 Method Not Allowed");
+    }
+    let path = request.path.unwrap_or_default();
+    if path.split('?').next() != Some("/metrics") {
+        return Reply {
+            body: "the metrics are at /metrics\n".into(),
+            ..Reply::refused("404 Not Found")
+        };
+    }
+    let accepted = request.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("accept"));
+    let wants = |h: &httparse::Header<'_>| {
+        String::from_utf8_lossy(h.value).contains("application/openmetrics-text")
+    };
+    let format =
+        if accepted.into_iter().any(wants) { Format::OpenMetrics } else { Format::Prometheus };
+    match encode(gather(), format) {
+        Ok(body) => Reply { status: "200 OK", content_type: format.content_type(), body },
+        Err(_) => Reply::refused("500 Internal Server Error"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::families::LOCK_POLLS;
+    use super::super::samples::{Sample, Value};
+    use super::*;
+
+    /// What a caller gets that says this.
+    fn said(request: &str) -> String {
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        near.write_all(request.as_bytes()).unwrap();
+        near.shutdown(std::net::Shutdown::Write).unwrap();
+        let polls = || vec![Sample { family: &LOCK_POLLS, labels: vec![], value: Value::Whole(7) }];
+        answer(&mut far, polls).unwrap();
+        drop(far);
+        let mut got = String::new();
+        near.read_to_string(&mut got).unwrap();
+        got
+    }
+
+    #[test]
+    fn the_format_is_the_one_that_is_asked_for() {
+        let got = said("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let (head, body) = got.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("version=0.0.4"), "{got}");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{got}");
+        assert!(body.ends_with("braid_lock_polls_total 7\n"), "{got}");
+        let accept =
+            "aCCept: application/openmetrics-text;version=1.0.0;q=0.8,text/plain;q=0.5\r\n";
+        let got = said(&format!("GET /metrics?x=1 HTTP/1.1\r\n{accept}\r\n"));
+        assert!(
+            got.contains("openmetrics-text; version=1.0.0") && got.ends_with("# EOF\n"),
+            "{got}"
+        );
+        let head = said("HEAD /metrics HTTP/1.0\r\n\r\n");
+        assert!(head.ends_with("\r\n\r\n") && head.contains("200 OK"), "{head}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let mut many = format!("GET /metrics HTTP/1.1\r\nX: {}", "y".repeat(REQUEST_MAX));
+        // What is not read would break the connection before the answer is.
+        many.truncate(REQUEST_MAX);
+        for (request, status) in [
+            ("GET / HTTP/1.1\r\n\r\n", "404"),
+            ("GET /metricsx HTTP/1.1\r\n\r\n", "404"),
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+            ("\0\0\0\r\n\r\n", "400"),
+            (&many, "431"),
+        ] {
+            let got = said(request);
+            assert!(got.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {got}");
+        }
+        // It has gone without asking.
+        assert_eq!(said("GET /metr"), "");
+    }
+
+    #[test]
+    fn a_socket_is_taken_from_the_dead_and_from_nobody_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let address = Address::Unix(path.clone());
+        // Nobody listens any more, and it is still there.
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let server = Server::bind(&address).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let refused = format!("{:#}", Server::bind(&address).unwrap_err());
+        assert!(
+            refused.contains("option metrics") && refused.contains("another process"),
+            "{refused}"
+        );
+        drop(server);
+        assert!(!path.exists());
+        std::fs::write(&path, "x").unwrap();
+        assert!(Server::bind(&address).is_err() && path.exists());
+    }
+}

@@ -1,0 +1,130 @@
+//! Hints by heartbeats, for nodes that no network reaches.
+//!
+//! A node that cannot send a hint writes its next heartbeat, which says what it waits for, soon instead of
+//! in time. A node that finds there a wish of a node whose hints do not arrive reads all heartbeats at
+//! that pace for a while. Each node writes its own sector alone: nothing is overwritten, nothing compared.
+//! While no node is cut off, or none waits, this costs nothing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use braid_format::node::{RawHeartbeat, SlotState};
+use braid_format::{LockNo, NodeId};
+use parking_lot::Mutex;
+
+use super::Inner;
+use crate::error::LockError;
+use crate::{Me, Mode};
+
+/// Between two heartbeats of a node that has mail, and between two looks of one that gets some.
+const PACE: Duration = Duration::from_millis(10);
+/// So long after the last mail it is looked for at that pace.
+const AFTERWARDS: Duration = Duration::from_secs(5);
+/// A posted hint stands in heartbeats for so long; then, if it is waited for still, it is a wish.
+const STANDS: Duration = Duration::from_millis(100);
+
+/// What a node posts and how it looks for mail.
+#[derive(Debug, Default)]
+pub(super) struct HeartbeatHints {
+    posted: Mutex<Vec<(LockNo, Mode, Instant)>>,
+    is_new: AtomicBool,
+    /// Until when it looks often.
+    awaits: Mutex<Option<Instant>>,
+}
+
+impl HeartbeatHints {
+    /// Posts a hint; true if the heartbeat must be told.
+    pub fn post(&self, lock: LockNo, mode: Mode) -> bool {
+        let mut posted = self.posted.lock();
+        posted.retain(|p| p.0 != lock && p.2.elapsed() < STANDS);
+        if posted.len() < RawHeartbeat::WISHES {
+            posted.push((lock, mode, Instant::now()));
+        }
+        drop(posted);
+        !self.is_new.swap(true, Ordering::AcqRel)
+    }
+    /// How long the heartbeat rests that usually rests for `beat`.
+    pub fn rest(&self, beat: Duration) -> Duration {
+        if self.is_new.load(Ordering::Acquire) { PACE.min(beat) } else { beat }
+    }
+    /// What is posted, before `wishes`; a heartbeat takes it.
+    pub fn take(&self, wishes: &mut Vec<(LockNo, Mode)>) {
+        self.is_new.store(false, Ordering::Release);
+        let mut posted = self.posted.lock();
+        posted.retain(|p| p.2.elapsed() < STANDS);
+        if posted.is_empty() {
+            return;
+        }
+        wishes.retain(|w| !posted.iter().any(|p| p.0 == w.0));
+        wishes.splice(0..0, posted.iter().map(|p| (p.0, p.1)));
+        wishes.truncate(RawHeartbeat::WISHES);
+    }
+    /// HeartbeatHints has come.
+    fn came(&self, now: Instant) {
+        *self.awaits.lock() = Some(now + AFTERWARDS);
+    }
+    /// When it is looked for next, at the latest at `look`.
+    pub fn next(&self, now: Instant, look: Instant) -> Instant {
+        let awaited = self.awaits.lock().is_some_and(|until| now < until);
+        if awaited { look.min(now + PACE) } else { look }
+    }
+}
+
+impl Inner {
+    /// Says by way of the devices that a lock is wanted.
+    pub(super) fn post(&self, lock: LockNo, mode: Mode) {
+        if self.store.carries_hints() || !self.heartbeat_hints.post(lock, mode) {
+            return;
+        }
+        let _stop = self.stop.0.lock();
+        self.stop.1.notify_all();
+    }
+
+    /// Lives whose hints do not come here.
+    fn unheard(&self) -> Vec<Me> {
+        let slots = self.slots.read();
+        let others = slots.iter().map(|s| &s.record);
+        let others = others.filter(|r| r.state != SlotState::Free && r.life != self.me);
+        others.filter(|r| !self.hints.hears(r)).map(|r| r.life).collect()
+    }
+
+    /// After a usual look: whether there was mail in it.
+    pub(super) fn expect_mail(&self, now: Instant) {
+        if self.store.carries_hints() {
+            return;
+        }
+        let unheard = self.unheard();
+        let beats = self.beats.lock();
+        if unheard.iter().any(|l| beats.of(*l).is_some_and(|(beat, _)| !beat.wishes.is_empty())) {
+            self.heartbeat_hints.came(now);
+        }
+    }
+
+    /// Looks for mail, and nothing else.
+    pub(super) fn read_mail(&self) -> Result<(), LockError> {
+        let len = self.store.sector_len();
+        let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
+        let now = Instant::now();
+        let mut mail = Vec::new();
+        {
+            let (unheard, seen) = (self.unheard(), self.origin.elapsed());
+            let mut beats = self.beats.lock();
+            for (slot, sector) in (0_u16..).map(NodeId).zip(bytes.chunks_exact(len)) {
+                if let Some(beat) = beats.note(seen, slot, sector)
+                    && unheard.contains(&beat.life)
+                {
+                    mail.extend_from_slice(&beat.wishes);
+                }
+            }
+        }
+        if !mail.is_empty() {
+            self.heartbeat_hints.came(now);
+        }
+        for (lock, mode) in mail {
+            if let Some(manager) = self.manager_of(lock) {
+                manager.wish(lock, mode);
+            }
+        }
+        Ok(())
+    }
+}

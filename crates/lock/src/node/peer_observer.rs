@@ -1,0 +1,174 @@
+//! Whether other nodes may still use the pool, read directly from slots, heartbeats and liveness locks:
+//! for callers that must not wait for the watcher.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use braid_format::node::{Heartbeat, SlotRecord};
+use braid_format::{Incarnation, NodeId};
+use braid_pool::{EpochTag, Reservable};
+use parking_lot::Mutex;
+
+use super::cached::Cached;
+use super::life::{is_over, user_of};
+use super::observation::tag_of;
+use super::slots::{Unreadable, decode_slot, read_slots};
+use super::watch::Watch;
+use super::{HostIdentity, JoinOptions, NodeStore, Proofs, Timing};
+use crate::Me;
+use crate::error::LockError;
+
+/// Looks at slots, heartbeats and liveness locks when asked.
+pub struct PeerObserver {
+    store: Arc<dyn NodeStore>,
+    me: Me,
+    identity: HostIdentity,
+    proofs: Proofs,
+    seen: Mutex<HashMap<NodeId, Seen>>,
+    slots: Mutex<HashMap<NodeId, Cached>>,
+    unreadable: Mutex<Vec<Unreadable>>,
+}
+
+/// What a slot showed last, and since when it shows nothing else.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    life: Me,
+    sequence: Option<u64>,
+    locked: bool,
+    since: Instant,
+    /// New beats since the lock was first not seen.
+    beats_unlocked: u32,
+}
+
+impl PeerObserver {
+    /// The eyes of `me`, which may still be joining.
+    pub fn new(store: Arc<dyn NodeStore>, me: Me, options: &JoinOptions) -> Self {
+        let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
+        let proofs = options.proofs.clone();
+        let (seen, slots, unreadable) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { store, me, identity, proofs, seen, slots, unreadable }
+    }
+
+    /// Whether every other node that lives, or may, has said in a heartbeat that it uses the
+    /// pool's epoch `tag`. In doubt not.
+    pub fn all_use(&self, tag: EpochTag) -> bool {
+        self.try_all_use(tag).unwrap_or_else(|e| {
+            tracing::warn!("cannot look at the other nodes: {e}");
+            false
+        })
+    }
+
+    fn try_all_use(&self, tag: EpochTag) -> Result<bool, LockError> {
+        // In this order: a node that is not in the slots yet looks at the labels once it is.
+        let known = self.unreadable.lock().clone();
+        let slots = read_slots(&*self.store, &known)?;
+        let beats = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
+        let len = self.store.sector_len();
+        let beat_of = |slot: NodeId| {
+            let sector = beats.chunks_exact(len).nth(usize::from(slot.0));
+            sector.and_then(|s| Heartbeat::decode(s, slot).ok())
+        };
+        let mut all = true;
+        for Unreadable { slot, .. } in &slots.unreadable {
+            let beat = beat_of(*slot);
+            let says = beat.as_ref().is_some_and(|b| tag_of(b) == tag);
+            all &= self.is_deserted(*slot, beat.map(|b| b.sequence))? || says;
+        }
+        *self.unreadable.lock() = slots.unreadable;
+        for record in &slots.records {
+            let Some(life) = user_of(record).filter(|l| *l != self.me) else { continue };
+            let beat = beat_of(life.slot).filter(|b| b.life == life);
+            let says = beat.as_ref().is_some_and(|b| tag_of(b) == tag);
+            // All are looked at, since when matters.
+            all &= self.is_fenced(record, life, beat.map(|b| b.sequence))? || says;
+        }
+        Ok(all)
+    }
+
+    /// Whether whoever may have a slot that cannot be read uses the pool no more: a node that lives
+    /// writes its slot anew, and one that is silent for so long issues nothing. Whether it is dead
+    /// is another question: what it held stands.
+    fn is_deserted(&self, slot: NodeId, sequence: Option<u64>) -> Result<bool, LockError> {
+        let locked = self.store.life_locked(slot).map_err(LockError::NodeStore)?;
+        let life = Me { slot, incarnation: Incarnation(0) };
+        let mut seen = self.seen.lock();
+        let same = |s: &&Seen| (s.life, s.sequence, s.locked) == (life, sequence, locked);
+        if let Some(before) = seen.get(&slot).filter(same) {
+            return Ok(!locked && before.since.elapsed() > Timing::default().fenced());
+        }
+        let since = Instant::now();
+        seen.insert(slot, Seen { life, sequence, locked, since, beats_unlocked: 0 });
+        Ok(false)
+    }
+
+    /// Whether what `life` held may be broken, by its slot ([`is_over`]). In doubt not.
+    pub fn is_over(&self, life: Me) -> bool {
+        let known = self.slots.lock().get(&life.slot).and_then(|s| s.is_over(life));
+        known.unwrap_or_else(|| {
+            let Some(cached) = Cached::read(&*self.store, life.slot) else { return false };
+            let over = is_over(&cached.record, life);
+            self.slots.lock().insert(life.slot, cached);
+            over
+        })
+    }
+
+    /// Whether `life` issues nothing any more and nothing of it is in flight: it left, was
+    /// recovered, or is fenced. In doubt not.
+    pub fn is_gone(&self, life: Me) -> bool {
+        self.try_is_gone(life).unwrap_or(false)
+    }
+
+    fn try_is_gone(&self, life: Me) -> Result<bool, LockError> {
+        let slot = life.slot;
+        let sector = self.store.read_slot(slot).map_err(LockError::NodeStore)?;
+        let record = decode_slot(&*self.store, slot, &sector)?;
+        if user_of(&record) != Some(life) {
+            return Ok(true);
+        }
+        let beats = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
+        let sector = beats.chunks_exact(self.store.sector_len()).nth(usize::from(slot.0));
+        let beat = sector.and_then(|s| Heartbeat::decode(s, slot).ok());
+        let sequence = beat.filter(|b| b.life == life).map(|b| b.sequence);
+        self.is_fenced(&record, life, sequence)
+    }
+
+    /// By the same proofs as the watcher's: it was fenced from here; its process's lock would be seen
+    /// here, is gone, and it did not beat for two beats; or it is of an earlier boot of this machine,
+    /// has no key by which it could be fenced, and is silent.
+    fn is_fenced(
+        &self,
+        record: &SlotRecord,
+        life: Me,
+        sequence: Option<u64>,
+    ) -> Result<bool, LockError> {
+        if self.proofs.of(record).is_some() {
+            return Ok(true);
+        }
+        let locked = self.store.life_locked(life.slot).map_err(LockError::NodeStore)?;
+        let mut seen = self.seen.lock();
+        let before = seen.get(&life.slot).filter(|s| s.life == life);
+        let Some(before) = before.filter(|s| (s.sequence, s.locked) == (sequence, locked)) else {
+            let was = before.filter(|s| !s.locked && !locked && s.sequence != sequence);
+            let beats_unlocked = match (was, before) {
+                (Some(s), _) => s.beats_unlocked.saturating_add(1),
+                (None, Some(s)) if s.beats_unlocked >= Watch::BEATS_DISTRUSTED => s.beats_unlocked,
+                _ => 0,
+            };
+            let since = Instant::now();
+            seen.insert(life.slot, Seen { life, sequence, locked, since, beats_unlocked });
+            return Ok(false);
+        };
+        let (silent, timing) = (before.since.elapsed(), Timing::of_slot(record.io_timeout));
+        let fenceable = record.fence_key != 0 && self.store.pool().reservable() == Reservable::All;
+        let trusted = before.beats_unlocked < Watch::BEATS_DISTRUSTED;
+        let enough = if trusted && self.identity.sees_lock_of(record, &self.store.lock_places()) {
+            timing.beat() * Watch::LOOKS
+        } else if self.identity.is_earlier_boot_of(record) && !fenceable {
+            timing.fenced()
+        } else {
+            return Ok(false);
+        };
+        Ok(!locked && silent > enough)
+    }
+}
