@@ -584,6 +584,7 @@ fn what_was_made_anew_is_not_joined_as_what_it_was() {
             cluster: parking_lot::Mutex::default(),
             leaving: parking_lot::RwLock::default(),
             finishing: parking_lot::Mutex::default(),
+            recovered: Default::default(),
         });
         Membership::join(nodes, JoinOptions::default(), recoverer)
     };
