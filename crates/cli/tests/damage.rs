@@ -8,8 +8,10 @@ mod common;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 
 use braid_format::journal::RawTxHeader;
+use braid_format::node::RawSlot;
 use braid_format::superblock::RawSuperblock;
 use common::{Cluster, braid, can_mount, ok, wait_until};
 use zerocopy::FromBytes;
@@ -151,4 +153,46 @@ fn a_record_in_the_middle_of_the_journal() {
     if can_mount() {
         killed_and_spoiled(flip_record, "journal", true);
     }
+}
+
+/// The slot of a node that has left cleanly: locks still name that node, and nothing says any more that it
+/// is over.
+#[test]
+fn a_slot_that_cannot_be_read_is_named_as_what_is_waited_for() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 512, 2);
+    fs::create_dir(c.node(1).join("dir")).unwrap();
+    fs::write(c.node(1).join("dir/file"), "kept").unwrap();
+    c.unmount_all();
+    let disk = c.disks.paths[0].clone();
+    let all = fs::read(&disk).unwrap();
+    let magic = RawSlot::MAGIC.to_le_bytes();
+    let is_slot_1 = |sector: &&[u8]| {
+        let slot = RawSlot::read_from_prefix(sector).ok().filter(|_| sector.starts_with(&magic));
+        slot.is_some_and(|(slot, _)| slot.slot.get() == 1)
+    };
+    let at = all.chunks(512).zip(0_u64..).find(|(s, _)| is_slot_1(s)).unwrap().1 * 512;
+    flip(&disk, at + 200);
+
+    let node = c.mount(&[]);
+    let dir = node.to_str().unwrap();
+    let mut waiting = Command::new("cat").arg(node.join("dir/file")).spawn().unwrap();
+    let repair = "run `braid check --repair` after unmounting all nodes";
+    wait_until("it is named", || {
+        let said = ok(&["status", dir]);
+        said.contains("of node 1 have been waited for") && said.contains(repair)
+    });
+    let said = ok(&["status", dir]);
+    assert!(!said.contains("takes note") && !said.contains("()"), "{said}");
+    let refused = common::fails(&["fence", dir, "1", "--confirm"]);
+    assert!(refused.contains("cannot be read") && refused.contains(repair), "{refused}");
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    c.unmount_all();
+    braid(&c.disks.with(&["check"], &["--repair"]));
+    let again = c.mount(&[]);
+    assert_eq!(fs::read_to_string(again.join("dir/file")).unwrap(), "kept");
+    c.finish();
 }

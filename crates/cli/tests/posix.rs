@@ -501,6 +501,50 @@ os.close(f)
     );
 }
 
+/// Two programs of one node, each with bytes of its own in one page: the one stores them through a mapping,
+/// the other writes them, by itself or out of another file.
+#[test]
+fn a_write_beside_stores_through_a_mapping_of_the_same_page_is_kept() {
+    on_two_nodes(
+        r#"
+import mmap, multiprocessing, struct, time
+SECONDS, SIZE = 4, 8192
+f = os.open("f", os.O_CREAT | os.O_RDWR); os.pwrite(f, bytes(SIZE), 0); os.fsync(f)
+source = os.open("source", os.O_CREAT | os.O_RDWR)
+end = time.monotonic() + SECONDS
+def stores():
+    m, n = mmap.mmap(os.open("f", os.O_RDWR), SIZE), 0
+    while time.monotonic() < end:
+        n += 1; m[0:8] = struct.pack("<Q", n)
+    # Each store is later than all copies that it could be lost by: the last one counts.
+    m.flush()
+    found = struct.unpack("<Q", os.pread(os.open("f", os.O_RDWR), 8, 0))[0]
+    assert found == n, ("the last store is lost", n, found)
+def ours(at, copied):
+    n = 0
+    while time.monotonic() < end:
+        n += 1; record = struct.pack("<Q", n) * 4
+        if copied and n % 4 == 0:
+            os.pwrite(source, record, 0)
+            assert os.copy_file_range(source, f, 32, 0, at) == 32
+        else:
+            assert os.pwrite(f, record, at) == 32
+        if n % 16 == 0: os.fsync(f)
+        for _ in range(3):
+            found = os.pread(f, 32, at)
+            assert found == record, ("a write is lost", n, found)
+    assert n > 100, n
+programs = [multiprocessing.Process(target=stores),
+    multiprocessing.Process(target=ours, args=(2048, False)),
+    multiprocessing.Process(target=ours, args=(3000, True)),
+    multiprocessing.Process(target=ours, args=(4080, False))]
+for p in programs: p.start()
+for p in programs: p.join()
+assert [p.exitcode for p in programs] == [0] * 4
+"#,
+    );
+}
+
 #[test]
 fn whoever_may_write_a_file_can_truncate_it_while_it_is_opened_to_be_read() {
     on_two_nodes(

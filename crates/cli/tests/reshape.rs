@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use common::device::Loop;
 use common::pool::{Pool, fill, sums};
 use common::{Cluster, Disks, can_mount, fails, ok, sh, unmount_idle};
 
@@ -353,4 +354,38 @@ fn devices_that_became_larger_are_used() {
     pool.clean(&[1]);
     let said = ok(&["status", pool.disk(1)]);
     assert!(!said.contains("braid grow"), "{said}");
+}
+
+/// The node would wait for itself.
+#[test]
+fn a_pool_is_not_made_of_its_own_files() {
+    if !can_mount() {
+        return;
+    }
+    let pool = Pool::new((2, 512), 1, &[]);
+    pool.mount(&[0], &[]);
+    let file = pool.dir.join("disk");
+    sh(&format!("truncate -s 160M {}", file.display()));
+    let Some(outer) = Loop::new(&file) else {
+        return braid_testkit::skip("there are no loop devices");
+    };
+    // Through another loop device, too.
+    let inner = Loop::new(outer.0.as_ref()).unwrap();
+    let file = file.to_str().unwrap();
+    for device in [file, &outer.0, &inner.0] {
+        for command in [
+            &["add", pool.dir(), device][..],
+            &["add", pool.dir(), device, "--dry-run"],
+            &["spare", pool.dir(), device],
+            &["replace", pool.dir(), "0", device],
+            &["evacuate", pool.dir(), "0", "--to", device],
+        ] {
+            let said = fails(command);
+            assert!(said.contains("a pool cannot be its own member"), "{command:?}: {said}");
+        }
+    }
+    drop((inner, outer));
+    // Beside it, another pool's file is a device like any other.
+    ok(&["add", pool.dir(), &pool.names(&[1])[0]]);
+    unmount_idle(&pool.dir);
 }

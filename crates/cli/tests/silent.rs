@@ -3,7 +3,7 @@
 mod common;
 
 use std::io::Write;
-use std::process::Output;
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use common::device::Loop;
@@ -148,6 +148,12 @@ impl Pool {
         (&file).write_all(&[name.as_bytes()[0]; 1 << 20])?;
         file.sync_all()
     }
+    /// The same by another process.
+    fn write_apart(&self, name: &str) -> Child {
+        let script = "head -c 1M /dev/zero | tr '\\0' \"$1\" | dd of=\"$2\" bs=1M iflag=fullblock conv=fsync status=none";
+        let file = self.file(name);
+        Command::new("sh").args(["-c", script, "sh", name, &file]).spawn().unwrap()
+    }
     fn holds(&self, name: &str) -> bool {
         std::fs::read(self.file(name)).is_ok_and(|bytes| bytes == [name.as_bytes()[0]; 1 << 20])
     }
@@ -176,18 +182,18 @@ fn a_member_that_answers_nothing_is_named_and_waited_for() {
     pool.write("a").unwrap();
     let silent = format!("({}) has not answered for", pool.loops[1].0);
     let muted = pool.group.mute(&pool.loops[1].0);
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| pool.write("b"));
-        wait_until("it is named", || pool.logged().contains("what needs it waits"));
-        // By the node, which asks no device for that.
-        let said = format!("health: MEMBER SILENT: member 1 {silent} ");
-        wait_until("status says so", || pool.status().contains(&said));
-        let status = pool.status();
-        assert!(status.contains("waits until it answers"), "{status}");
-        assert!(status.contains("does not answer") && !status.contains("(missing)"), "{status}");
-        drop(muted);
-        writer.join().unwrap().unwrap();
-    });
+    // By a process of its own: every process that this one starts closes its copies of the files that are
+    // open here, and a close waits, too.
+    let mut writer = pool.write_apart("b");
+    wait_until("it is named", || pool.logged().contains("what needs it waits"));
+    // By the node, which asks no device for that.
+    let said = format!("health: MEMBER SILENT: member 1 {silent} ");
+    wait_until("status says so", || pool.status().contains(&said));
+    let status = pool.status();
+    assert!(status.contains("waits until it answers"), "{status}");
+    assert!(status.contains("does not answer") && !status.contains("(missing)"), "{status}");
+    drop(muted);
+    assert!(writer.wait().unwrap().success());
     wait_until("it answers again", || pool.logged().contains("answers again"));
     until_unsaid("has not answered", || common::braid(&["status", &pool.node()]));
     let (status, log) = (pool.status(), pool.logged());

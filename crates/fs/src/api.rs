@@ -415,11 +415,17 @@ impl Fs {
     pub fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Result<u64> {
         self.run(|c| data::lseek(c, &*c.handles.get(fh)?, offset, whence))
     }
-    /// copy_file_range(2); returns the bytes copied.
-    pub fn copy_file_range(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+    /// copy_file_range(2); returns the bytes copied. `reply` gets the writes ([`EarlyReply::unseen`]).
+    pub fn copy_file_range(
+        &self,
+        from: (Fh, u64),
+        to: (Fh, u64),
+        len: u64,
+        reply: &mut dyn EarlyReply,
+    ) -> Result<u64> {
         self.change(|c| {
             let (source, target) = (c.handles.get(from.0)?, c.handles.get(to.0)?);
-            data::copy_file_range(c, (&*source, from.1), (&*target, to.1), len)
+            data::copy_file_range(c, (&*source, from.1), (&*target, to.1), len, reply)
         })
     }
 
@@ -446,17 +452,22 @@ impl Fs {
         self.run(|c| {
             // A program that has just removed a file expects to see its space.
             c.orphans.await_leaving(STATFS_PATIENCE);
-            let t = c.alloc.totals();
-            Ok(StatFs {
-                block_size: u32::try_from(c.volume.geo.block_size.bytes().get()).unwrap_or(4096),
-                blocks: t.blocks,
-                free: t.free,
-                available: t.available,
-                files: t.inodes.saturating_add(t.files_free),
-                files_free: t.files_free,
-                name_max: 255,
-            })
+            Ok(self.space())
         })
+    }
+    /// The same, as far as this node knows: waits for nothing, also when a device does not answer.
+    pub fn space(&self) -> StatFs {
+        let core = self.core();
+        let t = core.alloc.totals();
+        StatFs {
+            block_size: u32::try_from(core.volume.geo.block_size.bytes().get()).unwrap_or(4096),
+            blocks: t.blocks,
+            free: t.free,
+            available: t.available,
+            files: t.inodes.saturating_add(t.files_free),
+            files_free: t.files_free,
+            name_max: 255,
+        }
     }
 
     /// The lock that conflicts with `lock`, if there is one (`F_GETLK`).

@@ -3,6 +3,7 @@
 use braid_format::InodeNo;
 
 use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
+use crate::unseen_writes::UnseenWrite;
 
 /// A point in time since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -166,6 +167,10 @@ pub trait EarlyReply {
     /// Tells it: the file is as long as the write makes it. From here on `fsync` of the file
     /// reports the result.
     fn send(&mut self);
+    /// The write has taken effect, and pages in the kernel may not have it: see [`UnseenWrite`].
+    fn unseen(&mut self, write: UnseenWrite) {
+        drop(write);
+    }
 }
 /// Nobody is told early.
 impl EarlyReply for () {

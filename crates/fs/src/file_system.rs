@@ -97,7 +97,13 @@ pub trait FileSystem: Send + Sync + 'static {
     fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize>;
     fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()>;
     fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Answer<u64>;
-    fn copy_file_range(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Answer<u64>;
+    fn copy_file_range(
+        &self,
+        from: (Fh, u64),
+        to: (Fh, u64),
+        len: u64,
+        reply: &mut dyn EarlyReply,
+    ) -> Answer<u64>;
     fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>>;
     fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()>;
     fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>>;
@@ -139,7 +145,13 @@ fn errno(error: &Error) -> Errno {
 }
 
 fn seen<T>(result: Result<T, Error>) -> Answer<T> {
-    result.map_err(|error| errno(&error))
+    result.map_err(|error| {
+        let errno = errno(&error);
+        if errno == Errno::IO {
+            tracing::debug!(%error, "a program gets EIO");
+        }
+        errno
+    })
 }
 
 impl FileSystem for Fs {
@@ -258,8 +270,14 @@ impl FileSystem for Fs {
     fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Answer<u64> {
         seen(self.lseek(fh, offset, whence))
     }
-    fn copy_file_range(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Answer<u64> {
-        seen(self.copy_file_range(from, to, len))
+    fn copy_file_range(
+        &self,
+        from: (Fh, u64),
+        to: (Fh, u64),
+        len: u64,
+        reply: &mut dyn EarlyReply,
+    ) -> Answer<u64> {
+        seen(self.copy_file_range(from, to, len, reply))
     }
     fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         seen(self.getxattr(ino, name))

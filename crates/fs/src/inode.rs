@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::file_data::FileData;
 use crate::meta::{Meta, Tx};
 use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
+use crate::unseen_writes::UnseenWrites;
 
 /// What is known of an inode while its lock is held.
 #[derive(Debug, Clone)]
@@ -79,6 +80,8 @@ pub(crate) struct Inode {
     /// The kernel may have pages of its contents: it has filled some since it was last told to drop
     /// them all.
     pages: AtomicBool,
+    /// Writes that such pages may not have.
+    pub unseen_writes: UnseenWrites,
     /// The lock's record may name this node as an opener: see [`Inode::leaves_opener`].
     recorded_opener: AtomicBool,
 }
@@ -92,6 +95,7 @@ impl Inode {
             opens: AtomicU32::new(0),
             writers: AtomicU32::new(0),
             pages: AtomicBool::new(false),
+            unseen_writes: UnseenWrites::default(),
             recorded_opener: AtomicBool::new(false),
         }
     }

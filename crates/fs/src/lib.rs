@@ -19,7 +19,7 @@
 //!  alloc            resource groups, windows, reservations, deferred frees
 //!  tree, map        index nodes of B+trees; extents of a file
 //!  file_data        dirty pages of a file, and the space reserved for them
-//!  inode            inodes in memory under their cluster locks
+//!  inode, unseen_writes  inodes in memory under their cluster locks; writes that the kernel's pages may not have
 //!  inode_tree       the tree of an inode, read or changed
 //!  dirty_files, inflight_writes  what of this node's files is not on the devices yet
 //!  make             mkfs
@@ -114,6 +114,7 @@ mod tests_space;
 mod tests_subpools;
 mod tree;
 mod trim;
+mod unseen_writes;
 mod unused_metadata;
 mod verifier;
 mod volume;
@@ -141,4 +142,5 @@ pub use plock::Canceller;
 pub use plock_table::{LockDone, Plock, PlockKind, WaitId};
 pub use reshape::{Fill, Leaving, Left, Rebalanced, Successor};
 pub use trim::{TrimRange, Trimmed};
+pub use unseen_writes::UnseenWrite;
 pub use xattr::KILL_GROUP;

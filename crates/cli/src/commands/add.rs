@@ -9,7 +9,7 @@ use crate::control::{
     Order,
     session::{Missing, Session},
 };
-use crate::pools::{shape, sources};
+use crate::pools::shape;
 
 /// Add devices to a pool, and their space to its file system, while it is in use.
 ///
@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
-    let devices = args.devices.iter().map(|d| sources::absolute(d)).collect::<Result<Vec<_>>>()?;
+    let devices = args.devices.iter().map(|d| session.new_device(d)).collect::<Result<Vec<_>>>()?;
     let order = Order::Add {
         devices,
         shape: Box::new(args.shape.clone().absolute()?),

@@ -9,7 +9,6 @@ use crate::control::{
     self, MemberId, Order, Target, View,
     session::{Missing, Session},
 };
-use crate::pools::sources;
 
 /// Move everything on a member of a pool to another device.
 ///
@@ -60,7 +59,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     if args.to.is_none() && !before.members.iter().any(|m| m.state == "spare") {
         return shrink(args, session, &before, &member);
     }
-    let to = args.to.as_ref().map(|to| target(&before, to)).transpose()?;
+    let to = args.to.as_ref().map(|to| target(session, &before, to)).transpose()?;
     let view = session.order(&Order::Evacuate { member: member.clone(), to, force: args.force })?;
     if args.background && session.stays() {
         control::show(&view);
@@ -89,9 +88,9 @@ fn shrink(args: &Args, session: &Session, before: &View, member: &MemberId) -> R
 }
 
 /// A device, or a member that is there already.
-pub fn target(view: &View, name: &str) -> Result<Target> {
+pub fn target(session: &Session, view: &View, name: &str) -> Result<Target> {
     match control::member(view, name) {
         Ok(member) => Ok(Target::Member(member)),
-        Err(_) => Ok(Target::Device(sources::absolute(name.as_ref())?)),
+        Err(_) => Ok(Target::Device(session.new_device(name.as_ref())?)),
     }
 }

@@ -67,7 +67,7 @@ fn is_nobodys(device: &Path) -> Result<()> {
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
-    let device = sources::absolute(&args.device)?;
+    let device = session.new_device(&args.device)?;
     let whole = resync::state(&before, member.place) == "active";
     let moved = whole && !before.redundant;
     let force = args.force;

@@ -9,7 +9,6 @@ use crate::control::{
     self, Order, resync,
     session::{Missing, Session},
 };
-use crate::pools::sources;
 
 /// Give a pool devices that step in, by themselves, for members that fail.
 ///
@@ -40,7 +39,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Session::with(&args.pool, Missing::by(args.degraded), |session| {
         let before = session.view()?;
         for device in &args.devices {
-            let device = sources::absolute(device)?;
+            let device = session.new_device(device)?;
             session.order(&Order::Spare { device, force: args.force })?;
         }
         control::show(&session.view()?);

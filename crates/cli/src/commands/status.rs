@@ -223,7 +223,7 @@ impl Seen {
     }
     /// What a member is.
     fn state(&self, m: &MemberInfo) -> String {
-        if self.silence(m).is_some_and(|(_, given_up)| !given_up) {
+        if self.is_silent(m) {
             return "does not answer".into();
         }
         match self.told(m) {
@@ -234,6 +234,17 @@ impl Seen {
                 member.map_or_else(String::new, |m| topology::state_name(m.state).to_owned())
             }
         }
+    }
+    /// The same, and what is done for it.
+    fn doing(&self, m: &MemberInfo) -> String {
+        match self.told(m) {
+            Some((node, told)) if !self.is_silent(m) => node.state_of(told),
+            _ => self.state(m),
+        }
+    }
+    /// Whether it answers nothing, and is waited for.
+    fn is_silent(&self, m: &MemberInfo) -> bool {
+        self.silence(m).is_some_and(|(_, given_up)| !given_up)
     }
     /// Whether it was not found, and no label says that it failed.
     fn is_missing(&self, m: &MemberInfo) -> bool {
@@ -303,10 +314,6 @@ impl Seen {
             space: Some((self.cluster.size.get(), self.cluster.free.get())),
             ..PoolFacts::default()
         }
-    }
-    /// The same, and what is done for it.
-    fn doing(&self, m: &MemberInfo) -> String {
-        self.told(m).map_or_else(|| self.state(m), |(node, told)| node.state_of(told))
     }
 }
 

@@ -167,10 +167,8 @@ pub fn facts(fs: &Fs) -> PoolFacts {
                 .map(|s| (s.time.as_secs(), s.given_up)),
         }
     });
-    let space = fs.statfs().ok().map(|space| {
-        let block = u64::from(space.block_size);
-        (space.blocks * block, space.available * block)
-    });
+    let space = fs.space();
+    let block = u64::from(space.block_size);
     let there = |n: &NodeView| n.state != SlotState::Free || n.unreadable.is_some();
     let own = status.nodes.iter().find(|n| n.life.slot == status.slot);
     let dir = own.map(|n| n.mount_point.clone()).unwrap_or_default();
@@ -180,7 +178,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
         name: info.name.clone(),
         survives: info.redundant.then(survives),
         members: members.collect(),
-        space,
+        space: Some((space.blocks * block, space.available * block)),
         damaged: status.damaged.len(),
         undecided,
         withdrawn: fs.withdrawn().map(|why| (why, dir)),

@@ -48,7 +48,7 @@ fn list(members: &[MemberIndex]) -> String {
 
 /// Blocks as bytes, for people.
 fn bytes(fs: &Fs, blocks: u64) -> String {
-    let block = fs.statfs().map_or(4096, |s| u64::from(s.block_size));
+    let block = u64::from(fs.space().block_size);
     size::show(blocks * block)
 }
 

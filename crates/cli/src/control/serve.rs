@@ -212,7 +212,7 @@ fn add(
 
 /// How full the parts of the pool were, and are.
 fn rebalanced(fs: &Fs, done: &Rebalanced) -> String {
-    let block = fs.statfs().map_or(4096, |s| u64::from(s.block_size));
+    let block = u64::from(fs.space().block_size);
     let percent = |f: &Fill| {
         let mille = u128::from(f.used) * 1000 / u128::from(f.blocks.max(1));
         format!("{}.{} %", mille / 10, mille % 10)

@@ -1,11 +1,12 @@
 //! The node that carries out a change of a pool: the node of this host that has it mounted or, if
 //! there is none, this process, which joins as a node while it works.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use braid_fs::{Fs, MountOptions, NoKernelCache};
 use braid_pool::PoolError;
 
@@ -180,6 +181,20 @@ impl Session {
             show_growth(&before, &view, advice);
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// A device that is to become a member, as the node must name it ([`sources::absolute`]).
+    ///
+    /// # Errors
+    /// It is a file of this very pool, or a loop device on one: the node would wait for itself.
+    pub fn new_device(&self, device: &Path) -> Result<PathBuf> {
+        if let Self::Mounted(Mount { device: Some(own), mount_point, .. }) = self
+            && sources::file_systems_under(device).contains(own)
+        {
+            let (device, dir) = (device.display(), mount_point.display());
+            bail!("{device} is kept in a file of {dir}: a pool cannot be its own member");
+        }
+        sources::absolute(device)
     }
 
     /// What the pool's members are.

@@ -189,7 +189,7 @@ pub fn view(fs: &Fs) -> View {
         withdrawn: fs.withdrawn(),
         health: Some(Health::of(&health::facts(fs))),
         size: pool.info().size.get() - pool.info().holes.get(),
-        space: space(fs),
+        space: Some(space(fs)),
         said: None,
         successor: None,
     }
@@ -200,11 +200,11 @@ fn silent(pool: &Pool) -> Vec<(u16, u64, bool)> {
     silent.map(|s| (s.member.0, s.time.as_secs(), s.given_up)).collect()
 }
 
-fn space(fs: &Fs) -> Option<Space> {
-    let s = fs.statfs().ok()?;
+fn space(fs: &Fs) -> Space {
+    let s = fs.space();
     let block = u64::from(s.block_size);
     let inodes = s.files.saturating_sub(s.files_free);
-    Some(Space { size: s.blocks * block, free: s.free * block, inodes })
+    Space { size: s.blocks * block, free: s.free * block, inodes }
 }
 
 fn stuck(node: NodeView) -> Option<(u16, String)> {

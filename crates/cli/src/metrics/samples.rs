@@ -264,8 +264,7 @@ fn add_nodes(all: &mut Samples, fs: &Fs, status: &NodeStatus) {
 fn add_space(all: &mut Samples, fs: &Fs) {
     let info = fs.pool().info();
     all.whole(&f::POOL_SIZE, &[], info.size.get().saturating_sub(info.holes.get()));
-    // A node that has withdrawn does not say.
-    let Ok(space) = fs.statfs() else { return };
+    let space = fs.space();
     let block = u64::from(space.block_size);
     all.whole(&f::SPACE_SIZE, &[], space.blocks * block);
     all.whole(&f::SPACE_FREE, &[], space.free * block);

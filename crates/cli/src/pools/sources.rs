@@ -1,6 +1,8 @@
 //! From what a user names (a pool, or its devices) to an assembled pool.
 
-use std::os::unix::fs::FileTypeExt;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
@@ -147,6 +149,34 @@ pub fn absolute(device: &Path) -> Result<PathBuf> {
         return Ok(device.to_owned());
     }
     Ok(std::path::absolute(device)?)
+}
+
+/// Loop devices on files on loop devices: more than anybody has.
+const NESTED_MAX: usize = 8;
+
+/// Device numbers of the file systems that keep the bytes of a file, or of a loop device: that of the file,
+/// and those below. None for other devices.
+pub fn file_systems_under(device: &Path) -> Vec<(u32, u32)> {
+    let mut found = Vec::new();
+    let mut path = device.to_owned();
+    while let Ok(meta) = std::fs::metadata(&path)
+        && found.len() < NESTED_MAX
+    {
+        if meta.is_file() {
+            found.push((rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev())));
+            let (major, minor) = found.last().copied().unwrap_or_default();
+            path = format!("/sys/dev/block/{major}:{minor}").into();
+        } else if meta.file_type().is_block_device() {
+            let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+            path = format!("/sys/dev/block/{major}:{minor}").into();
+        }
+        // A partition is in the directory of its disk.
+        let dirs = [path.join("loop"), path.join("../loop")];
+        let file = dirs.iter().find_map(|dir| std::fs::read(dir.join("backing_file")).ok());
+        let Some(file) = file else { break };
+        path = OsStr::from_bytes(file.trim_ascii_end()).into();
+    }
+    found
 }
 
 /// Paths of the members of the pool that is meant; one of them stands for all.

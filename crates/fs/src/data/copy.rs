@@ -7,7 +7,7 @@ use braid_pool::device::AlignedBuf;
 
 use super::read::with_bytes;
 use super::{Held, require_regular, write};
-use crate::attr::{Write, WriteFlags};
+use crate::attr::{EarlyReply, Write, WriteFlags};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
@@ -17,7 +17,8 @@ const STEP: u64 = 1 << 20;
 /// Bytes copied by one call: the caller asks again for the rest.
 const CALL_MAX: u64 = 64 << 20;
 
-/// Copies; returns the bytes copied, fewer than `len` at the source's end or after 64 MiB.
+/// Copies; returns the bytes copied, fewer than `len` at the source's end or after 64 MiB. `reply` gets
+/// the writes, and is never told to answer early.
 ///
 /// # Errors
 /// `Invalid` when the ranges overlap in one file; what reading and writing give, unless something
@@ -27,6 +28,7 @@ pub(crate) fn copy_file_range(
     from: (&OpenFile, u64),
     to: (&OpenFile, u64),
     len: u64,
+    reply: &mut dyn EarlyReply,
 ) -> Result<u64> {
     let ((source, from), (target, to)) = (from, to);
     if !source.readable() || !target.writable() {
@@ -43,7 +45,8 @@ pub(crate) fn copy_file_range(
     let mut done = 0;
     while done < len {
         let step = (len - done).min(STEP);
-        match copy_step(core, (source, from + done), (target, to + done), step, &mut memory) {
+        let (source, target) = ((source, from + done), (target, to + done));
+        match copy_step(core, source, target, step, &mut memory, reply) {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(e) if done == 0 || e.is_fatal() => return Err(e),
@@ -59,6 +62,7 @@ fn copy_step(
     (target, to): (&OpenFile, u64),
     len: u64,
     memory: &mut AlignedBuf,
+    reply: &mut dyn EarlyReply,
 ) -> Result<u64> {
     let n = {
         let locked = core.lock(source.inode.ino, Mode::Shared, Local::Shared)?;
@@ -73,7 +77,7 @@ fn copy_step(
     match memory.get(..n) {
         Some(bytes) if n > 0 => {
             let what = Write { offset: to, bytes, flags: WriteFlags::default() };
-            write(core, target, what, &mut ()).map(|n| n as u64)
+            write(core, target, what, reply).map(|n| n as u64)
         }
         _ => Ok(0),
     }

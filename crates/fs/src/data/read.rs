@@ -175,7 +175,7 @@ pub(crate) fn read_reply<R>(
     range: ReadRange,
     reply: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
-    let locked = lock_to_read(core, file, range.fill)?;
+    let locked = lock_to_read(core, file, range)?;
     let readahead = range.fill.then_some(&file.readahead);
     let plan = ReadPlan::of(Held::of(core, &locked), range.offset, range.len.into())?;
     plan.with_bytes(readahead, reply)
@@ -192,7 +192,7 @@ pub(crate) fn read_into(
     range: ReadRange,
     memory: &mut [u8],
 ) -> Result<(usize, ReadHold)> {
-    let locked = lock_to_read(core, file, range.fill)?;
+    let locked = lock_to_read(core, file, range)?;
     let readahead = range.fill.then_some(&file.readahead);
     let len = u64::from(range.len).min(memory.len() as u64);
     let plan = ReadPlan::of(Held::of(core, &locked), range.offset, len)?;
@@ -201,16 +201,18 @@ pub(crate) fn read_into(
 }
 
 /// Locks an inode that is to be read.
-fn lock_to_read(core: &Arc<Core>, file: &OpenFile, fill: bool) -> Result<Locked> {
-    if !fill && !file.readable() {
+fn lock_to_read(core: &Arc<Core>, file: &OpenFile, range: ReadRange) -> Result<Locked> {
+    if !range.fill && !file.readable() {
         return Err(Error::BadHandle);
     }
-    let locked = if fill {
+    let locked = if range.fill {
         let locked = lock_to_fill(core, file)?;
         if file.inode.fills_pages() {
             // The number of blocks: see `Locked::attr`.
             core.kernel.attributes_changed(file.inode.ino);
         }
+        let end = range.offset.saturating_add(range.len.into());
+        file.inode.unseen_writes.filled(&(range.offset..end));
         locked
     } else {
         core.lock_concurrent(file.inode.ino, Mode::Shared)?
@@ -332,6 +334,6 @@ pub(super) fn with_bytes<R>(
 }
 
 /// An offset inside something that is in memory.
-fn small(n: u64) -> usize {
+pub(super) fn small(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }

@@ -8,7 +8,7 @@ use braid_pool::{CreateOptions, Pool};
 use proptest::prelude::*;
 
 use crate::ReadRange;
-use crate::attr::{Cred, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
+use crate::attr::{Cred, Durable, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
 use crate::{Error, Fs, MountOptions};
@@ -802,4 +802,66 @@ fn two_nodes_with_many_threads_agree() {
     a.release(first).unwrap();
     b.release(fb).unwrap();
     pair.verify();
+}
+
+/// Takes the writes that pages may not have.
+#[derive(Default)]
+struct Unseen(Vec<crate::UnseenWrite>);
+impl crate::attr::EarlyReply for Unseen {
+    fn may(&mut self) -> bool {
+        false
+    }
+    fn send(&mut self) {}
+    fn unseen(&mut self, write: crate::UnseenWrite) {
+        self.0.push(write);
+    }
+}
+
+#[test]
+fn a_page_that_was_filled_before_a_write_does_not_bring_back_what_was_there() {
+    // Small and in the dinode, in dirty pages, past the cache, appended; and synced ones.
+    let ways = [
+        (300, 100, WriteFlags::default()),
+        (40_000, 100, WriteFlags::default()),
+        (40_000, 4096, WriteFlags { direct: true, ..WriteFlags::default() }),
+        (40_000, 100, WriteFlags { append: true, ..WriteFlags::default() }),
+        (40_000, 100, WriteFlags { durable: Durable::All, ..WriteFlags::default() }),
+    ];
+    for (size, len, flags) in ways {
+        let fixture = Fixture::new(1, 64, 8 << 20);
+        let (_, fh) = fixture.create("f");
+        fixture.write(fh, 0, &vec![1; size]).unwrap();
+        let fill = |at| {
+            let range = ReadRange { offset: at, len: 4096, fill: true };
+            let mut page = fixture.fs.read_reply(fh, range, <[u8]>::to_vec).unwrap();
+            page.resize(4096, 0);
+            page
+        };
+        let write_back = |at, page: &[u8]| {
+            let flags = WriteFlags { from_page_cache: true, ..WriteFlags::default() };
+            assert_eq!(fixture.fs.write(fh, at, page, flags).unwrap(), page.len());
+        };
+        let at = if flags.append { size } else { 0 };
+        let page_at = (at - at % 4096) as u64;
+        let mut page = fill(page_at);
+        // The program's own bytes: beside those that the other one writes.
+        let (mine, theirs) = if flags.append { (0, at % 4096) } else { (200, 0) };
+        page[mine] = 7;
+        let mut unseen = Unseen::default();
+        let write = Write { offset: at as u64, bytes: &vec![9; len], flags };
+        fixture.fs.write_behind(fh, write, &mut unseen).unwrap();
+        assert_eq!(unseen.0.len(), 1, "{flags:?}");
+        write_back(page_at, &page);
+        let now = fill(page_at);
+        assert!(now[theirs..theirs + len.min(4096 - theirs)].iter().all(|b| *b == 9), "{flags:?}");
+        assert!(len == 4096 || now[mine] == 7, "the store is lost: {flags:?}");
+        // That page has the write: it comes back as it is, though the program still waits.
+        let mut page = now;
+        page[theirs] = 8;
+        write_back(page_at, &page);
+        assert_eq!(fill(page_at)[theirs], 8, "{flags:?}");
+        drop(unseen);
+        fixture.fs.release(fh).unwrap();
+        fixture.verify();
+    }
 }

@@ -7,7 +7,7 @@ use braid_format::dinode::{Layout, RawDinode};
 use braid_format::meta::MetaKind;
 use braid_lock::{Local, Mode};
 
-use super::read::{bytes, with_scratch};
+use super::read::{bytes, small, with_scratch};
 use super::{Held, SIZE_MAX, View, direct, fsync, limit, require_regular, touch};
 use crate::attr::{Durable, EarlyReply, Write, WriteFlags};
 use crate::core::Core;
@@ -17,6 +17,7 @@ use crate::handle::OpenFile;
 use crate::inode::Locked;
 use crate::map::slots_bound;
 use crate::mode::unprivileged;
+use crate::unseen_writes::UnseenWrite;
 use crate::writeback::flush::{What, flush_locked};
 
 /// From this size on, aligned writes go past the cache: a copy and a second trip gain nothing.
@@ -54,14 +55,16 @@ pub(crate) fn write(
         return from_page_cache(core, file, what);
     }
     let durable = what.flags.durable.max(Durable::of(file.flags));
-    let reply: &mut dyn EarlyReply = if durable == Durable::Nothing { reply } else { &mut () };
-    let n = from_program(core, file, what, reply)?;
+    let nobody: &mut dyn EarlyReply = &mut ();
+    let early = if durable == Durable::Nothing { &mut *reply } else { nobody };
+    let unseen = from_program(core, file, what, early)?;
     match durable {
         Durable::Nothing => {}
         Durable::Contents => fsync(core, &file.inode, true)?,
         Durable::All => fsync(core, &file.inode, false)?,
     }
-    Ok(n)
+    reply.unseen(unseen);
+    Ok(what.bytes.len())
 }
 
 /// Whether a write is one of whole blocks.
@@ -95,13 +98,15 @@ fn from_program(
     file: &OpenFile,
     Write { offset, bytes: data, flags }: Write<'_>,
     reply: &mut dyn EarlyReply,
-) -> Result<usize> {
+) -> Result<UnseenWrite> {
     let ino = file.inode.ino;
+    let unseen = |at: u64| UnseenWrite::begin(&file.inode, at..at + data.len() as u64);
     if !flags.append && is_aligned(core, offset, data) {
         let locked = core.lock_concurrent(ino, Mode::Exclusive)?;
         check(&locked, offset, data.len(), false)?;
         let held = Held::of(core, &locked);
         let reply: &mut dyn EarlyReply = if flags.direct { &mut () } else { reply };
+        let unseen = unseen(offset);
         let plain = || privileged(core, &locked, flags.kill_privileges).map(|p| !p);
         let done = match locked.guard.mode() {
             Mode::Exclusive if wants_direct(core, offset, data, flags) => {
@@ -111,7 +116,7 @@ fn from_program(
             _ => false,
         };
         if done {
-            return Ok(data.len());
+            return Ok(unseen.done());
         }
     }
     let locked = core.lock(ino, Mode::Exclusive, Local::Exclusive)?;
@@ -121,20 +126,22 @@ fn from_program(
     kill_privileges(core, &locked, flags.kill_privileges)?;
     let held = Held::of(core, &locked);
     let mut delalloc = held.data().change.lock();
+    let unseen = unseen(offset);
     if wants_direct(core, offset, data, flags) {
         direct::write_alone(held, &mut delalloc, offset, data)?;
-        return Ok(data.len());
+        return Ok(unseen.done());
     }
     held.stay_below(&mut delalloc, data.len())?;
     held.write_cached(&mut delalloc, offset, data)?;
     if flags.direct {
         flush_locked(held, &mut delalloc, What::Contents)?;
     }
-    Ok(data.len())
+    Ok(unseen.done())
 }
 
 /// A mapped page comes back from the kernel, perhaps because this node is giving the lock up: then
-/// it is let in under the lock that is still held.
+/// it is let in under the lock that is still held. It changes nothing that a write has changed that
+/// the page may not have.
 fn from_page_cache(core: &Arc<Core>, file: &OpenFile, what: Write<'_>) -> Result<usize> {
     let (ino, offset, data) = (file.inode.ino, what.offset, what.bytes);
     let mut locked = core.lock_fill(ino, Mode::Exclusive)?;
@@ -147,11 +154,13 @@ fn from_page_cache(core: &Arc<Core>, file: &OpenFile, what: Write<'_>) -> Result
     let mut delalloc = held.change_apart(offset, data.len() as u64);
     // Never longer: what the page holds past the end is not part of the file.
     let size = held.view()?.size;
-    let inside = size.saturating_sub(offset).min(data.len() as u64);
-    let inside = usize::try_from(inside).unwrap_or(0);
-    if let Some(now) = data.get(..inside).filter(|d| !d.is_empty()) {
-        held.stay_below(&mut delalloc, now.len())?;
-        held.write_cached(&mut delalloc, offset, now)?;
+    let end = size.min(offset.saturating_add(data.len() as u64)).max(offset);
+    for piece in file.inode.unseen_writes.may_change(offset..end) {
+        let within = small(piece.start - offset)..small(piece.end - offset);
+        if let Some(now) = data.get(within).filter(|d| !d.is_empty()) {
+            held.stay_below(&mut delalloc, now.len())?;
+            held.write_cached(&mut delalloc, piece.start, now)?;
+        }
     }
     Ok(data.len())
 }

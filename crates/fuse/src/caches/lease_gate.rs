@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A request that comes while the lease is over waits a little (a machine that was suspended goes
-//! on at once), then gets `EIO`. Lookups wait longer: if a lookup fails, the kernel takes the name
+//! on at once, and a device that answers again is a heartbeat ahead of the lease), then gets `EIO`. Lookups wait longer: if a lookup fails, the kernel takes the name
 //! for gone, and unmounts what is mounted there.
 //!
 //! Dropping pages waits for those that are being filled or written. So another thread than the one
@@ -106,6 +106,7 @@ impl LeaseGate {
         if !self.closed.load(Ordering::SeqCst) || only_gives_back(opcode) {
             return Ok(());
         }
+        let asked = Instant::now();
         let mut state = self.state.lock();
         loop {
             let (since, patience) = match *state {
@@ -114,7 +115,7 @@ impl LeaseGate {
                 State::Over { since, patience } => (since, patience),
             };
             let times = if opcode == op::LOOKUP { LOOKUP_PATIENCE } else { 1 };
-            let until = since + patience * times;
+            let until = since.max(asked) + patience * times;
             if Instant::now() >= until {
                 return Err(Errno::IO);
             }
@@ -211,6 +212,16 @@ mod tests {
             waits.join().unwrap().unwrap();
         });
         gate.admit(op::READ).unwrap();
+        // Also long after the end of the lease, for it may be regained at any moment.
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        *gate.state.lock() = State::Over { since: long_ago, patience: Duration::from_secs(60) };
+        gate.closed.store(true, Ordering::SeqCst);
+        std::thread::scope(|s| {
+            let waits = s.spawn(|| gate.admit(op::FSYNC));
+            std::thread::sleep(Duration::from_millis(5));
+            gate.reopen();
+            waits.join().unwrap().unwrap();
+        });
         assert!(gate.shut(true, Duration::from_secs(60)));
         gate.reopen();
         assert_eq!(gate.admit(op::LOOKUP), Err(Errno::IO));

@@ -12,12 +12,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
-use braid_fs::KernelCache;
+use braid_fs::{KernelCache, UnseenWrite};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use crate::abi::{InvalInodeOut, PruneOut, ROOT_ID, WriteOut, notify};
+use crate::abi::{InvalInodeOut, PruneOut, ROOT_ID, notify};
 use crate::caches::lease_gate::{LeaseGate, Rounds};
 use crate::caches::moves::Moves;
 use crate::caches::nodes::Nodes;
@@ -327,8 +327,10 @@ pub(crate) struct DeferredAnswer {
     pub node: u64,
     /// First byte and number of bytes; 0: to the end.
     pub range: (u64, u64),
-    /// For the answer.
-    pub written: u32,
+    /// The writes, until the pages are dropped.
+    pub unseen: Vec<UnseenWrite>,
+    /// The answer.
+    pub answer: [u8; 8],
 }
 
 #[derive(Debug, Default)]
@@ -371,7 +373,7 @@ impl DeferredAnswers {
                         // moves; better than a program that hangs.
                         if let Some(write) = state.queue.pop_back() {
                             drop(state);
-                            answer(&write);
+                            answer(write);
                         }
                         return;
                     }
@@ -391,7 +393,7 @@ impl DeferredAnswers {
                     let link = &self.link;
                     link.drop_node(&connection.device, write.node, Some(write.range), TAKEN_WITHIN);
                 }
-                answer(&write);
+                answer(write);
                 state = self.state.lock();
             } else if state.closed {
                 state.threads -= 1;
@@ -410,11 +412,13 @@ impl DeferredAnswers {
     }
 }
 
-fn answer(write: &DeferredAnswer) {
+fn answer(write: DeferredAnswer) {
+    // A page that is filled after the answer has the bytes.
+    drop(write.unseen);
     match &write.told {
         AnswerTo::Program(device, unique) => {
             let reply = Reply { way: Way::Device(device), unique: *unique };
-            reply.value(&WriteOut { size: write.written, padding: 0 });
+            reply.value(&write.answer);
         }
         // It waits; if not, it has gone with the mount.
         AnswerTo::Thread(tell) => drop(tell.try_send(())),

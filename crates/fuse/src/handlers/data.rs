@@ -5,7 +5,7 @@ use std::sync::mpsc::sync_channel;
 
 use braid_fs::{
     Answer, Durable, EarlyReply, FileSystem, KernelCache, LockAnswer, Plock, PlockKind, SetAttr,
-    Write, WriteFlags,
+    UnseenWrite, Write, WriteFlags,
 };
 use rustix::io::Errno;
 
@@ -27,6 +27,7 @@ struct Early<'a, 'b, F: FileSystem> {
     /// The write takes privileges off: the kernel must hear of that first.
     sheds: bool,
     sent: bool,
+    unseen: Option<UnseenWrite>,
 }
 impl<F: FileSystem> EarlyReply for Early<'_, '_, F> {
     /// From here on, a page fill waits for the bytes. Pages filled before are seen to once they are
@@ -39,6 +40,21 @@ impl<F: FileSystem> EarlyReply for Early<'_, '_, F> {
     fn send(&mut self) {
         self.call.reply.value_at_once(&WriteOut { size: self.size, padding: 0 });
         self.sent = true;
+    }
+    fn unseen(&mut self, write: UnseenWrite) {
+        self.unseen = Some(write);
+    }
+}
+
+/// The writes of a copy.
+struct Copied(Vec<UnseenWrite>);
+impl EarlyReply for Copied {
+    fn may(&mut self) -> bool {
+        false
+    }
+    fn send(&mut self) {}
+    fn unseen(&mut self, write: UnseenWrite) {
+        self.0.push(write);
     }
 }
 
@@ -159,10 +175,11 @@ impl<F: FileSystem> Call<'_, F> {
             },
         };
         let sheds = flags.kill_privileges && self.is_privileged(self.ino())?;
-        let mut early = Early { call: self, size: what.size, sheds, sent: false };
+        let mut early = Early { call: self, size: what.size, sheds, sent: false, unseen: None };
         let write = Write { offset: what.offset, bytes, flags };
         let written = self.files().write(fh, write, &mut early);
-        if early.sent {
+        let Early { sent, unseen, .. } = early;
+        if sent {
             if let Err(errno) = written {
                 tracing::error!(nodeid = self.nodeid, %errno, "a write failed behind its program");
             }
@@ -175,12 +192,24 @@ impl<F: FileSystem> Call<'_, F> {
             self.mode_changed(self.ino());
         }
         let written = u32::try_from(written).map_err(|_| Errno::OVERFLOW)?;
+        let answer = WriteOut { size: written, padding: 0 };
         if from_page_cache || written == 0 || !self.server.nodes().mixed(self.nodeid) {
-            return self.value(&WriteOut { size: written, padding: 0 });
+            return self.value(&answer);
         }
-        // Pages filled while the write was under way may hold what it replaced. The program must
-        // not go on before they are gone, and this thread must not wait for that.
         let range = if flags.append { (0, 0) } else { (what.offset, u64::from(written)) };
+        let unseen = unseen.into_iter().collect();
+        self.answer_without_pages(self.nodeid, range, unseen, zerocopy::transmute!(answer))
+    }
+    /// Answers once the kernel has dropped its pages of `range` of `node` (first byte, number of bytes; 0:
+    /// to the end). Pages that were filled while the write was under way may hold what it replaced. The
+    /// program must not go on before they are gone, and this thread must not wait for that.
+    fn answer_without_pages(
+        &self,
+        node: u64,
+        range: (u64, u64),
+        unseen: Vec<UnseenWrite>,
+        answer: [u8; 8],
+    ) -> Outcome<()> {
         let (told, wait) = match self.reply.way {
             Way::Device(device) => (AnswerTo::Program(Arc::clone(device), self.reply.unique), None),
             // The kernel lends this thread its memory until the answer: others cannot give it.
@@ -189,11 +218,11 @@ impl<F: FileSystem> Call<'_, F> {
                 (AnswerTo::Thread(tell), Some(wait))
             }
         };
-        self.server.late.submit(DeferredAnswer { told, node: self.nodeid, range, written });
+        self.server.late.submit(DeferredAnswer { told, node, range, unseen, answer });
         if let Some(wait) = wait {
             // The thread that drops the other end has tried.
             let _ = wait.recv();
-            return self.value(&WriteOut { size: written, padding: 0 });
+            return self.value(&answer);
         }
         Ok(())
     }
@@ -230,14 +259,41 @@ impl<F: FileSystem> Call<'_, F> {
         // The older form answers in 32 bits.
         let wide = self.opcode == op::COPY_FILE_RANGE_64;
         let len = if wide { what.len } else { what.len.min(u64::from(u32::MAX - 4095)) };
-        let copied = self.files().copy_file_range(from, to, len)?;
+        let len = self.copied_in_pages(&what, len)?;
+        let mut writes = Copied(Vec::new());
+        let copied = self.files().copy_file_range(from, to, len, &mut writes)?;
         self.moved = copied;
         self.changed_by_program(self.server.ino(what.nodeid_out))?;
-        if wide {
-            return self.value(&copied);
+        let answer = if wide {
+            copied.to_ne_bytes()
+        } else {
+            let size = u32::try_from(copied).map_err(|_| Errno::OVERFLOW)?;
+            zerocopy::transmute!(WriteOut { size, padding: 0 })
+        };
+        if copied == 0 || !self.server.nodes().mixed(what.nodeid_out) {
+            return self.value(&answer);
         }
-        let size = u32::try_from(copied).map_err(|_| Errno::OVERFLOW)?;
-        self.value(&WriteOut { size, padding: 0 })
+        self.answer_without_pages(what.nodeid_out, (what.off_out, copied), writes.0, answer)
+    }
+    /// How many bytes may be copied so. After a copy the kernel throws away all of each page that the
+    /// target's range touches (`fuse_copy_file_range`, fs/fuse/file.c), also what a program has just
+    /// stored there, beside the range, through a mapping. So only whole pages are copied this way, or up
+    /// to the end of the file.
+    ///
+    /// # Errors
+    /// `EXDEV`: the kernel is to copy by reading and writing. That is also for files that are mapped.
+    fn copied_in_pages(&self, what: &CopyFileRangeIn, len: u64) -> Answer<u64> {
+        let page = rustix::param::page_size() as u64;
+        if self.server.nodes().mixed(what.nodeid_out) || !what.off_out.is_multiple_of(page) {
+            return Err(Errno::XDEV);
+        }
+        let size = |node| Ok(self.files().getattr(self.server.ino(node))?.size);
+        let len = len.min(size(self.nodeid)?.saturating_sub(what.off_in));
+        if what.off_out.saturating_add(len) >= size(what.nodeid_out)? {
+            return Ok(len);
+        }
+        let pages = len - len % page;
+        if pages == 0 && len > 0 { Err(Errno::XDEV) } else { Ok(pages) }
     }
 
     pub(super) fn getlk(&mut self) -> Outcome<()> {

@@ -181,7 +181,13 @@ impl FileSystem for Moody {
     fn lseek(&self, _: Fh, offset: u64, _: i32) -> Answer<u64> {
         self.mood(offset)
     }
-    fn copy_file_range(&self, _: (Fh, u64), _: (Fh, u64), len: u64) -> Answer<u64> {
+    fn copy_file_range(
+        &self,
+        _: (Fh, u64),
+        _: (Fh, u64),
+        len: u64,
+        _: &mut dyn EarlyReply,
+    ) -> Answer<u64> {
         self.mood(len)
     }
     fn getxattr(&self, _: InodeNo, _: &[u8]) -> Answer<Vec<u8>> {

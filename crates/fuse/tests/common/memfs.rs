@@ -657,7 +657,13 @@ impl FileSystem for Shared {
             _ => Err(Errno::INVAL),
         }
     }
-    fn copy_file_range(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Answer<u64> {
+    fn copy_file_range(
+        &self,
+        from: (Fh, u64),
+        to: (Fh, u64),
+        len: u64,
+        _: &mut dyn EarlyReply,
+    ) -> Answer<u64> {
         let source = self.handle(from.0)?.node;
         let bytes = {
             let mut state = source.lock();

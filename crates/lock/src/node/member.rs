@@ -300,6 +300,9 @@ impl Membership {
     pub fn vouch(&self, slot: NodeId) -> Result<Me, LockError> {
         let inner = &self.inner;
         let refuse = |why| Err(LockError::NotDead { slot, why });
+        if inner.unreadable.lock().iter().any(|u| u.slot == slot) {
+            return refuse(super::waits::UNREADABLE);
+        }
         let slots = inner.slots.read();
         let cached = slots.get(usize::from(slot.0)).map(|s| &s.record);
         let Some(record) = cached.filter(|r| r.state != SlotState::Free) else {

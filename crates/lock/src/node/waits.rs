@@ -14,6 +14,9 @@ pub(super) const LONG: Duration = Duration::from_secs(5);
 /// The same is said again after so long.
 const AGAIN: Duration = Duration::from_mins(1);
 
+/// Of a node whose slot cannot be read.
+pub(super) const UNREADABLE: &str = "its slot cannot be read, so nothing says whether it lives, or has left: run `braid check --repair` after unmounting all nodes";
+
 /// What a node is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
@@ -40,21 +43,25 @@ pub struct NodeWait {
 impl fmt::Display for NodeWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { node, stopped, awaited, longest } = self;
-        let (slot, host, longest) = (node.life.slot, &node.host, longest.as_secs_f64());
+        let (slot, longest) = (node.life.slot, longest.as_secs_f64());
+        let host = if node.host.is_empty() { String::new() } else { format!(" ({})", node.host) };
         match awaited {
             Awaited::Locks(locks) => {
                 let s = if *locks == 1 { "" } else { "s" };
                 write!(
                     f,
-                    "{locks} lock{s} of node {slot} ({host}) have been waited for, for {longest:.1} s at most: "
+                    "{locks} lock{s} of node {slot}{host} have been waited for, for {longest:.1} s at most: "
                 )?;
             }
             Awaited::Epoch(epoch) => write!(
                 f,
-                "the pool was changed {longest:.1} s ago (epoch {epoch}), and all changes wait until node {slot} ({host}) takes note of that: "
+                "the pool was changed {longest:.1} s ago (epoch {epoch}), and all changes wait until node {slot}{host} takes note of that: "
             )?,
         }
         match (node.state, node.recoverer) {
+            _ if node.unreadable.is_some() => {
+                write!(f, "{UNREADABLE}")
+            }
             _ if node.damage.is_some() => {
                 write!(
                     f,

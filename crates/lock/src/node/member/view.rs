@@ -11,6 +11,7 @@ use super::super::observation::tag_of;
 use super::super::waits::{Awaited, LONG};
 use super::super::{FenceMethod, NodeView, NodeWait, Timing};
 use super::Inner;
+use crate::Me;
 
 impl Inner {
     /// See [`Membership::nodes`].
@@ -63,7 +64,10 @@ impl Inner {
         }
         let mut waits = Vec::new();
         for node in self.nodes().into_iter().filter(|n| n.life != self.me) {
-            let of: Vec<_> = locks.iter().filter(|held| held.2.contains(&node.life)).collect();
+            // Which life it was is not known of a slot that cannot be read.
+            let unreadable = node.unreadable.is_some();
+            let is_it = |life: &Me| *life == node.life || unreadable && life.slot == node.life.slot;
+            let of: Vec<_> = locks.iter().filter(|held| held.2.iter().any(is_it)).collect();
             let longest = of.iter().map(|w| w.1).max();
             let of_locks = longest.map(|longest| (Awaited::Locks(of.len()), longest));
             let of_epoch = behind.iter().find(|b| b.0 == node.life.slot);
@@ -86,8 +90,11 @@ impl Inner {
         if said != tag || since < LONG {
             return Vec::new();
         }
+        let unreadable = self.unreadable.lock().clone();
         let (slots, beats) = (self.slots.read(), self.beats.lock());
-        let users = slots.iter().filter(|s| user_of(&s.record).is_some_and(|life| life != self.me));
+        let is_known = |slot| unreadable.iter().all(|u| u.slot != slot);
+        let uses = |life: Me| life != self.me && is_known(life.slot);
+        let users = slots.iter().filter(|s| user_of(&s.record).is_some_and(uses));
         let behind = users
             .filter(|s| beats.of(s.record.acting()).is_none_or(|(beat, _)| tag_of(beat) != tag));
         behind.map(|s| (s.record.life.slot, tag.epoch, since)).collect()

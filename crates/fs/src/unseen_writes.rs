@@ -1,0 +1,139 @@
+//! Writes that the kernel's pages may not have seen.
+//!
+//! Programs write past the kernel's page cache; a program that has mapped the file stores into a page
+//! of that cache. If the kernel fills the page just before a write to it takes effect, the page is
+//! older than the write, and a store makes it dirty as a whole. Written back, it would bring the older
+//! bytes back. So each write notes its range when it takes effect, under the file's lock, until the
+//! kernel has dropped its pages of the range, and only then the program is told that it is done. Until
+//! then, what is written back from a page leaves such a range as it is: the stores there were made
+//! while the write was under way, and count as made before it.
+//!
+//! A page that is filled after a write took effect has seen it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::{SmallVec, smallvec};
+
+use crate::inode::Inode;
+
+/// Pieces of a file, ascending: mostly one.
+pub(crate) type Pieces = SmallVec<[Range<u64>; 2]>;
+
+/// Those of one file.
+#[derive(Debug, Default)]
+pub(crate) struct UnseenWrites(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    writes: SmallVec<[Entry; 1]>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    /// The write has taken effect: a page that is filled from now on has it.
+    done: bool,
+    /// What of it pages may not have.
+    pieces: Pieces,
+}
+
+impl UnseenWrites {
+    /// The kernel is about to fill pages with these bytes of the file, read from now on.
+    pub fn filled(&self, range: &Range<u64>) {
+        for entry in self.0.lock().writes.iter_mut().filter(|w| w.done) {
+            entry.pieces = without(&entry.pieces, range);
+        }
+    }
+    /// What of `range` a page that is written back may change.
+    pub fn may_change(&self, range: Range<u64>) -> Pieces {
+        let state = self.0.lock();
+        let taken = state.writes.iter().flat_map(|w| &w.pieces);
+        taken.fold(smallvec![range], |left, piece| without(&left, piece))
+    }
+}
+
+/// A write, from when it takes effect until this is dropped. That is to be when the kernel has no page
+/// of its range any more that was filled before, and before the program is told that it is done.
+#[derive(Debug)]
+pub struct UnseenWrite {
+    inode: Arc<Inode>,
+    number: u64,
+}
+
+impl UnseenWrite {
+    /// A write to `range` is about to take effect. The file's lock is held, and nothing that a page
+    /// brings back is being put into the range.
+    pub(crate) fn begin(inode: &Arc<Inode>, range: Range<u64>) -> Self {
+        let mut state = inode.unseen_writes.0.lock();
+        let number = state.next;
+        state.next += 1;
+        state.writes.push(Entry { number, done: false, pieces: smallvec![range] });
+        drop(state);
+        Self { inode: Arc::clone(inode), number }
+    }
+    /// It has taken effect. The lock is still held.
+    pub(crate) fn done(self) -> Self {
+        let mut state = self.inode.unseen_writes.0.lock();
+        for entry in state.writes.iter_mut().filter(|w| w.number == self.number) {
+            entry.done = true;
+        }
+        drop(state);
+        self
+    }
+}
+
+impl Drop for UnseenWrite {
+    fn drop(&mut self) {
+        self.inode.unseen_writes.0.lock().writes.retain(|w| w.number != self.number);
+    }
+}
+
+/// `pieces` without what of them is in `range`.
+fn without(pieces: &[Range<u64>], range: &Range<u64>) -> Pieces {
+    let mut left = Pieces::new();
+    for piece in pieces {
+        let before = piece.start..piece.end.min(range.start);
+        let after = piece.start.max(range.end)..piece.end;
+        left.extend([before, after].into_iter().filter(|p| !p.is_empty()));
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_format::InodeNo;
+
+    #[test]
+    fn a_range_is_taken_out_of_pieces() {
+        let pieces = |ranges: &[Range<u64>]| Pieces::from(ranges.to_vec());
+        let all = pieces(&[0..10, 20..30]);
+        assert_eq!(without(&all, &(10..20)), all);
+        assert_eq!(without(&all, &(5..25)), pieces(&[0..5, 25..30]));
+        assert_eq!(without(&all, &(2..4)), pieces(&[0..2, 4..10, 20..30]));
+        assert_eq!(without(&all, &(0..30)), pieces(&[]));
+    }
+
+    #[test]
+    fn pages_change_nothing_that_a_write_has_just_changed_until_they_are_filled_anew() {
+        let inode = Arc::new(Inode::new(InodeNo(7)));
+        let left = |range| inode.unseen_writes.may_change(range).to_vec();
+        let whole = vec![0..8192];
+        assert_eq!(left(0..8192), whole);
+        let write = UnseenWrite::begin(&inode, 100..200);
+        let other = UnseenWrite::begin(&inode, 4000..5000);
+        // A page that is filled before the write has taken effect may have what was before.
+        inode.unseen_writes.filled(&(0..4096));
+        assert_eq!(left(0..8192), [0..100, 200..4000, 5000..8192]);
+        let (write, other) = (write.done(), other.done());
+        inode.unseen_writes.filled(&(0..4096));
+        assert_eq!(left(0..8192), [0..4096, 5000..8192]);
+        drop(other);
+        assert_eq!(left(0..8192), whole);
+        drop(write);
+        assert_eq!(left(0..8192), whole);
+    }
+}
