@@ -4,6 +4,7 @@
 //! Map, bottom up (a module uses only those above it):
 //! ```text
 //!  mode             file types and permission bits
+//!  unseen_writes    writes that the kernel's pages may not have seen
 //!  error, attr      what callers see
 //!  damage           damaged metadata that this node has met, for the log and `status`
 //!  options          what may be chosen when mounting
@@ -19,7 +20,7 @@
 //!  alloc            resource groups, windows, reservations, deferred frees
 //!  tree, map        index nodes of B+trees; extents of a file
 //!  file_data        dirty pages of a file, and the space reserved for them
-//!  inode, unseen_writes  inodes in memory under their cluster locks; writes that the kernel's pages may not have
+//!  inode            inodes in memory under their cluster locks
 //!  inode_tree       the tree of an inode, read or changed
 //!  dirty_files, inflight_writes  what of this node's files is not on the devices yet
 //!  make             mkfs

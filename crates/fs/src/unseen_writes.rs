@@ -16,14 +16,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
-use crate::inode::Inode;
-
 /// Pieces of a file, ascending: mostly one.
 pub(crate) type Pieces = SmallVec<[Range<u64>; 2]>;
 
 /// Those of one file.
 #[derive(Debug, Default)]
-pub(crate) struct UnseenWrites(Mutex<State>);
+pub(crate) struct UnseenWrites(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -41,6 +39,16 @@ struct Entry {
 }
 
 impl UnseenWrites {
+    /// A write to `range` is about to take effect. The file's lock is held, and nothing that a page
+    /// brings back is being put into the range.
+    pub fn begin(&self, range: Range<u64>) -> UnseenWrite {
+        let mut state = self.0.lock();
+        let number = state.next;
+        state.next += 1;
+        state.writes.push(Entry { number, done: false, pieces: smallvec![range] });
+        drop(state);
+        UnseenWrite { all: Arc::clone(&self.0), number }
+    }
     /// The kernel is about to fill pages with these bytes of the file, read from now on.
     pub fn filled(&self, range: &Range<u64>) {
         for entry in self.0.lock().writes.iter_mut().filter(|w| w.done) {
@@ -59,24 +67,14 @@ impl UnseenWrites {
 /// of its range any more that was filled before, and before the program is told that it is done.
 #[derive(Debug)]
 pub struct UnseenWrite {
-    inode: Arc<Inode>,
+    all: Arc<Mutex<State>>,
     number: u64,
 }
 
 impl UnseenWrite {
-    /// A write to `range` is about to take effect. The file's lock is held, and nothing that a page
-    /// brings back is being put into the range.
-    pub(crate) fn begin(inode: &Arc<Inode>, range: Range<u64>) -> Self {
-        let mut state = inode.unseen_writes.0.lock();
-        let number = state.next;
-        state.next += 1;
-        state.writes.push(Entry { number, done: false, pieces: smallvec![range] });
-        drop(state);
-        Self { inode: Arc::clone(inode), number }
-    }
     /// It has taken effect. The lock is still held.
     pub(crate) fn done(self) -> Self {
-        let mut state = self.inode.unseen_writes.0.lock();
+        let mut state = self.all.lock();
         for entry in state.writes.iter_mut().filter(|w| w.number == self.number) {
             entry.done = true;
         }
@@ -87,7 +85,7 @@ impl UnseenWrite {
 
 impl Drop for UnseenWrite {
     fn drop(&mut self) {
-        self.inode.unseen_writes.0.lock().writes.retain(|w| w.number != self.number);
+        self.all.lock().writes.retain(|w| w.number != self.number);
     }
 }
 
@@ -105,7 +103,6 @@ fn without(pieces: &[Range<u64>], range: &Range<u64>) -> Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_format::InodeNo;
 
     #[test]
     fn a_range_is_taken_out_of_pieces() {
@@ -119,17 +116,17 @@ mod tests {
 
     #[test]
     fn pages_change_nothing_that_a_write_has_just_changed_until_they_are_filled_anew() {
-        let inode = Arc::new(Inode::new(InodeNo(7)));
-        let left = |range| inode.unseen_writes.may_change(range).to_vec();
+        let all = UnseenWrites::default();
+        let left = |range| all.may_change(range).to_vec();
         let whole = vec![0..8192];
         assert_eq!(left(0..8192), whole);
-        let write = UnseenWrite::begin(&inode, 100..200);
-        let other = UnseenWrite::begin(&inode, 4000..5000);
+        let write = all.begin(100..200);
+        let other = all.begin(4000..5000);
         // A page that is filled before the write has taken effect may have what was before.
-        inode.unseen_writes.filled(&(0..4096));
+        all.filled(&(0..4096));
         assert_eq!(left(0..8192), [0..100, 200..4000, 5000..8192]);
         let (write, other) = (write.done(), other.done());
-        inode.unseen_writes.filled(&(0..4096));
+        all.filled(&(0..4096));
         assert_eq!(left(0..8192), [0..4096, 5000..8192]);
         drop(other);
         assert_eq!(left(0..8192), whole);

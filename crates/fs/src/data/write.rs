@@ -100,7 +100,7 @@ fn from_program(
     reply: &mut dyn EarlyReply,
 ) -> Result<UnseenWrite> {
     let ino = file.inode.ino;
-    let unseen = |at: u64| UnseenWrite::begin(&file.inode, at..at + data.len() as u64);
+    let unseen = |at: u64| file.inode.unseen_writes.begin(at..at + data.len() as u64);
     if !flags.append && is_aligned(core, offset, data) {
         let locked = core.lock_concurrent(ino, Mode::Exclusive)?;
         check(&locked, offset, data.len(), false)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::{Order, Sort};
+use super::order::{Order, Sort};
 use crate::commands::iostat::show_time;
 use crate::control::health::Health;
 use crate::control::programs::ProgramView;

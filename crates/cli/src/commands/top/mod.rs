@@ -2,6 +2,7 @@
 
 mod draw;
 mod look;
+mod order;
 mod screen;
 
 use std::io::IsTerminal;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use self::look::{Look, Shown};
+use self::order::{Order, Sort};
 use crate::control;
 use crate::terminal::ui;
 
@@ -35,39 +37,6 @@ pub struct Args {
     /// No screen of its own
     #[arg(long)]
     plain: bool,
-}
-
-/// By what programs are sorted, most first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Sort {
-    /// Time that the file system took for them.
-    #[default]
-    Time,
-    /// Requests.
-    Requests,
-    /// Bytes read.
-    Read,
-    /// Bytes written.
-    Written,
-    /// Names.
-    Name,
-}
-
-impl Sort {
-    const ALL: [Self; 5] = [Self::Time, Self::Requests, Self::Read, Self::Written, Self::Name];
-
-    /// The one after it.
-    fn next(self) -> Self {
-        let at = Self::ALL.iter().position(|s| *s == self).unwrap_or(0);
-        Self::ALL.get((at + 1) % Self::ALL.len()).copied().unwrap_or_default()
-    }
-}
-
-/// Order of the programs.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Order {
-    by: Sort,
-    reversed: bool,
 }
 
 /// Runs it.
@@ -111,18 +80,4 @@ fn print(shown: &Shown) {
         println!("\n{}\n{table}", part.title);
     }
     println!();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sorting_goes_round() {
-        let mut sort = Sort::default();
-        for _ in 0..Sort::ALL.len() {
-            sort = sort.next();
-        }
-        assert_eq!((sort, sort.next()), (Sort::Time, Sort::Requests));
-    }
 }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ratatui::crossterm::event::{Event, KeyCode, KeyEvent, KeyModifiers, poll, read};
 
-use super::Order;
 use super::draw::draw;
 use super::look::{Look, Shown};
+use super::order::Order;
 use crate::process::mounts::Mount;
 
 /// Shows a node until somebody ends it, or so many reports were shown.
