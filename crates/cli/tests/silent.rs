@@ -204,6 +204,26 @@ fn a_member_that_answers_nothing_is_named_and_waited_for() {
 }
 
 #[test]
+fn a_node_tells_of_a_member_that_it_needs_without_asking_it() {
+    let Some(pool) = Pool::new(&[], "commit=1") else { return };
+    pool.write("a").unwrap();
+    let muted = pool.group.mute(&pool.loops[0].0);
+    let mut writer = pool.write_apart("b");
+    wait_until("it is named", || pool.logged().contains("what needs it waits"));
+    // Also what is read anew now and then, as the counters of free space, is on that member.
+    let said =
+        format!("health: MEMBER SILENT: member 0 ({}) has not answered for ", pool.loops[0].0);
+    let begun = Instant::now();
+    let status = pool.status();
+    assert!(status.contains(&said), "{status}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    drop(muted);
+    assert!(writer.wait().unwrap().success());
+    assert!(pool.holds("a") && pool.holds("b"));
+    pool.unmount();
+}
+
+#[test]
 fn a_mirror_goes_on_without_a_member_that_is_given_up() {
     let Some(pool) = Pool::new(&["--mirror", "2"], "io_timeout=2") else { return };
     pool.write("a").unwrap();

@@ -409,7 +409,19 @@ impl Fs {
     }
     /// fallocate(2).
     pub fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Result<()> {
-        self.change(|c| data::fallocate(c, &*c.handles.get(fh)?, mode, offset, len))
+        self.fallocate_beside_pages(fh, mode, offset, len, &mut ())
+    }
+    /// As [`Fs::fallocate`]. `reply` gets the zeros that pages in the kernel may not have
+    /// ([`EarlyReply::unseen`]).
+    pub fn fallocate_beside_pages(
+        &self,
+        fh: Fh,
+        mode: i32,
+        offset: u64,
+        len: u64,
+        reply: &mut dyn EarlyReply,
+    ) -> Result<()> {
+        self.change(|c| data::fallocate(c, &*c.handles.get(fh)?, mode, offset, len, reply))
     }
     /// lseek(2) with `SEEK_DATA` or `SEEK_HOLE`.
     pub fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Result<u64> {
@@ -452,13 +464,16 @@ impl Fs {
         self.run(|c| {
             // A program that has just removed a file expects to see its space.
             c.orphans.await_leaving(STATFS_PATIENCE);
-            Ok(self.space())
+            Ok(self.stat_of(c.alloc.totals()))
         })
     }
-    /// The same, as far as this node knows: waits for nothing, also when a device does not answer.
+    /// The same for displays: neither for the lease nor, for longer than a moment, for a device. Then it
+    /// is what this node knew last.
     pub fn space(&self) -> StatFs {
+        self.stat_of(self.core().alloc.totals_soon())
+    }
+    fn stat_of(&self, t: crate::alloc::Totals) -> StatFs {
         let core = self.core();
-        let t = core.alloc.totals();
         StatFs {
             block_size: u32::try_from(core.volume.geo.block_size.bytes().get()).unwrap_or(4096),
             blocks: t.blocks,

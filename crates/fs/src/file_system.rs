@@ -95,7 +95,14 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> Answer<(usize, Self::Hold)>;
     /// `reply` may be used; then nobody takes the result any more.
     fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize>;
-    fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()>;
+    fn fallocate(
+        &self,
+        fh: Fh,
+        mode: i32,
+        offset: u64,
+        len: u64,
+        reply: &mut dyn EarlyReply,
+    ) -> Answer<()>;
     fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Answer<u64>;
     fn copy_file_range(
         &self,
@@ -264,8 +271,15 @@ impl FileSystem for Fs {
     fn write(&self, fh: Fh, what: Write<'_>, reply: &mut dyn EarlyReply) -> Answer<usize> {
         seen(self.write_behind(fh, what, reply))
     }
-    fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()> {
-        seen(self.fallocate(fh, mode, offset, len))
+    fn fallocate(
+        &self,
+        fh: Fh,
+        mode: i32,
+        offset: u64,
+        len: u64,
+        reply: &mut dyn EarlyReply,
+    ) -> Answer<()> {
+        seen(self.fallocate_beside_pages(fh, mode, offset, len, reply))
     }
     fn lseek(&self, fh: Fh, offset: u64, whence: i32) -> Answer<u64> {
         seen(self.lseek(fh, offset, whence))

@@ -3,12 +3,13 @@
 //! Programs write past the kernel's page cache; a program that has mapped the file stores into a page
 //! of that cache. If the kernel fills the page just before a write to it takes effect, the page is
 //! older than the write, and a store makes it dirty as a whole. Written back, it would bring the older
-//! bytes back. So each write notes its range when it takes effect, under the file's lock, until the
-//! kernel has dropped its pages of the range, and only then the program is told that it is done. Until
-//! then, what is written back from a page leaves such a range as it is: the stores there were made
+//! bytes back. So each write notes its range before it takes effect, under the file's lock. The note
+//! stays until the kernel has dropped its pages of the range; then the program is told that the write
+//! is done. (Where the kernel has no pages of a file, the note ends with the write.) While there is a
+//! note, a page that is written back leaves its range as it is. Stores into those very bytes were made
 //! while the write was under way, and count as made before it.
 //!
-//! A page that is filled after a write took effect has seen it.
+//! A page that is filled after a write took effect has it, and ends its note for that page.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,8 +40,8 @@ struct Entry {
 }
 
 impl UnseenWrites {
-    /// A write to `range` is about to take effect. The file's lock is held, and nothing that a page
-    /// brings back is being put into the range.
+    /// A write to `range` is about to take effect. The file's lock is held. What a page brings back may be
+    /// on its way into the range already: the write waits for that, and goes over it.
     pub fn begin(&self, range: Range<u64>) -> UnseenWrite {
         let mut state = self.0.lock();
         let number = state.next;
@@ -63,8 +64,8 @@ impl UnseenWrites {
     }
 }
 
-/// A write, from when it takes effect until this is dropped. That is to be when the kernel has no page
-/// of its range any more that was filled before, and before the program is told that it is done.
+/// A write, from before it takes effect until this is dropped: once the kernel has no page of its range
+/// any more that was filled before.
 #[derive(Debug)]
 pub struct UnseenWrite {
     all: Arc<Mutex<State>>,
@@ -72,14 +73,12 @@ pub struct UnseenWrite {
 }
 
 impl UnseenWrite {
-    /// It has taken effect. The lock is still held.
-    pub(crate) fn done(self) -> Self {
-        let mut state = self.all.lock();
-        for entry in state.writes.iter_mut().filter(|w| w.number == self.number) {
+    /// It has taken effect. The lock is still held, and page fills wait for the range if they may be under
+    /// way beside it.
+    pub(crate) fn done(&self) {
+        for entry in self.all.lock().writes.iter_mut().filter(|w| w.number == self.number) {
             entry.done = true;
         }
-        drop(state);
-        self
     }
 }
 
@@ -125,7 +124,8 @@ mod tests {
         // A page that is filled before the write has taken effect may have what was before.
         all.filled(&(0..4096));
         assert_eq!(left(0..8192), [0..100, 200..4000, 5000..8192]);
-        let (write, other) = (write.done(), other.done());
+        write.done();
+        other.done();
         all.filled(&(0..4096));
         assert_eq!(left(0..8192), [0..4096, 5000..8192]);
         drop(other);

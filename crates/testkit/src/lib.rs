@@ -3,8 +3,10 @@
 
 #![forbid(unsafe_code)]
 
+mod sample;
 mod skip;
 mod wait;
 
+pub use sample::{ALL_PLACES, places};
 pub use skip::{REQUIRE_ALL, SKIPPED, skip};
 pub use wait::{PATIENCE, wait_until};

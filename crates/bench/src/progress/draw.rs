@@ -126,8 +126,11 @@ mod tests {
     }
     #[test]
     fn small_screens_and_empty_runs_are_drawn() {
-        for size in [(1, 1), (20, 5), (300, 100)] {
-            screen(&Now::default(), &Rates::default(), size);
+        for (size, shown) in
+            [((1, 1), "b"), ((20, 5), "braid bench getting"), ((300, 100), "Ctrl-C")]
+        {
+            let seen = screen(&Now::default(), &Rates::default(), size);
+            assert!(seen.contains(shown), "{size:?}: {seen}");
         }
     }
 }

@@ -12,7 +12,11 @@ use braid_pool::PoolError;
 
 use crate::control::{self, Order, View, views::show_growth};
 use crate::pools::sources;
-use crate::process::{holds::Holds, mounts::Mount, signals};
+use crate::process::{
+    holds::Holds,
+    mounts::{self, Mount},
+    signals,
+};
 use crate::terminal::lost_output;
 
 /// How often a long order is looked after.
@@ -186,13 +190,18 @@ impl Session {
     /// A device that is to become a member, as the node must name it ([`sources::absolute`]).
     ///
     /// # Errors
-    /// It is a file of this very pool, or a loop device on one: the node would wait for itself.
+    /// It is a file of this very pool, or a loop device on one: the node would wait for itself. (Other
+    /// devices that are made of such a file are not found out.)
     pub fn new_device(&self, device: &Path) -> Result<PathBuf> {
-        if let Self::Mounted(Mount { device: Some(own), mount_point, .. }) = self
-            && sources::file_systems_under(device).contains(own)
-        {
-            let (device, dir) = (device.display(), mount_point.display());
-            bail!("{device} is kept in a file of {dir}: a pool cannot be its own member");
+        if let Self::Mounted(mount) = self {
+            let under = sources::file_systems_under(device);
+            // Other nodes of this host have it mounted, too.
+            let is_own =
+                |m: &&Mount| m.pool == mount.pool && m.device.is_some_and(|d| under.contains(&d));
+            if let Some(own) = mounts::mounts().iter().find(is_own) {
+                let (device, dir) = (device.display(), own.mount_point.display());
+                bail!("{device} is kept in a file of {dir}: a pool cannot be its own member");
+            }
         }
         sources::absolute(device)
     }

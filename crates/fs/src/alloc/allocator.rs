@@ -1,6 +1,6 @@
 //! Space is promised, taken, used and freed; the allocator is opened and closed.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -71,6 +71,8 @@ impl Alloc {
             trimmed: Mutex::default(),
             freed: Mutex::default(),
             counters: Mutex::new((Instant::now(), counters)),
+            reading_counters: Mutex::default(),
+            is_looking: AtomicBool::default(),
             others: Mutex::new(None),
             leaving: OnceLock::new(),
         };

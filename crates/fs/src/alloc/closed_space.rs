@@ -14,3 +14,10 @@ pub(super) struct ClosedSpace {
     /// Free slots, and free blocks of groups for metadata alone.
     pub meta: u64,
 }
+
+impl ClosedSpace {
+    /// Nothing is closed, or nothing is known of it.
+    pub(super) fn none(version: (u64, u64)) -> Self {
+        Self { since: Instant::now(), version, blocks: 0, free: 0, meta: 0 }
+    }
+}

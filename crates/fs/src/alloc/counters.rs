@@ -1,5 +1,8 @@
 //! How much space there is and how much of it is free, for this node and in the cluster.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use braid_format::BlockNo;
@@ -10,6 +13,7 @@ use braid_lock::Deltas;
 use braid_pool::BackgroundIo;
 use zerocopy::FromBytes;
 
+use super::closed_space::ClosedSpace;
 use super::inner::{Alloc, Counters, Inner};
 use crate::error::{Error, Result};
 use crate::meta::Tx;
@@ -17,6 +21,9 @@ use crate::volume::Volume;
 
 /// The cluster's counters on disk are read again after this.
 const COUNTERS_AGE_MAX: Duration = Duration::from_millis(500);
+
+/// A display waits for so long for a device.
+const SOON: Duration = Duration::from_millis(200);
 
 /// Space is short when less than this part (divisor) of the pool is free.
 const SHORT: u64 = 8;
@@ -55,19 +62,31 @@ pub(super) fn read_counters(volume: &Volume) -> Result<Counters> {
 impl Inner {
     /// The cluster's counters, with what the nodes have not added to them yet.
     pub(super) fn counted(&self) -> Counters {
-        let read = {
-            let mut counters = self.counters.lock();
-            if counters.0.elapsed() >= COUNTERS_AGE_MAX {
-                // The filling of a member need not give way to commands that only look (`df`,
-                // `braid status`).
-                let _own = BackgroundIo::begin();
-                // A read beside a write may be torn: then the old values stay.
-                if let Ok(now) = read_counters(&self.volume) {
-                    *counters = (Instant::now(), now);
-                }
-            }
-            counters.1
-        };
+        self.refresh_counters();
+        self.last_counted()
+    }
+    fn are_counters_old(&self) -> bool {
+        self.counters.lock().0.elapsed() >= COUNTERS_AGE_MAX
+    }
+    /// Reads the cluster's counters if they are old; one thread at a time does.
+    fn refresh_counters(&self) {
+        if !self.are_counters_old() {
+            return;
+        }
+        let _one = self.reading_counters.lock();
+        if !self.are_counters_old() {
+            return;
+        }
+        // The filling of a member need not give way to commands that only look (`df`, `braid status`).
+        let _own = BackgroundIo::begin();
+        // A read beside a write may be torn: then the old values stay.
+        if let Ok(now) = read_counters(&self.volume) {
+            *self.counters.lock() = (Instant::now(), now);
+        }
+    }
+    /// As [`Self::counted`], by what was read last: asks no device.
+    fn last_counted(&self) -> Counters {
+        let read = self.counters.lock().1;
         let others = self.others.lock().as_ref().and_then(|f| f()).unwrap_or_default();
         let change = self.state.lock().shown_deltas() + others;
         Counters {
@@ -104,8 +123,30 @@ impl Alloc {
     }
     /// Totals of the resource groups, closed ones left out. What is in windows counts as free.
     pub fn totals(&self) -> Totals {
+        self.inner.refresh_counters();
+        self.totals_of(self.inner.shut())
+    }
+    /// As [`Self::totals`], for displays: what is old is read again by another thread, and is waited for
+    /// no longer than [`SOON`].
+    pub fn totals_soon(&self) -> Totals {
+        if self.inner.are_counters_old() && !self.inner.is_looking.swap(true, Ordering::AcqRel) {
+            let (inner, (done, wait)) = (Arc::clone(&self.inner), sync_channel(1));
+            let look = std::thread::Builder::new().name("counters".into()).spawn(move || {
+                inner.refresh_counters();
+                inner.shut();
+                inner.is_looking.store(false, Ordering::Release);
+                let _ = done.send(());
+            });
+            match look {
+                Ok(_) => drop(wait.recv_timeout(SOON)),
+                Err(_) => self.inner.is_looking.store(false, Ordering::Release),
+            }
+        }
+        self.totals_of(self.inner.last_shut())
+    }
+    fn totals_of(&self, shut: ClosedSpace) -> Totals {
         let inner = &self.inner;
-        let (counted, shut) = (inner.counted(), inner.shut());
+        let counted = inner.last_counted();
         let (total, _) = inner.total();
         let total = total.saturating_sub(shut.blocks);
         let free = counted.free.saturating_sub(shut.free).min(total);

@@ -1,7 +1,7 @@
 //! What the handles of a node's allocator share; reservations, and runs that are claimed.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -68,6 +68,10 @@ pub(super) struct Inner {
     pub(super) freed: Mutex<Option<Remembered>>,
     /// The cluster's counters as last read, and when.
     pub(super) counters: Mutex<(Instant, Counters)>,
+    /// Held by the thread that reads them anew.
+    pub(super) reading_counters: Mutex<()>,
+    /// A thread reads them for displays.
+    pub(super) is_looking: AtomicBool,
     pub(super) others: Mutex<Option<OthersDeltas>>,
     /// See [`Alloc::set_leaving`].
     pub(super) leaving: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,

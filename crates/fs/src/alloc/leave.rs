@@ -1,6 +1,6 @@
 //! Parts that leave: windows go back to them and no others are taken, and they are counted apart.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use braid_format::meta::MetaKind;
 use braid_format::rgrp::BlockState;
@@ -76,11 +76,18 @@ impl Inner {
         Ok(false)
     }
 
+    /// The same by what was read last: asks no device.
+    pub(super) fn last_shut(&self) -> ClosedSpace {
+        let version = self.volume.groups.version();
+        let kept = self.shut.try_lock().and_then(|kept| *kept);
+        kept.filter(|shut| shut.version == version).unwrap_or_else(|| ClosedSpace::none(version))
+    }
+
     /// What closed parts have: by their headers, without their locks, now and then.
     pub(super) fn shut(&self) -> ClosedSpace {
         let volume = &self.volume;
         let version = volume.groups.version();
-        let none = ClosedSpace { since: Instant::now(), version, blocks: 0, free: 0, meta: 0 };
+        let none = ClosedSpace::none(version);
         if !volume.groups.any_closed() {
             return none;
         }

@@ -59,6 +59,7 @@ mod trimmed;
 mod unused;
 mod window;
 
+pub(crate) use self::counters::Totals;
 pub(crate) use self::dead_node::{free_log_entries, inspect, reclaim};
 pub(crate) use self::group::{check_header as check_group_header, fits};
 pub(crate) use self::inner::{Alloc, Counters, Reservation, Run};

@@ -18,7 +18,7 @@ const STEP: u64 = 1 << 20;
 const CALL_MAX: u64 = 64 << 20;
 
 /// Copies; returns the bytes copied, fewer than `len` at the source's end or after 64 MiB. `reply` gets
-/// the writes, and is never told to answer early.
+/// the writes; it must not let any be answered early.
 ///
 /// # Errors
 /// `Invalid` when the ranges overlap in one file; what reading and writing give, unless something

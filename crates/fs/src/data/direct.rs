@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::file_data::Delalloc;
 use crate::inode::{InodeState, now_nanos};
 use crate::map::{Load, slots_bound};
+use crate::unseen_writes::UnseenWrite;
 use crate::writeback::extent_commit::ExtentCommit;
 use crate::writeback::extents::Pieces;
 use crate::writeback::flush::{What, flush_locked, link_all};
@@ -29,6 +30,7 @@ pub(super) fn write_concurrent(
     offset: u64,
     data: &[u8],
     reply: &mut dyn EarlyReply,
+    unseen: &UnseenWrite,
 ) -> Result<bool> {
     let len = data.len() as u64;
     let end = offset + len;
@@ -59,7 +61,12 @@ pub(super) fn write_concurrent(
             Ok(true)
         }
         Err(Error::NoSpace) => Ok(false),
-        done => done.map(|()| true),
+        Err(e) => Err(e),
+        Ok(()) => {
+            // Before the ticket goes, for which page fills wait.
+            unseen.done();
+            Ok(true)
+        }
     }
 }
 
@@ -69,7 +76,12 @@ pub(super) fn write_concurrent(
 ///
 /// # Errors
 /// `Contents`: the range may hold old or new bytes.
-pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool> {
+pub(super) fn overwrite(
+    held: Held<'_>,
+    offset: u64,
+    data: &[u8],
+    unseen: &UnseenWrite,
+) -> Result<bool> {
     let (shift, end) = (held.shift(), offset + data.len() as u64);
     let delalloc = held.change_apart(offset, data.len() as u64);
     let view = held.view()?;
@@ -88,6 +100,7 @@ pub(super) fn overwrite(held: Held<'_>, offset: u64, data: &[u8]) -> Result<bool
     // Other nodes may be writing these blocks now.
     held.run_concurrent(&mut requests(held, &pieces, &[], data))?;
     held.core.meta.note_data_written();
+    unseen.done();
     Ok(true)
 }
 

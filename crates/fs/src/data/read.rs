@@ -177,7 +177,7 @@ pub(crate) fn read_reply<R>(
 ) -> Result<R> {
     let locked = lock_to_read(core, file, range)?;
     let readahead = range.fill.then_some(&file.readahead);
-    let plan = ReadPlan::of(Held::of(core, &locked), range.offset, range.len.into())?;
+    let plan = ReadPlan::of(Held::of(core, &locked), range.offset, range.len.into(), range.fill)?;
     plan.with_bytes(readahead, reply)
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn read_into(
     let locked = lock_to_read(core, file, range)?;
     let readahead = range.fill.then_some(&file.readahead);
     let len = u64::from(range.len).min(memory.len() as u64);
-    let plan = ReadPlan::of(Held::of(core, &locked), range.offset, len)?;
+    let plan = ReadPlan::of(Held::of(core, &locked), range.offset, len, range.fill)?;
     let n = plan.into_memory(readahead, memory)?;
     Ok((n, ReadHold { _locked: locked }))
 }
@@ -211,8 +211,6 @@ fn lock_to_read(core: &Arc<Core>, file: &OpenFile, range: ReadRange) -> Result<L
             // The number of blocks: see `Locked::attr`.
             core.kernel.attributes_changed(file.inode.ino);
         }
-        let end = range.offset.saturating_add(range.len.into());
-        file.inode.unseen_writes.filled(&(range.offset..end));
         locked
     } else {
         core.lock_concurrent(file.inode.ino, Mode::Shared)?
@@ -253,11 +251,16 @@ struct ReadPlan<'a> {
 
 impl<'a> ReadPlan<'a> {
     /// Of `len` bytes from `offset`, those that the file has. Waits for direct writes under way there.
-    fn of(held: Held<'a>, offset: u64, len: u64) -> Result<Self> {
+    /// `fill`: for pages of the kernel.
+    fn of(held: Held<'a>, offset: u64, len: u64, fill: bool) -> Result<Self> {
         let asked = offset..offset.saturating_add(len);
         // First, then the size: a page that is filled beside a write to it is as long as the write makes
         // the file, or the write is not answered early.
         held.core.inflight.wait_for(held.inode.ino, &asked);
+        if fill {
+            // What was waited for is in the pages.
+            held.inode.unseen_writes.filled(&asked);
+        }
         // Dirtiness is looked at first: a flush beside this reader first changes the layout, then drops
         // the pages, and a stuffed file gets pages only when it has no readers.
         let dirty = held.data().is_dirty();
@@ -330,7 +333,7 @@ pub(super) fn with_bytes<R>(
     len: u64,
     f: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
-    ReadPlan::of(held, offset, len)?.with_bytes(None, f)
+    ReadPlan::of(held, offset, len, false)?.with_bytes(None, f)
 }
 
 /// An offset inside something that is in memory.

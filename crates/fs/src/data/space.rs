@@ -8,6 +8,7 @@ use braid_format::dinode::{Layout, RawDinode};
 use braid_lock::interrupt::is_interrupted;
 
 use super::{Held, SIZE_MAX, limit, require_regular, touch};
+use crate::attr::EarlyReply;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::file_data::Delalloc;
@@ -31,7 +32,7 @@ const NEWS_PATIENCE: Duration = Duration::from_secs(1);
 const NEWS_LOOK: Duration = Duration::from_millis(50);
 
 /// fallocate(2). Modes 0, `KEEP_SIZE`, `PUNCH_HOLE | KEEP_SIZE`, `ZERO_RANGE` with or without
-/// `KEEP_SIZE`.
+/// `KEEP_SIZE`. `reply` is told of zeros that pages in the kernel may not have.
 ///
 /// # Errors
 /// `NotSupported` for other modes; `NoSpace` (what was allocated until then stays); `TooLarge`.
@@ -41,6 +42,7 @@ pub(crate) fn fallocate(
     mode: i32,
     offset: u64,
     len: u64,
+    reply: &mut dyn EarlyReply,
 ) -> Result<()> {
     if !file.writable() {
         return Err(Error::BadHandle);
@@ -64,14 +66,17 @@ pub(crate) fn fallocate(
     let held = Held::of(core, &locked);
     let mut delalloc = held.data().change.lock();
     let keep_size = mode & KEEP_SIZE != 0;
-    match mode & !KEEP_SIZE {
-        PUNCH_HOLE => held.punch(&mut delalloc, offset..end),
-        ZERO_RANGE => {
-            held.punch(&mut delalloc, offset..end)?;
-            held.preallocate(&mut delalloc, offset..end, keep_size)
-        }
-        _ => held.preallocate(&mut delalloc, offset..end, keep_size),
+    let what = mode & !KEEP_SIZE;
+    if matches!(what, PUNCH_HOLE | ZERO_RANGE) {
+        let unseen = file.inode.unseen_writes.begin(offset..end);
+        held.punch(&mut delalloc, offset..end)?;
+        unseen.done();
+        reply.unseen(unseen);
     }
+    if what == PUNCH_HOLE {
+        return Ok(());
+    }
+    held.preallocate(&mut delalloc, offset..end, keep_size)
 }
 
 impl Held<'_> {

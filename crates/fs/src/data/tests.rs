@@ -564,12 +564,15 @@ fn a_power_cut_loses_nothing_that_was_synced() {
         let (device, ino, mut points) = recorded(seed);
         let (start, end) = (points[0].events, points.pop().unwrap().events);
         let step = (end - start).div_ceil(40);
+        let mut places = braid_testkit::places(3).map(|n| usize::try_from(n).unwrap());
+        let mut next = places.next();
         let mut replay = device.replay();
         while replay.position() < end && replay.step().is_some() {
             let n = replay.position();
-            if n < start || (n - start) % step != 0 {
+            if n < start || (n - start) % step != 0 || next != Some((n - start) / step) {
                 continue;
             }
+            next = places.next();
             let image = replay.crash_image(seed) as Arc<dyn Device>;
             let pool = Pool::assemble(vec![image.clone()]).unwrap();
             // The dead node's own slot: its journal is replayed before the mount is done.

@@ -14,7 +14,7 @@ use crate::ReadRange;
 use crate::attr::{Cred, Durable, EarlyReply, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
-use crate::{Error, Fs, MountOptions};
+use crate::{Error, Fs, MountOptions, UnseenWrite};
 
 const O_RDWR: i32 = 2;
 const O_DSYNC: i32 = 0o10_000;
@@ -462,4 +462,85 @@ fn who_waits_waits_for_no_later_write() {
         let [waits] = waits;
         waits.join().unwrap();
     });
+}
+
+/// Calls a function while its write is under way, and keeps the note of it.
+struct Keeps<F> {
+    under_way: F,
+    early: bool,
+    kept: Vec<UnseenWrite>,
+}
+impl<F: FnMut()> EarlyReply for Keeps<F> {
+    fn may(&mut self) -> bool {
+        (self.under_way)();
+        self.early
+    }
+    fn send(&mut self) {}
+    fn unseen(&mut self, write: UnseenWrite) {
+        self.kept.push(write);
+    }
+}
+
+#[test]
+fn a_page_that_waited_for_a_write_has_it_and_comes_back_as_a_whole() {
+    for early in [true, false] {
+        let fixture = Fixture::new();
+        let data = filled(2);
+        let page = |fill| {
+            let range = ReadRange { offset: 0, len: 4096, fill };
+            fixture.fs.read_reply(fixture.fh, range, <[u8]>::to_vec).unwrap()
+        };
+        let write_back = |page: &[u8]| {
+            let flags = WriteFlags { from_page_cache: true, ..WriteFlags::default() };
+            fixture.fs.write(fixture.fh, 0, page, flags).unwrap();
+        };
+        let mut older = page(true);
+        std::thread::scope(|scope| {
+            let (mut fill, mut read) = (None, None);
+            let under_way = || fill = Some(scope.spawn(|| page(true)));
+            let mut keeps = Keeps { under_way, early, kept: Vec::new() };
+            fixture.try_write(0, &data, WriteFlags::default(), &mut keeps).unwrap();
+            let kept = std::mem::take(&mut keeps.kept);
+            assert_eq!(kept.len(), 1);
+            // A program that only reads takes no page.
+            read.replace(page(false));
+            let mut filled = fill.take().unwrap().join().unwrap();
+            assert!(filled == data[..4096] && read == Some(filled.clone()));
+            // What a program stores there because of what it saw is not older than the write.
+            filled[7] = 9;
+            write_back(&filled);
+            assert_eq!(page(false)[7], 9, "a store is lost (early: {early})");
+            drop(kept);
+        });
+        // Without a fill since, the page is older.
+        let mut keeps = Keeps { under_way: || (), early, kept: Vec::new() };
+        fixture.try_write(0, &filled(3), WriteFlags::default(), &mut keeps).unwrap();
+        assert_eq!(page(false)[7], 3);
+        older[7] = 8;
+        write_back(&older);
+        assert_eq!(page(false)[7], 3, "older bytes came back (early: {early})");
+    }
+}
+
+#[test]
+fn zeros_are_not_gone_over_by_an_older_page() {
+    const PUNCH: i32 = 3;
+    const ZERO: i32 = 0x10;
+    for mode in [PUNCH, ZERO] {
+        let fixture = Fixture::new();
+        let page = |fill| {
+            let range = ReadRange { offset: 0, len: 4096, fill };
+            fixture.fs.read_reply(fixture.fh, range, <[u8]>::to_vec).unwrap()
+        };
+        let mut older = page(true);
+        older[0] = 9;
+        let mut keeps = Keeps { under_way: || (), early: false, kept: Vec::new() };
+        fixture.fs.fallocate_beside_pages(fixture.fh, mode, 100, 50, &mut keeps).unwrap();
+        assert_eq!(keeps.kept.len(), 1);
+        let flags = WriteFlags { from_page_cache: true, ..WriteFlags::default() };
+        fixture.fs.write(fixture.fh, 0, &older, flags).unwrap();
+        let now = page(false);
+        assert_eq!((now[0], now[99], now[150]), (9, 1, 1));
+        assert!(now[100..150].iter().all(|b| *b == 0), "{mode}");
+    }
 }

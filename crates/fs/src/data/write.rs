@@ -110,13 +110,13 @@ fn from_program(
         let plain = || privileged(core, &locked, flags.kill_privileges).map(|p| !p);
         let done = match locked.guard.mode() {
             Mode::Exclusive if wants_direct(core, offset, data, flags) => {
-                plain()? && direct::write_concurrent(held, offset, data, reply)?
+                plain()? && direct::write_concurrent(held, offset, data, reply, &unseen)?
             }
-            Mode::Concurrent => plain()? && direct::overwrite(held, offset, data)?,
+            Mode::Concurrent => plain()? && direct::overwrite(held, offset, data, &unseen)?,
             _ => false,
         };
         if done {
-            return Ok(unseen.done());
+            return Ok(unseen);
         }
     }
     let locked = core.lock(ino, Mode::Exclusive, Local::Exclusive)?;
@@ -129,19 +129,21 @@ fn from_program(
     let unseen = unseen(offset);
     if wants_direct(core, offset, data, flags) {
         direct::write_alone(held, &mut delalloc, offset, data)?;
-        return Ok(unseen.done());
+        unseen.done();
+        return Ok(unseen);
     }
     held.stay_below(&mut delalloc, data.len())?;
     held.write_cached(&mut delalloc, offset, data)?;
     if flags.direct {
         flush_locked(held, &mut delalloc, What::Contents)?;
     }
-    Ok(unseen.done())
+    unseen.done();
+    Ok(unseen)
 }
 
 /// A mapped page comes back from the kernel, perhaps because this node is giving the lock up: then
-/// it is let in under the lock that is still held. It changes nothing that a write has changed that
-/// the page may not have.
+/// it is let in under the lock that is still held. Ranges of writes that are newer than the page stay
+/// as they are.
 fn from_page_cache(core: &Arc<Core>, file: &OpenFile, what: Write<'_>) -> Result<usize> {
     let (ino, offset, data) = (file.inode.ino, what.offset, what.bytes);
     let mut locked = core.lock_fill(ino, Mode::Exclusive)?;

@@ -71,6 +71,8 @@ struct Node {
     opens: u32,
     /// Of those, the ones that read through the page cache.
     cached: u32,
+    /// How many of the latter were closed, wrapping.
+    cached_closes: u32,
     /// A file past the page cache is mapped, so that there are pages all the same.
     mapped: bool,
     /// Drops for other nodes' sake, each within [`PULL_PAUSE`] of the one before.
@@ -322,6 +324,7 @@ impl Nodes {
         self.with(node, |n| {
             n.opens = n.opens.saturating_sub(1);
             n.cached = n.cached.saturating_sub(u32::from(cached));
+            n.cached_closes = n.cached_closes.wrapping_add(u32::from(cached));
             n.mapped &= n.opens > 0;
         });
     }
@@ -330,8 +333,17 @@ impl Nodes {
     pub fn filling(&self, node: u64) {
         self.with(node, |n| n.mapped |= n.opens > 0);
     }
-    /// Whether a write past the page cache can leave older bytes there: pages may have been
-    /// filled while it was under way.
+    /// What [`Self::mixed_since`] is to be asked with.
+    pub fn cached_closes(&self, node: u64) -> u32 {
+        self.with(node, |n| n.cached_closes)
+    }
+    /// Whether a write past the page cache can leave older bytes there: pages may have been filled while
+    /// it was under way, also by a program that has closed the file meanwhile. `closes`: from when it
+    /// began.
+    pub fn mixed_since(&self, node: u64, closes: u32) -> bool {
+        self.with(node, |n| n.cached > 0 || n.mapped || n.cached_closes != closes)
+    }
+    /// Whether pages of an open file may be in the page cache.
     pub fn mixed(&self, node: u64) -> bool {
         self.with(node, |n| n.cached > 0 || n.mapped)
     }

@@ -330,7 +330,7 @@ pub(crate) struct DeferredAnswer {
     /// The writes, until the pages are dropped.
     pub unseen: Vec<UnseenWrite>,
     /// The answer.
-    pub answer: [u8; 8],
+    pub answer: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
@@ -413,12 +413,12 @@ impl DeferredAnswers {
 }
 
 fn answer(write: DeferredAnswer) {
-    // A page that is filled after the answer has the bytes.
+    // No older page is left; one that is filled from now on has the write.
     drop(write.unseen);
     match &write.told {
         AnswerTo::Program(device, unique) => {
             let reply = Reply { way: Way::Device(device), unique: *unique };
-            reply.value(&write.answer);
+            reply.bytes(&write.answer);
         }
         // It waits; if not, it has gone with the mount.
         AnswerTo::Thread(tell) => drop(tell.try_send(())),

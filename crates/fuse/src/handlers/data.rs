@@ -8,6 +8,7 @@ use braid_fs::{
     UnseenWrite, Write, WriteFlags,
 };
 use rustix::io::Errno;
+use zerocopy::IntoBytes;
 
 use super::wire::{self, OpenMode};
 use super::{Call, Outcome};
@@ -28,6 +29,10 @@ struct Early<'a, 'b, F: FileSystem> {
     sheds: bool,
     sent: bool,
     unseen: Option<UnseenWrite>,
+    /// [`Nodes::cached_closes`] when it began.
+    ///
+    /// [`Nodes::cached_closes`]: crate::caches::nodes::Nodes::cached_closes
+    closes: u32,
 }
 impl<F: FileSystem> EarlyReply for Early<'_, '_, F> {
     /// From here on, a page fill waits for the bytes. Pages filled before are seen to once they are
@@ -35,7 +40,7 @@ impl<F: FileSystem> EarlyReply for Early<'_, '_, F> {
     fn may(&mut self) -> bool {
         !self.sheds
             && self.call.reply.may_be_early()
-            && !self.call.server.nodes().mixed(self.call.nodeid)
+            && !self.call.server.nodes().mixed_since(self.call.nodeid, self.closes)
     }
     fn send(&mut self) {
         self.call.reply.value_at_once(&WriteOut { size: self.size, padding: 0 });
@@ -46,9 +51,9 @@ impl<F: FileSystem> EarlyReply for Early<'_, '_, F> {
     }
 }
 
-/// The writes of a copy.
-struct Copied(Vec<UnseenWrite>);
-impl EarlyReply for Copied {
+/// Changes of contents that are never answered early.
+struct Changes(Vec<UnseenWrite>);
+impl EarlyReply for Changes {
     fn may(&mut self) -> bool {
         false
     }
@@ -175,7 +180,9 @@ impl<F: FileSystem> Call<'_, F> {
             },
         };
         let sheds = flags.kill_privileges && self.is_privileged(self.ino())?;
-        let mut early = Early { call: self, size: what.size, sheds, sent: false, unseen: None };
+        let closes = self.server.nodes().cached_closes(self.nodeid);
+        let mut early =
+            Early { call: self, size: what.size, sheds, sent: false, unseen: None, closes };
         let write = Write { offset: what.offset, bytes, flags };
         let written = self.files().write(fh, write, &mut early);
         let Early { sent, unseen, .. } = early;
@@ -193,12 +200,13 @@ impl<F: FileSystem> Call<'_, F> {
         }
         let written = u32::try_from(written).map_err(|_| Errno::OVERFLOW)?;
         let answer = WriteOut { size: written, padding: 0 };
-        if from_page_cache || written == 0 || !self.server.nodes().mixed(self.nodeid) {
+        if from_page_cache || written == 0 || !self.server.nodes().mixed_since(self.nodeid, closes)
+        {
             return self.value(&answer);
         }
         let range = if flags.append { (0, 0) } else { (what.offset, u64::from(written)) };
         let unseen = unseen.into_iter().collect();
-        self.answer_without_pages(self.nodeid, range, unseen, zerocopy::transmute!(answer))
+        self.answer_without_pages(self.nodeid, range, unseen, answer.as_bytes())
     }
     /// Answers once the kernel has dropped its pages of `range` of `node` (first byte, number of bytes; 0:
     /// to the end). Pages that were filled while the write was under way may hold what it replaced. The
@@ -208,7 +216,7 @@ impl<F: FileSystem> Call<'_, F> {
         node: u64,
         range: (u64, u64),
         unseen: Vec<UnseenWrite>,
-        answer: [u8; 8],
+        answer: &[u8],
     ) -> Outcome<()> {
         let (told, wait) = match self.reply.way {
             Way::Device(device) => (AnswerTo::Program(Arc::clone(device), self.reply.unique), None),
@@ -218,11 +226,12 @@ impl<F: FileSystem> Call<'_, F> {
                 (AnswerTo::Thread(tell), Some(wait))
             }
         };
-        self.server.late.submit(DeferredAnswer { told, node, range, unseen, answer });
+        let later = answer.to_vec();
+        self.server.late.submit(DeferredAnswer { told, node, range, unseen, answer: later });
         if let Some(wait) = wait {
             // The thread that drops the other end has tried.
             let _ = wait.recv();
-            return self.value(&answer);
+            self.reply.bytes(answer);
         }
         Ok(())
     }
@@ -243,8 +252,15 @@ impl<F: FileSystem> Call<'_, F> {
         let what: FallocateIn = self.body.take()?;
         let (fh, _) = OpenMode::split(what.fh);
         let mode = what.mode.cast_signed();
-        self.files().fallocate(fh, mode, what.offset, what.length)?;
-        self.done(self.changed_by_program(self.ino()))
+        let closes = self.server.nodes().cached_closes(self.nodeid);
+        let mut zeroed = Changes(Vec::new());
+        self.files().fallocate(fh, mode, what.offset, what.length, &mut zeroed)?;
+        self.changed_by_program(self.ino())?;
+        if zeroed.0.is_empty() || !self.server.nodes().mixed_since(self.nodeid, closes) {
+            return self.done(Ok(()));
+        }
+        // The kernel puts zeros into its pages only once it has the answer.
+        self.answer_without_pages(self.nodeid, (what.offset, what.length), zeroed.0, &[])
     }
     pub(super) fn lseek(&mut self) -> Outcome<()> {
         let what: LseekIn = self.body.take()?;
@@ -260,7 +276,8 @@ impl<F: FileSystem> Call<'_, F> {
         let wide = self.opcode == op::COPY_FILE_RANGE_64;
         let len = if wide { what.len } else { what.len.min(u64::from(u32::MAX - 4095)) };
         let len = self.copied_in_pages(&what, len)?;
-        let mut writes = Copied(Vec::new());
+        let closes = self.server.nodes().cached_closes(what.nodeid_out);
+        let mut writes = Changes(Vec::new());
         let copied = self.files().copy_file_range(from, to, len, &mut writes)?;
         self.moved = copied;
         self.changed_by_program(self.server.ino(what.nodeid_out))?;
@@ -270,10 +287,10 @@ impl<F: FileSystem> Call<'_, F> {
             let size = u32::try_from(copied).map_err(|_| Errno::OVERFLOW)?;
             zerocopy::transmute!(WriteOut { size, padding: 0 })
         };
-        if copied == 0 || !self.server.nodes().mixed(what.nodeid_out) {
+        if copied == 0 || !self.server.nodes().mixed_since(what.nodeid_out, closes) {
             return self.value(&answer);
         }
-        self.answer_without_pages(what.nodeid_out, (what.off_out, copied), writes.0, answer)
+        self.answer_without_pages(what.nodeid_out, (what.off_out, copied), writes.0, &answer)
     }
     /// How many bytes may be copied so. After a copy the kernel throws away all of each page that the
     /// target's range touches (`fuse_copy_file_range`, fs/fuse/file.c), also what a program has just
@@ -281,7 +298,8 @@ impl<F: FileSystem> Call<'_, F> {
     /// to the end of the file.
     ///
     /// # Errors
-    /// `EXDEV`: the kernel is to copy by reading and writing. That is also for files that are mapped.
+    /// `EXDEV`: the kernel is to copy by reading and writing. That is also for files of which it may have
+    /// pages: that are mapped, or open to be read through the page cache.
     fn copied_in_pages(&self, what: &CopyFileRangeIn, len: u64) -> Answer<u64> {
         let page = rustix::param::page_size() as u64;
         if self.server.nodes().mixed(what.nodeid_out) || !what.off_out.is_multiple_of(page) {

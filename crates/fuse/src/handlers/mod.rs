@@ -196,7 +196,8 @@ impl<F: FileSystem> Server<F> {
             moved: 0,
         };
         let _pages = call.holds_pages();
-        let admitted = self.link.gate().admit(header.opcode).map_err(Fault::from);
+        let holds_pages = call.may_hold_pages();
+        let admitted = self.link.gate().admit(header.opcode, holds_pages).map_err(Fault::from);
         if may_be_killed(header.opcode) {
             let any = if header.opcode == op::SETLKW { ANY_SIGNAL } else { 0 };
             let by_others = if call.may_be_answered_by_others() { BY_OTHERS } else { 0 };
@@ -295,9 +296,13 @@ impl<'a, F: FileSystem> Call<'a, F> {
     /// Page fills and pages that the kernel writes back can be failed while they are under way, if
     /// they came from the device.
     fn holds_pages(&self) -> Option<HoldsPages<'a>> {
-        let holds = self.opcode == op::READ || self.is_write_back();
-        (holds && self.is_from_device())
+        (self.may_hold_pages() && self.is_from_device())
             .then(|| self.server.link.gate().holds_pages(self.reply.unique))
+    }
+
+    /// Whether it fills pages, perhaps, or writes some back.
+    fn may_hold_pages(&self) -> bool {
+        self.opcode == op::READ || self.is_write_back()
     }
 
     /// Whether the kernel writes pages back that programs have changed.

@@ -175,7 +175,7 @@ impl FileSystem for Moody {
         }
         self.mood(what.bytes.len())
     }
-    fn fallocate(&self, _: Fh, _: i32, _: u64, _: u64) -> Answer<()> {
+    fn fallocate(&self, _: Fh, _: i32, _: u64, _: u64, _: &mut dyn EarlyReply) -> Answer<()> {
         self.mood(())
     }
     fn lseek(&self, _: Fh, offset: u64, _: i32) -> Answer<u64> {

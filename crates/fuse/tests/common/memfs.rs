@@ -631,7 +631,14 @@ impl FileSystem for Shared {
         state.attr.mtime = now();
         Ok(bytes.len())
     }
-    fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Answer<()> {
+    fn fallocate(
+        &self,
+        fh: Fh,
+        mode: i32,
+        offset: u64,
+        len: u64,
+        _: &mut dyn EarlyReply,
+    ) -> Answer<()> {
         let handle = self.handle(fh)?;
         let mut state = handle.node.lock();
         let contents = state.file_mut()?;
