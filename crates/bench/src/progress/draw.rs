@@ -126,11 +126,11 @@ mod tests {
     }
     #[test]
     fn small_screens_and_empty_runs_are_drawn() {
-        for (size, shown) in
-            [((1, 1), "b"), ((20, 5), "braid bench getting"), ((300, 100), "Ctrl-C")]
-        {
-            let seen = screen(&Now::default(), &Rates::default(), size);
-            assert!(seen.contains(shown), "{size:?}: {seen}");
+        for (columns, lines) in [(1, 1), (20, 5), (300, 100)] {
+            let seen = screen(&Now::default(), &Rates::default(), (columns, lines));
+            assert_eq!(seen.lines().count(), usize::from(lines), "{seen}");
+            let whole = seen.contains("getting ready") && seen.contains("Ctrl-C");
+            assert_eq!(whole, lines == 100, "{seen}");
         }
     }
 }
