@@ -206,7 +206,8 @@ impl<F: FileSystem> Call<'_, F> {
         }
         let range = if flags.append { (0, 0) } else { (what.offset, u64::from(written)) };
         let unseen = unseen.into_iter().collect();
-        self.answer_without_pages(self.nodeid, range, unseen, answer.as_bytes())
+        self.answer_without_pages(self.nodeid, range, unseen, answer.as_bytes());
+        Ok(())
     }
     /// Answers once the kernel has dropped its pages of `range` of `node` (first byte, number of bytes; 0:
     /// to the end). Pages that were filled while the write was under way may hold what it replaced. The
@@ -217,7 +218,7 @@ impl<F: FileSystem> Call<'_, F> {
         range: (u64, u64),
         unseen: Vec<UnseenWrite>,
         answer: &[u8],
-    ) -> Outcome<()> {
+    ) {
         let (told, wait) = match self.reply.way {
             Way::Device(device) => (AnswerTo::Program(Arc::clone(device), self.reply.unique), None),
             // The kernel lends this thread its memory until the answer: others cannot give it.
@@ -233,7 +234,6 @@ impl<F: FileSystem> Call<'_, F> {
             let _ = wait.recv();
             self.reply.bytes(answer);
         }
-        Ok(())
     }
 
     pub(super) fn flush(&mut self) -> Outcome<()> {
@@ -260,7 +260,8 @@ impl<F: FileSystem> Call<'_, F> {
             return self.done(Ok(()));
         }
         // The kernel puts zeros into its pages only once it has the answer.
-        self.answer_without_pages(self.nodeid, (what.offset, what.length), zeroed.0, &[])
+        self.answer_without_pages(self.nodeid, (what.offset, what.length), zeroed.0, &[]);
+        Ok(())
     }
     pub(super) fn lseek(&mut self) -> Outcome<()> {
         let what: LseekIn = self.body.take()?;
@@ -290,7 +291,8 @@ impl<F: FileSystem> Call<'_, F> {
         if copied == 0 || !self.server.nodes().mixed_since(what.nodeid_out, closes) {
             return self.value(&answer);
         }
-        self.answer_without_pages(what.nodeid_out, (what.off_out, copied), writes.0, &answer)
+        self.answer_without_pages(what.nodeid_out, (what.off_out, copied), writes.0, &answer);
+        Ok(())
     }
     /// How many bytes may be copied so. After a copy the kernel throws away all of each page that the
     /// target's range touches (`fuse_copy_file_range`, fs/fuse/file.c), also what a program has just
