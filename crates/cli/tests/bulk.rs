@@ -103,6 +103,59 @@ fn files_go_there_and_back_without_a_mount() {
     clean(&disks);
 }
 
+/// What another user has put where the copy goes by and by, and targets that are no files.
+#[test]
+fn a_copy_follows_nothing_that_others_put_in_its_way() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 700, 1);
+    let source = source(&c.disks, 1);
+    let dir = c.disks.path("dir");
+    sh(&format!("mkdir -m 777 {dir}; chown 1000 {source}; chmod 4755 {source}"));
+    let node = c.node(0).to_str().unwrap().to_owned();
+    sh(&format!("mkdir -m 777 {node}/d; echo precious | tee {dir}/precious > {node}/precious"));
+    let served = Served::new(&c.disks, "127.0.0.1:0");
+    let url = format!("{}/d", served.url);
+    for (name, there, here) in [
+        ("link", "ln -s ../precious", "ln -s precious"),
+        ("hard", "ln NODE/precious", "ln DIR/precious"),
+        ("user", "install -o 1000 /dev/null", "install -o 1000 /dev/null"),
+        ("fifo", "mkfifo", "mkfifo"),
+    ] {
+        let made = format!("{there} NODE/d/.{name}.braid-part && {here} DIR/.{name}.braid-part");
+        sh(&made.replace("NODE", &node).replace("DIR", &dir));
+        ok(&["cp", &source, &format!("{url}/{name}"), "--insecure", "-p"]);
+        ok(&["cp", &format!("{url}/{name}"), &format!("{dir}/{name}"), "--insecure", "-p"]);
+        // Not one that runs with the rights of whoever copied it.
+        let stat = format!("stat -c '%F %u %h %a' {node}/d/{name} {dir}/{name} | sort -u");
+        assert_eq!(sh(&stat), "regular file 0 1 755\n", "{name}");
+        sh(&format!("cmp {source} {node}/d/{name} && cmp {source} {dir}/{name}"));
+    }
+    assert_eq!(sh(&format!("cat {node}/precious {dir}/precious")), "precious\nprecious\n");
+    sh(&format!("mkdir {node}/d/.x.braid-part; mknod {dir}/null c 1 3; mknod {node}/d/null c 1 3"));
+    let refused = |from: &str, to: &str, why: &str| {
+        let said = fails(&["cp", from, to, "--insecure"]);
+        assert!(said.contains(why), "{from} {to}: {said}");
+    };
+    let no_file = "not a regular file: it is not replaced";
+    refused(&source, &format!("{url}/x"), ".x.braid-part is in the way: remove it");
+    refused(&source, &format!("{url}/null"), no_file);
+    refused(&format!("{url}/link"), &format!("{dir}/null"), no_file);
+    // A link of the user's own is followed to its file.
+    sh(&format!("ln -s target {dir}/own"));
+    refused(&format!("{url}/link"), &format!("{dir}/own"), "No such file");
+    sh(&format!("touch {dir}/target"));
+    ok(&["cp", &format!("{url}/link"), &format!("{dir}/own"), "--insecure"]);
+    sh(&format!("cmp {source} {dir}/target; test -L {dir}/own"));
+    sh(&format!("truncate -s 8T {dir}/huge"));
+    refused(&format!("{dir}/huge"), &format!("{url}/huge"), "there is no room for the file");
+    sh(&format!("rmdir {node}/d/.x.braid-part"));
+    served.end();
+    c.unmount_all();
+    clean(&c.disks);
+}
+
 #[test]
 fn mistakes_are_named() {
     let disks = pool();

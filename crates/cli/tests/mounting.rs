@@ -122,3 +122,34 @@ fn two_mounted_pools_of_one_name_are_named_by_their_directories() {
         unmount_idle(dir.as_ref());
     }
 }
+
+/// The mount table has the directory itself, and so has everything that is said of the mount.
+#[test]
+fn a_directory_is_named_by_a_link_or_with_dots() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(1, 128);
+    ok(&disks.with(&["create", "linked"], &[]));
+    let (dir, link) = (disks.path("mnt"), disks.path("link"));
+    std::fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink("mnt", &link).unwrap();
+    let said = fails(&disks.with(&["mount"], &[&link, "-o", &format!("log={dir}/own.log")]));
+    assert!(said.contains("inside of the mount"), "{said}");
+    for (named, other) in [(&link, &dir), (&dir, &link), (&format!("{dir}/../mnt"), &link)] {
+        let log = format!("{dir}.log");
+        ok(&disks.with(&["mount"], &[named, "-o", &format!("log={log}")]));
+        let said = std::fs::read_to_string(&log).unwrap();
+        assert!(!said.contains("guard"), "{said}");
+        let said = fails(&disks.with(&["mount"], &[other]));
+        assert!(said.contains("mounted there already"), "{said}");
+        for name in [named, other] {
+            assert!(ok(&["nodes", name]).contains(&dir), "{name}");
+            assert!(ok(&["status", name]).contains(&dir), "{name}");
+        }
+        // The node has left when that returns.
+        ok(&["unmount", other]);
+        assert!(ok(&disks.with(&["status"], &[])).contains("no node has it mounted"));
+    }
+    assert!(ok(&disks.with(&["check"], &[])).contains("clean"));
+}

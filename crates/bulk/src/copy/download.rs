@@ -2,13 +2,14 @@
 
 use std::ffi::OsStr;
 use std::fs::File as LocalFile;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_fs::Attr;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::chunks::{Chunk, Chunks};
@@ -75,9 +76,7 @@ pub fn download(
 
 /// Opens the part file, which nobody else has open then.
 fn open_part(path: &Path) -> Result<LocalFile, CopyError> {
-    let mut how = LocalFile::options();
-    how.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let file = how.open(path).map_err(CopyError::local("the part file"))?;
+    let file = own_part(path).map_err(CopyError::local("the part file"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Err(CopyError::Busy),
@@ -86,6 +85,24 @@ fn open_part(path: &Path) -> Result<LocalFile, CopyError> {
         }
     }
     Ok(file)
+}
+
+/// The part file that this user made, or a new one: another user could change what is put into one of his, or have
+/// it stand for another file.
+fn own_part(path: &Path) -> std::io::Result<LocalFile> {
+    let mut how = LocalFile::options();
+    how.read(true).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    let is_own = |file: &LocalFile| {
+        let meta = file.metadata()?;
+        let user = rustix::process::geteuid().as_raw();
+        Ok::<_, std::io::Error>(meta.is_file() && meta.nlink() == 1 && meta.uid() == user)
+    };
+    match how.open(path) {
+        Ok(file) if is_own(&file)? => return Ok(file),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        _ => std::fs::remove_file(path)?,
+    }
+    how.create_new(true).open(path)
 }
 
 struct Copying<'a> {

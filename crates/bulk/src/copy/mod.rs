@@ -60,6 +60,18 @@ pub enum CopyError {
     /// The source became another file while it was copied.
     #[error("the source was changed while it was copied: copy it again")]
     Changed,
+    /// What has the name of the part file is none.
+    #[error("{name} is in the way: remove it")]
+    InTheWay {
+        /// The name.
+        name: String,
+    },
+    /// The file system there is too full.
+    #[error("there is no room for the file: {free} bytes are free")]
+    NoRoom {
+        /// So much there is.
+        free: u64,
+    },
     /// Somebody copies to the same place.
     #[error("another copy to the same file is under way")]
     Busy,

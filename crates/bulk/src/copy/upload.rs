@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
-use braid_fs::{Errno, SetAttr};
+use braid_fs::{Attr, Errno, SetAttr};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::chunks::{Chunk, Chunks};
@@ -71,6 +71,11 @@ fn attempt(client: &Client, what: &Upload<'_>, options: &CopyOptions) -> Result<
     // Otherwise it is gone if the server ends soon.
     client.sync_dir(what.dir)?;
     let there = file.attr().size;
+    let space = client.statfs()?;
+    let free = space.available.saturating_mul(space.block_size.into());
+    if size.saturating_sub(there) > free {
+        return Err(CopyError::NoRoom { free });
+    }
     let chunks = Chunks::new(size, client, options);
     let verifiers: Vec<AtomicU64> = (0..chunks.count()).map(|_| NOT_THERE.into()).collect();
     let mut copy = Copying { client, what, options, file, chunks, verifiers, sent: 0.into() };
@@ -103,8 +108,22 @@ fn open_part(client: &Client, dir: InodeNo, name: &[u8]) -> Result<File, CopyErr
             Err(Error::Errno(Errno::EXIST | Errno::AGAIN)) => {}
             made => return Ok(made?),
         }
-        let opened = client.lookup(dir, name).and_then(|attr| client.open(&attr, flags));
+        let found = client.lookup(dir, name);
+        if found.as_ref().is_ok_and(Attr::is_dir) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            return Err(CopyError::InTheWay { name });
+        }
+        let regular = |attr: &Attr| attr.is_regular().then_some(()).ok_or(Errno::PERM);
+        let opened = found.and_then(|attr| {
+            regular(&attr).map_err(Error::Errno)?;
+            client.open(&attr, flags)
+        });
         match opened {
+            // Another user made it: he could change what is put there.
+            Err(Error::Errno(Errno::PERM)) => match client.unlink(dir, name) {
+                Ok(()) | Err(Error::Errno(Errno::NOENT)) => {}
+                Err(error) => return Err(error.into()),
+            },
             // It was renamed, or removed.
             Err(Error::Errno(Errno::NOENT | Errno::STALE)) => {}
             Err(Error::Errno(Errno::AGAIN)) if begun.elapsed() < patience => {

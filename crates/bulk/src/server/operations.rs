@@ -186,13 +186,20 @@ impl<F: FileSystem> Served<F> {
         }
     }
 
-    /// Keeps an open file in the session, with a lock if one is asked for.
+    /// Keeps an open file in the session, with a lock if one is asked for. Locked are files that become whole by and
+    /// by under another name: nobody else may have made one, or reach it by another name, for he would have a hand
+    /// in it.
     fn keep(
         &self,
         session: &Session,
         attr: &Attr,
         (fh, lock): (u64, bool),
     ) -> Result<Reply, Status> {
+        let own = attr.is_regular() && attr.nlink == 1 && attr.uid == self.options.owner.0;
+        if lock && !own {
+            self.files.release(fh).ok();
+            return Err(Status::of(Errno::PERM));
+        }
         let owner = lock.then(|| self.owners.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         if let Some(owner) = owner {
             let locked = self.files.flock(attr.ino, &OpenFile::plock(owner, PlockKind::Exclusive));

@@ -166,10 +166,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Of what a copy does not replace.
+const NO_FILE: &str = "not a regular file: it is not replaced";
+
 /// Permission bits that a copy gets.
 fn mode(args: &Args, mode: u32) -> u32 {
     if args.preserve {
-        return mode & 0o7777;
+        // The copy has another owner: it must not run with his rights.
+        return mode & 0o1777;
     }
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
@@ -189,8 +193,15 @@ fn put(args: &Args, target: &Remote, options: &CopyOptions) -> Result<Copied> {
     let own = path.file_name().unwrap_or_default().as_bytes();
     let mut name = target.path.last().map_or(own, |name| name);
     match &found {
-        Some(found) if found.is_dir() => (dir, name) = (found.ino, own),
+        Some(found) if found.is_dir() => {
+            (dir, name) = (found.ino, own);
+            if client.lookup(dir, name).is_ok_and(|there| !there.is_regular()) {
+                let own = String::from_utf8_lossy(own);
+                bail!("{own} in {}: {NO_FILE}", args.target.display());
+            }
+        }
         Some(_) if target.is_dir => bail!("{}: not a directory", args.target.display()),
+        Some(found) if !found.is_regular() => bail!("{}: {NO_FILE}", args.target.display()),
         None if target.is_dir => bail!("{}: no such directory", args.target.display()),
         _ => {}
     }
@@ -222,8 +233,13 @@ fn get(args: &Args, source: &Remote, options: &CopyOptions) -> Result<Copied> {
     if target.is_dir() {
         target.push(&own);
     }
-    if target.is_dir() {
-        bail!("{}: is a directory", target.display());
+    if target.is_symlink() {
+        target = target.canonicalize().with_context(|| target.display().to_string())?;
+    }
+    match target.symlink_metadata() {
+        Ok(meta) if meta.is_dir() => bail!("{}: is a directory", target.display()),
+        Ok(meta) if !meta.is_file() => bail!("{}: {NO_FILE}", target.display()),
+        _ => {}
     }
     let name =
         target.file_name().with_context(|| format!("{}: names no file", target.display()))?;
@@ -277,7 +293,11 @@ fn watched(
     });
     bar.finish_and_clear();
     copied.map_err(|error| match error {
-        CopyError::Differs { .. } | CopyError::Busy | CopyError::Changed => error.into(),
+        CopyError::Differs { .. }
+        | CopyError::Busy
+        | CopyError::Changed
+        | CopyError::InTheWay { .. }
+        | CopyError::NoRoom { .. } => error.into(),
         error => anyhow::Error::from(error)
             .context("what was copied stays: the same command goes on from it"),
     })

@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "{dir}: name the pool, or its devices, and then the directory (`braid mount NAME DIR`)"
         );
     }
-    let dir = std::path::absolute(dir)?;
+    let dir = mounts::resolved(dir.as_ref()).with_context(|| dir.clone())?;
     if let Some(life) = &args.free_slot {
         return free_slot(parse(devices, dir, &args.options)?.0, life);
     }
@@ -103,6 +103,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         bail!("{}: not a directory to mount on", dir.display());
     }
     let (plan, unknown) = parse(devices, dir.clone(), &args.options)?;
+    if let Some(log) = &plan.log
+        && mounts::resolved(log).is_ok_and(|log| log.starts_with(&dir))
+    {
+        bail!(
+            "option log: {} is inside of the mount, which the node would keep in use itself",
+            log.display()
+        );
+    }
     refuse_mounted(&dir)?;
     if let (Some(option), false) = (unknown.first(), args.sloppy) {
         bail!("unknown mount option '{option}'; see `braid mount --help`");

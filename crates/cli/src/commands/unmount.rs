@@ -36,8 +36,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    // Not canonicalize(): that would ask the file system, which may be dead.
-    let dir = std::path::absolute(&args.dir)?;
+    let dir = mounts::resolved(&args.dir).with_context(|| args.dir.display().to_string())?;
     let mount = refuse_others(&dir)?;
     let device = mount.as_ref().map(|mount| mount.device);
     // In another mount namespace the same directory may be another mount.

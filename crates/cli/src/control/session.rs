@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use braid_fs::{Fs, MountOptions, NoKernelCache};
 use braid_pool::PoolError;
+use braid_pool::device::{MountTable, TableEntry};
 
 use crate::control::{self, Order, View, views::show_growth};
 use crate::pools::sources;
@@ -190,17 +191,27 @@ impl Session {
     /// A device that is to become a member, as the node must name it ([`sources::absolute`]).
     ///
     /// # Errors
-    /// It is a file of this very pool, or a loop device on one: the node would wait for itself. (Other
-    /// devices that are made of such a file are not found out.)
+    /// It is a file of this very pool, or of another one, or a device that is made of one by loop devices and
+    /// device mapper: the node would wait for itself.
     pub fn new_device(&self, device: &Path) -> Result<PathBuf> {
         if let Self::Mounted(mount) = self {
             let under = sources::file_systems_under(device);
             // Other nodes of this host have it mounted, too.
             let is_own =
                 |m: &&Mount| m.pool == mount.pool && m.device.is_some_and(|d| under.contains(&d));
+            let device = device.display();
             if let Some(own) = mounts::mounts().iter().find(is_own) {
-                let (device, dir) = (device.display(), own.mount_point.display());
+                let dir = own.mount_point.display();
                 bail!("{device} is kept in a file of {dir}: a pool cannot be its own member");
+            }
+            let table = MountTable::own().unwrap_or_default();
+            let is_other = |m: &&TableEntry| m.kind == "fuse.braid" && under.contains(&m.device);
+            if let Some(other) = table.iter().find(is_other) {
+                let dir = other.dir.display();
+                bail!(
+                    "{device} is kept in a file of {dir}, a Braid file system: that one may have this pool among its \
+                     own devices, and both would wait for each other"
+                );
             }
         }
         sources::absolute(device)

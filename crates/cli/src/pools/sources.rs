@@ -151,30 +151,30 @@ pub fn absolute(device: &Path) -> Result<PathBuf> {
     Ok(std::path::absolute(device)?)
 }
 
-/// Loop devices on files on loop devices: more than anybody has.
-const NESTED_MAX: usize = 8;
+/// Devices on devices, and loop devices on files: more than anybody has.
+const NESTED_MAX: usize = 64;
 
-/// Device numbers of the file systems that keep the bytes of a file, or of a loop device: that of the file,
-/// and those below. None for other devices.
+/// Device numbers of the file systems that keep the bytes of a file, or of a device that is made of one by loop
+/// devices and device mapper: that of the file, and those below.
 pub fn file_systems_under(device: &Path) -> Vec<(u32, u32)> {
-    let mut found = Vec::new();
-    let mut path = device.to_owned();
-    while let Ok(meta) = std::fs::metadata(&path)
-        && found.len() < NESTED_MAX
-    {
+    let (mut found, mut left) = (Vec::new(), vec![device.to_owned()]);
+    for _ in 0..NESTED_MAX {
+        let Some(meta) = left.pop().map(std::fs::metadata) else { break };
+        let Ok(meta) = meta else { continue };
+        let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         if meta.is_file() {
-            found.push((rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev())));
-            let (major, minor) = found.last().copied().unwrap_or_default();
-            path = format!("/sys/dev/block/{major}:{minor}").into();
-        } else if meta.file_type().is_block_device() {
-            let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
-            path = format!("/sys/dev/block/{major}:{minor}").into();
+            found.push((major, minor));
         }
+        let block = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
         // A partition is in the directory of its disk.
-        let dirs = [path.join("loop"), path.join("../loop")];
-        let file = dirs.iter().find_map(|dir| std::fs::read(dir.join("backing_file")).ok());
-        let Some(file) = file else { break };
-        path = OsStr::from_bytes(file.trim_ascii_end()).into();
+        for dir in [block.clone(), block.join("..")] {
+            if let Ok(file) = std::fs::read(dir.join("loop/backing_file")) {
+                left.push(OsStr::from_bytes(file.trim_ascii_end()).into());
+            }
+            let parts = std::fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten();
+            left.extend(parts.map(|part| Path::new("/dev").join(part.file_name())));
+        }
     }
     found
 }

@@ -32,6 +32,27 @@ pub struct Mount {
     pub server: Writer,
 }
 
+/// Symbolic links that are followed, one to the next.
+const LINKS_MAX: usize = 40;
+
+/// The directory that a path leads to, as the mount table names it. Nothing is asked of the directory itself: what
+/// is mounted there may not answer.
+///
+/// # Errors
+/// There is no such path.
+pub fn resolved(path: &Path) -> io::Result<PathBuf> {
+    let mut path = std::path::absolute(path)?;
+    for _ in 0..LINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return path.canonicalize();
+        };
+        let found = parent.canonicalize()?.join(name);
+        let Ok(to) = std::fs::read_link(&found) else { return Ok(found) };
+        path = found.parent().unwrap_or(parent).join(to);
+    }
+    Err(rustix::io::Errno::LOOP.into())
+}
+
 /// The note of this process's mount. It removes itself.
 #[derive(Debug)]
 pub struct Note {

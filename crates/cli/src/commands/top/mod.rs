@@ -39,11 +39,14 @@ pub struct Args {
     plain: bool,
 }
 
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+const INTERVAL_MAX: Duration = Duration::from_hours(24);
+
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let interval = Duration::try_from_secs_f64(args.interval).ok();
-    let Some(interval) = interval.filter(|i| *i >= Duration::from_millis(100)) else {
-        bail!("interval {}: not a number of seconds from 0.1", args.interval);
+    let Some(interval) = interval.filter(|i| (INTERVAL_MIN..=INTERVAL_MAX).contains(i)) else {
+        bail!("interval {}: not a number of seconds from 0.1 to 86400", args.interval);
     };
     let mount = control::find(&args.pool)?;
     let order = Order { by: args.sort, reversed: false };
