@@ -1,6 +1,7 @@
-//! The demotion pipeline: what this node does before another node gets a lock of its. Contents are written,
-//! then the journal, then metadata in place; the kernel's caches are dropped; only then is the lock's
-//! record changed (by [`braid_lock`]).
+//! The demotion pipeline: what this node does before another node gets a lock of its. First the kernel
+//! drops what it has cached of the inode and may not keep; mapped pages that a program has changed come
+//! back as writes. Then contents are written, then the journal, then metadata in place. Only then is
+//! the lock's record changed (by [`braid_lock`]).
 
 use std::sync::Arc;
 

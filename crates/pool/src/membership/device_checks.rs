@@ -1,5 +1,5 @@
 //! Whether a device may become a member of a new pool, or of a pool that is in use. Nothing is
-//! written.
+//! changed: a unit of an iSCSI target gets its first sector written again as it was.
 
 use std::sync::Arc;
 
@@ -90,14 +90,15 @@ pub(crate) fn check_device(device: &Arc<dyn Device>, needs: Needs) -> Result<boo
     }
 }
 
-/// Whether a unit that can compare `most` bytes at once does for locks of `len`.
-/// Compares the first sector with itself and writes it: some units say that they can, and cannot.
+/// Compares the first sector with itself and writes the same bytes: some units say that they can
+/// compare and write, and cannot.
 fn try_compare_and_write(device: &dyn Device) -> Result<(), DeviceError> {
     let mut sector = vec![0; device.info().sector.to_usize()];
     device.read(ByteOffset(0), &mut sector)?;
     device.compare_and_write(ByteOffset(0), &sector, &sector).map(|_| ())
 }
 
+/// Whether a device that compares at most `most` bytes at once is good enough for locks of `len`.
 fn compares_enough(name: &str, most: Bytes, len: Bytes) -> Result<(), PoolError> {
     if most < len {
         return Err(DeviceError::NoCompareAndWrite { device: name.into(), most, len }.into());
@@ -107,7 +108,7 @@ fn compares_enough(name: &str, most: Bytes, len: Bytes) -> Result<(), PoolError>
 
 impl PoolState {
     /// Whether a device may join a pool that is in use, as [`Pool::create`] checks those it is
-    /// given; nothing is written.
+    /// given. Changes nothing, as [`check_device`].
     ///
     /// # Errors
     /// As there.
