@@ -52,7 +52,7 @@ MOUNTED = Gauge "node_mounted_timestamp" "seconds" [] "When the node was mounted
 HEALTH = Gauge "health" "" ["state"] "1 for the worst that the node knows of the pool, as the first line of braid status says it, 0 for the others";
 WITHDRAWN = Gauge "node_withdrawn" "" [] "1 if the node has withdrawn: every call fails until it is unmounted and mounted again";
 "Operations of programs":
-OPERATION_DURATION = Histogram "operation_duration" "seconds" ["operation"] "How long the file system took for the requests of programs that came by way of the kernel; what the kernel answers from its caches does not come";
+OPERATION_DURATION = Histogram "operation_duration" "seconds" ["operation"] "How long the file system took for requests of programs. Requests that the kernel answers from its caches are not counted";
 OPERATION_BYTES = Counter "operation" "bytes" ["operation"] "Bytes that programs have read, written and copied";
 OPERATION_ERRORS = Counter "operation_errors" "" ["operation" "error"] "Requests answered by an error: io is EIO, space is ENOSPC, EDQUOT and EFBIG; other is mostly what programs expect, such as a name that is not there";
 OPERATIONS_IN_PROGRESS = Gauge "operations_in_progress" "" ["operation"] "Requests that are being answered";
@@ -87,7 +87,7 @@ MEMBER_COMMANDS = Counter "member_commands" "" ["member" "device" "command"] "Ot
 MEMBER_ERRORS = Counter "member_errors" "" ["member" "device"] "Commands of any kind that the member failed";
 MEMBER_SLOW = Gauge "member_slow" "" ["member" "device"] "1 if the member is slow beside its peers";
 MEMBER_SILENT = Gauge "member_silent" "seconds" ["member" "device"] "For how long the member has answered nothing; 0 if it answers";
-MEMBER_DAMAGED = Gauge "member_damaged_blocks" "" ["member" "device"] "Places where the member returned garbage that is sound on others";
+MEMBER_DAMAGED = Gauge "member_damaged_blocks" "" ["member" "device"] "Blocks that this member returned damaged while another copy was good";
 MEMBER_USED = Gauge "member_used" "bytes" ["member" "device"] "Bytes of the pool that are on the member";
 "Redundancy":
 EPOCH = Gauge "pool_epoch" "" [] "Epoch of the pool: it grows with each change of members";
@@ -107,7 +107,7 @@ DAMAGED = Gauge "damaged_metadata_blocks" "" [] "Damaged metadata that the node 
 NODES = Gauge "nodes" "" ["state"] "Nodes of the pool as this one sees them";
 NODE_LAST_BEAT = Gauge "node_last_beat" "seconds" ["node" "host"] "How long ago a heartbeat of another node was seen";
 RECOVERIES = Counter "recoveries" "" [] "Dead nodes that this node has recovered";
-NODE_WAITS = Gauge "node_waits" "" [] "Other nodes that keep programs here waiting for long";
+NODE_WAITS = Gauge "node_waits" "" [] "Other nodes for which programs here have waited longer than 5 s";
 "Space":
 POOL_SIZE = Gauge "pool_size" "bytes" [] "Size of the pool, without redundancy";
 SPACE_SIZE = Gauge "filesystem_size" "bytes" [] "Space for file data";
