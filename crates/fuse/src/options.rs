@@ -135,6 +135,8 @@ impl FuseOptions {
     ///
     /// # Errors
     /// A value makes no sense.
+    // A test in crates/cli, `mount_options.rs`, reads the words in the arms out of this source text, from
+    // the next line to the line "The same, with something behind it."
     pub fn apply(&mut self, word: &str) -> Result<bool, FuseError> {
         let starts = |prefix: &&str| word.starts_with(prefix);
         if IGNORED.contains(&word) || IGNORED_PREFIXES.iter().any(starts) {

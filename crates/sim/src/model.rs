@@ -142,10 +142,11 @@ impl Model {
             log.durable
         ))
     }
-    /// A block that nobody may be changing stands in place like this.
+    /// Checks a block that no node may be changing: what is in its place on the disks (`stands`; `None`
+    /// if it is damaged) must be its latest content.
     ///
     /// # Errors
-    /// When that is not its latest content.
+    /// It is not.
     pub(crate) fn settled(
         &mut self,
         block: BlockIndex,

@@ -196,6 +196,8 @@ const DEVICE_TIMEOUT: Duration = Duration::from_secs(30);
 const MEMBER_TIME: Duration = Duration::from_secs(5);
 
 /// Takes one option in; false if nobody knows it.
+// A test in `mount_options.rs` reads the words in the arms out of this source text, from the next line
+// to the line "A size of something in memory".
 fn apply(plan: &mut Plan, option: &str, key: &str, value: Option<&str>) -> Result<bool> {
     if value.is_none() && apply_switch(plan, key)? {
         return Ok(true);

@@ -154,7 +154,7 @@ pub struct RawSegment {
     pub start: U64,
     /// Bytes.
     pub len: U64,
-    /// First byte of the node that it shows; zero in a hole.
+    /// Where in the topology node `node` its bytes begin; zero in a hole.
     pub node_start: U64,
     /// The node; in a hole, how many redundancy groups were there.
     pub node: U16,

@@ -1,4 +1,4 @@
-//! Bitmaps against use.
+//! A pass of `check`: compares the allocation bitmaps with the blocks that the walk of the trees saw.
 
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::rgrp::BlockState;
@@ -86,7 +86,8 @@ impl Checker {
         }
         Ok(())
     }
-    /// What a window or a log entry says of its blocks becomes what the group says.
+    /// Overwrites the bits of a group, in memory, with those of a window or free-log entry in it: of their
+    /// blocks they count, not the group.
     fn apply(&mut self, private: &Private, found: &mut Mendable) {
         let mut clash = None;
         let (mut misplaced, mut hidden) = (false, false);

@@ -130,7 +130,7 @@ impl KernelCache for Writes {
     fn invalidate_inode(&self, _: InodeNo, _: bool) {
         let Some((fs, fh)) = self.file.lock().unwrap().take() else { return };
         let thread = std::thread::spawn(move || write(&fs, fh, 0, &block(2, 2)));
-        // Time enough to be let in beside the demotion, if it is let in at all.
+        // If the write can enter during the demotion, it does so within this time.
         let began = Instant::now();
         while !thread.is_finished() && began.elapsed() < Duration::from_millis(300) {
             std::thread::sleep(Duration::from_millis(1));

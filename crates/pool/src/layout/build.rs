@@ -1,8 +1,8 @@
-//! From a [`Layout`] and the members to the nodes and segments of a label.
+//! From a [`Layout`] and the members to the topology of a label: its tree nodes and segments.
 //!
-//! Each device's space is dealt out in the order of the text, metadata first: places with a size
-//! take it, the one without takes what no other place takes. Then, from the leaves up, space is
-//! cut to whole units and put together.
+//! Each device's space is given to the places that the layout string names it in, in their order,
+//! metadata first. A place with a size gets that much; the one without gets what the others leave.
+//! Then, from the leaves of the tree up, space is cut to whole units and put together.
 
 use braid_format::label::{Label, Member, NodeKind, Segment, SubpoolKind, TreeNode};
 use braid_format::{ByteOffset, Bytes, StripeUnit};

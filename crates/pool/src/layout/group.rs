@@ -19,9 +19,10 @@ use super::map_error::MapError;
 
 /// Reads of a mirror change from copy to copy at multiples of this, so that a long read, or
 /// several, use all copies. The choice depends only on the address and on which copies are in sync.
-/// So what was read once is read again, even if the copies of an unfinished write differ. From
-/// about this size on, a rotating disk skips what the other copy reads faster than it would read
-/// it.
+/// So what was read once is read again, even if the copies of an unfinished write differ.
+///
+/// In a long read each disk skips what another disk reads. For a rotating disk, skipping is faster
+/// than reading only from about this size on.
 const TURN: u64 = 4 << 20;
 
 /// Where a column of a group lies.

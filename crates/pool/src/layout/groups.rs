@@ -161,7 +161,7 @@ fn wrapped(mut parts: Vec<Part>, k: usize, grain: u64, least: u64) -> Vec<Shape>
     out
 }
 
-/// The member of the spaces that stands in two of them.
+/// A member with extents in more than one of these spaces, if there is one.
 pub(super) fn shared(spaces: &[&Space]) -> Option<u16> {
     let mut seen = std::collections::HashSet::new();
     for space in spaces {

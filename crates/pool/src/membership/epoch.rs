@@ -413,7 +413,8 @@ impl PoolState {
 }
 
 impl PoolState {
-    /// From now on `next` is the epoch in use; what heartbeats went by.
+    /// Makes `next` the epoch in use. Returns the snapshot of the epoch before it, by which heartbeats
+    /// went until now.
     fn use_epoch(&self, topology: &mut EpochInUse, next: EpochInUse) -> Arc<Topology> {
         if let Some(migration) = topology.missed() {
             self.epochs.ended_migrations.lock().push(migration);
@@ -424,8 +425,9 @@ impl PoolState {
         before
     }
 
-    /// Says to the other nodes that this one uses the epoch in use, when what is above is ready for
-    /// it: not before, for then they go on. No heartbeat goes to the devices of the one `before` then.
+    /// Tells the other nodes, by heartbeats, that this node uses the epoch in use: they wait for that.
+    /// First it waits until nobody here uses `before`, the snapshot of the epoch before. So no
+    /// heartbeat goes any more to a device that only that epoch has.
     fn say_epoch(&self, before: &Arc<Topology>) {
         let shared = self.cluster.shared();
         while Arc::strong_count(before) > 1 {

@@ -1,4 +1,5 @@
-//! A run: eras, and what nodes do in them.
+//! A run is some eras in succession. An *era* begins when the pool is assembled and ends when its nodes
+//! have done what they were to do, or with a power cut.
 
 use std::sync::Arc;
 
@@ -455,7 +456,7 @@ fn finish(world: &Arc<World>, shape: &Shape) {
     }
 }
 
-/// More fails than can be spared: no panic, and nobody hangs.
+/// Fails more members than the redundancy can spare: nothing may panic or hang.
 fn overload(node: &Node, shape: &Shape) {
     {
         let mut state = node.world.state();

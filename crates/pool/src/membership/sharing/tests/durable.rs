@@ -127,8 +127,8 @@ fn a_member_whose_label_does_not_stay_is_taken_out() {
     }
 }
 
-/// A member is taken out of an epoch that is not durable: its second labels come before the first labels
-/// of the next one.
+/// A member fails while an epoch is made durable, and the next epoch takes it out. The second labels of the
+/// first of these epochs are durable before a first label of the next one is written.
 #[test]
 fn who_fails_while_an_epoch_is_made_firm_leaves_every_member_a_label_that_counts() {
     for (cut, fails) in (0..CUTS).flat_map(|cut| (0..6).map(move |fails| (cut, fails))) {
