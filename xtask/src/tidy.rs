@@ -39,8 +39,9 @@ pub fn check() -> Result<Vec<String>> {
     let root = root()?;
     let mut problems = Vec::new();
     layers(&root, &mut problems)?;
-    for file in sources(&root)? {
-        source(&root, &file, &mut problems)?;
+    let sources = sources(&root)?;
+    for file in &sources {
+        source(&root, file, &mut problems)?;
     }
     super::modules::check(&root, &mut problems)?;
     super::words::check(&root, &mut problems)?;
@@ -48,6 +49,7 @@ pub fn check() -> Result<Vec<String>> {
     decisions(&root, &mut problems)?;
     for file in documents(&root)? {
         long_lines(&root, &file, &mut problems)?;
+        named_files(&root, &file, &sources, &mut problems)?;
     }
     for (document, folder) in DESCRIBES {
         let text = read(&root.join(document))?;
@@ -193,6 +195,38 @@ fn long_lines(root: &Path, file: &Path, problems: &mut Vec<String>) -> Result<()
     Ok(())
 }
 
+/// The source files that a document names, as a whole path or by its end, are there. (What the
+/// changelog names may have gone since.)
+fn named_files(
+    root: &Path,
+    file: &Path,
+    sources: &[PathBuf],
+    problems: &mut Vec<String>,
+) -> Result<()> {
+    if file.ends_with("CHANGELOG.md") {
+        return Ok(());
+    }
+    let (text, name) = (read(file)?, file.strip_prefix(root)?.display());
+    let missing = missing_files(&text, sources).into_iter();
+    problems.extend(missing.map(|named| format!("{name} names {named}, which is not there")));
+    Ok(())
+}
+
+/// The words in backquotes, outside of examples, that end in `.rs` and are the end of no source's path.
+fn missing_files<'t>(text: &'t str, sources: &[PathBuf]) -> Vec<&'t str> {
+    let mut example = false;
+    let prose = text.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        example ^= fence;
+        !example && !fence
+    });
+    let words = prose.flat_map(|line| line.split('`').skip(1).step_by(2));
+    words
+        .filter(|word| word.ends_with(".rs") && !word.contains(' '))
+        .filter(|word| !sources.iter().any(|source| source.ends_with(word)))
+        .collect()
+}
+
 /// Every crate has its place on the map, and the places on the map exist.
 fn architecture(root: &Path, problems: &mut Vec<String>) -> Result<()> {
     let map = read(&root.join("ARCHITECTURE.md"))?;
@@ -279,5 +313,18 @@ mod tests {
         assert_eq!(double, ["docs/decisions/0001-b.md: is number 2, in name and heading"]);
         assert_eq!(check(&[first, ("0003-b.md", "# 3. B\n")]).len(), 1);
         assert_eq!(check(&[("0001-a.md", "# 2. A\n")]).len(), 1);
+    }
+
+    #[test]
+    fn files_that_a_document_names_are_there() {
+        let sources =
+            ["/r/crates/lock/src/node/watch.rs", "/r/xtask/src/tidy.rs"].map(PathBuf::from);
+        let missing = |text| missing_files(text, &sources);
+        let there = "`crates/lock/src/node/watch.rs`, `node/watch.rs` and `watch.rs`; `tidy.rs`";
+        assert!(missing(there).is_empty());
+        let gone = "`watch.rs` | `member/watch.rs`, `atch.rs`, `mail.rs`";
+        assert_eq!(missing(gone), ["member/watch.rs", "atch.rs", "mail.rs"]);
+        assert!(missing("a.rs `vi a.rs` `a`\n```\n`a.rs`\n```\n").is_empty());
+        assert_eq!(missing("```\n```\n`a.rs`"), ["a.rs"]);
     }
 }
