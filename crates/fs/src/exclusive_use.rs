@@ -10,7 +10,7 @@ use braid_lock::{LockError, NodeStore, Timing};
 use braid_pool::PoolByteLock;
 
 use crate::error::{Error, Result};
-use crate::lock_stores::lock_lives;
+use crate::external_store::lock_lives;
 use crate::volume::Volume;
 
 /// Keeps nodes and other checks away until it is dropped.

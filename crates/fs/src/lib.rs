@@ -12,7 +12,7 @@
 //!  readahead        reads that fill pages take turns at the devices
 //!  stop             how a thread that works now and then is told to end
 //!  groups           where resource groups are: pure functions of the superblock
-//!  lock_stores      where lock records and node slots are
+//!  external_store   where lock records and node slots are
 //!  volume           geometry, superblock, raw metadata slots on the pool
 //!  cluster          what the pool must know of the other nodes
 //!  journal, meta    the ring of records; metadata cache, transactions, group commit, checkpoint
@@ -72,6 +72,7 @@ mod dirty_files;
 mod discard;
 pub mod error;
 mod exclusive_use;
+mod external_store;
 mod file_data;
 pub mod file_system;
 mod groups;
@@ -83,7 +84,6 @@ mod inode_tree;
 mod inspect;
 mod jobs;
 mod journal;
-mod lock_stores;
 mod maintenance;
 pub mod make;
 mod map;

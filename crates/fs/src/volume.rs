@@ -1,6 +1,6 @@
 //! The pool as the file system sees it: geometry, superblock, metadata slots by number.
 
-mod lock_stores;
+mod store_choice;
 mod superblock;
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use braid_pool::{Pool, PoolRequest, ReadPath};
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
+use crate::external_store::ExternalStore;
 use crate::groups::{GroupShape, Groups, takes_data};
-use crate::lock_stores::ExternalStore;
 
 /// Slots on each side of a damaged one that show whether its copy is in the right place.
 const AROUND: u64 = 4;

@@ -374,7 +374,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let begun = Instant::now();
     let node = Node { fs: fs.clone(), requests: session.counters(), begun };
     let neighbours = fs.clone();
-    let neighbours = left_behind::Watch::start(move || neighbours.has_silent_neighbour());
+    let neighbours = left_behind::LeftBehindWatch::start(move || neighbours.has_silent_neighbour());
     let note = mounts::Note::begin();
     let control = Control::serve(&node, &note);
     note.write(&plan_dir, &name, &plan.devices);

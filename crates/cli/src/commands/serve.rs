@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .with_context(|| format!("`braid serve` joins {name} as a node of its own, and cannot"))?;
     let holds = Holds::of(&fs);
     let neighbours = fs.clone();
-    let neighbours = left_behind::Watch::start(move || neighbours.has_silent_neighbour());
+    let neighbours = left_behind::LeftBehindWatch::start(move || neighbours.has_silent_neighbour());
     let options = ServerOptions { owner: args.owner, ..ServerOptions::new(&name) };
     let mut server = Server::start(listener, fs.clone(), references, options)?;
     let mut stdout = std::io::stdout();

@@ -32,7 +32,7 @@ pub struct Family {
 }
 
 macro_rules! families {
-    ($($room:literal: $($id:ident = $kind:ident $name:literal $unit:literal [$($label:literal)*] $help:literal;)*)*) => {
+    ($($section:literal: $($id:ident = $kind:ident $name:literal $unit:literal [$($label:literal)*] $help:literal;)*)*) => {
         $($(
             #[doc = $help]
             pub const $id: Family = Family {
@@ -40,7 +40,7 @@ macro_rules! families {
             };
         )*)*
         /// All of them, by what they are about.
-        pub const ROOMS: &[(&str, &[Family])] = &[$(($room, &[$($id),*])),*];
+        pub const SECTIONS: &[(&str, &[Family])] = &[$(($section, &[$($id),*])),*];
     };
 }
 
@@ -143,10 +143,10 @@ mod tests {
     /// The tables of docs/metrics.md.
     fn tables() -> String {
         let mut text = String::new();
-        for (room, families) in ROOMS {
+        for (section, families) in SECTIONS {
             let _ = write!(
                 text,
-                "\n### {room}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n"
+                "\n### {section}\n\n| name | type | labels | meaning |\n|---|---|---|---|\n"
             );
             for f in *families {
                 let kind = format!("{:?}", f.kind).to_lowercase();
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_say_their_unit() {
-        let all: Vec<_> = ROOMS.iter().flat_map(|(_, families)| *families).collect();
+        let all: Vec<_> = SECTIONS.iter().flat_map(|(_, families)| *families).collect();
         let mut names: Vec<_> = all.iter().map(|f| f.full_name()).collect();
         names.sort();
         names.dedup();
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn the_dashboard_asks_for_what_there_is() {
         let names: Vec<_> =
-            ROOMS.iter().flat_map(|(_, families)| *families).map(Family::full_name).collect();
+            SECTIONS.iter().flat_map(|(_, families)| *families).map(Family::full_name).collect();
         for file in ["braid-dashboard.json", "braid-alerts.yml"] {
             let path = format!("{}/../../packaging/grafana/{file}", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(path).unwrap();

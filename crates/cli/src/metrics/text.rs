@@ -10,7 +10,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::families::{Family, Kind, PREFIX, ROOMS};
+use super::families::{Family, Kind, PREFIX, SECTIONS};
 use super::samples::{Sample, Value};
 
 /// The form of an answer.
@@ -52,7 +52,7 @@ struct Gathered(Vec<Sample>);
 
 impl Collector for Gathered {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for family in ROOMS.iter().flat_map(|(_, families)| *families) {
+        for family in SECTIONS.iter().flat_map(|(_, families)| *families) {
             let mut samples = self.0.iter().filter(|s| s.family == family).peekable();
             if samples.peek().is_none() {
                 continue;

@@ -93,9 +93,9 @@ fn number(name: &OsStr) -> Option<u32> {
 
 /// Runs [`end_all`] from time to time while `needed`, until it is dropped.
 #[derive(Debug)]
-pub struct Watch(Option<(Sender<()>, JoinHandle<()>)>);
+pub struct LeftBehindWatch(Option<(Sender<()>, JoinHandle<()>)>);
 
-impl Watch {
+impl LeftBehindWatch {
     /// Without a thread there is none: it is only said.
     pub fn start(needed: impl Fn() -> bool + Send + 'static) -> Self {
         let (stop, stopped) = channel();
@@ -114,7 +114,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for LeftBehindWatch {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.0.take() {
             drop(stop);

@@ -12,7 +12,7 @@ use braid_format::{ByteOffset, Bytes};
 
 use super::FileDevice;
 use crate::block::{has_volatile_cache, is_partition};
-use crate::scsi::{PathReservations, ScsiError, SgIo, Unit, first_block, settle};
+use crate::scsi::{PathReservations, ScsiError, SgIo, Unit, first_block, retry_until_compared};
 use crate::{CAW_MAX, CawOutcome, Device, DeviceError, Reservations};
 
 /// A SCSI disk, or a partition of one.
@@ -77,7 +77,7 @@ impl ScsiDisk {
             written.map_err(error)
         };
         let read = |buf: &mut [u8]| device.read(at, buf);
-        let settled = settle(read, expected, attempt)?;
+        let settled = retry_until_compared(read, expected, attempt)?;
         if self.unit.has_lost_cache() {
             return Err(DeviceError::Poisoned { device: device.info().name.as_str().into() });
         }

@@ -284,7 +284,8 @@ impl IscsiDevice {
     ) -> Result<CawOutcome, DeviceError> {
         self.info.check_caw(at, expected, new)?;
         let read = |buf: &mut [u8]| ToUnit::new(self).read(at, buf);
-        let settled = scsi::settle(read, expected, || self.compare(at, expected, new))?;
+        let settled =
+            scsi::retry_until_compared(read, expected, || self.compare(at, expected, new))?;
         let busy = || self.error(COMPARE_AND_WRITE, at, io::ErrorKind::ResourceBusy.into());
         settled.ok_or_else(busy)
     }

@@ -18,4 +18,4 @@ pub use unit::{Answer, Data, ScsiError, Transport, Unit};
 
 pub(crate) use reserve::RESERVE_IN_LEN;
 pub(crate) use sg::{SgIo, first_block};
-pub(crate) use unit::{keys, reservation, settle};
+pub(crate) use unit::{keys, reservation, retry_until_compared};

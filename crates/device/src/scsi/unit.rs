@@ -267,9 +267,10 @@ impl<T: Transport> Unit<T> {
     }
 }
 
-/// Compares and writes by `attempt`, which says whether what stood there was `expected`, and says what
-/// stands there, by `read`, if it was not. `None`: whenever that was looked at it was as expected again.
-pub fn settle(
+/// Compares and writes by `attempt`, which says whether what stood there was `expected`. If it was not,
+/// says what stands there, by `read`; if that is what was expected by then, tries again. `None`: so it
+/// was each of [`TRIES_MAX`] times.
+pub fn retry_until_compared(
     read: impl Fn(&mut [u8]) -> Result<(), DeviceError>,
     expected: &[u8],
     attempt: impl Fn() -> Result<bool, DeviceError>,

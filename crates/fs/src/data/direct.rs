@@ -18,7 +18,7 @@ use crate::map::{Load, slots_bound};
 use crate::unseen_writes::UnseenWrite;
 use crate::writeback::extent_commit::ExtentCommit;
 use crate::writeback::extents::Pieces;
-use crate::writeback::flush::{What, flush_locked, link_all};
+use crate::writeback::flush::{What, commit_extents, flush_locked};
 
 /// Writes beside others (shared on this node). `false`: not possible so, nothing was changed that
 /// the same write done again would not overwrite.
@@ -216,7 +216,7 @@ fn put(
             return Err(held.bad("a hole that another write has filled"));
         }
     }
-    link_all(held, &mut own, links, end, |st: &mut InodeState, upto| {
+    commit_extents(held, &mut own, links, end, |st: &mut InodeState, upto| {
         let upto = upto.min(end);
         st.raw.size = st.raw.size.get().max(upto).into();
         st.disk_size = st.disk_size.max(upto).min(st.raw.size.get());

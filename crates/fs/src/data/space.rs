@@ -14,9 +14,9 @@ use crate::error::{Error, Result};
 use crate::file_data::Delalloc;
 use crate::handle::OpenFile;
 use crate::map::{Load, slots_bound};
-use crate::writeback::extent_commit::{ExtentCommit, LINKS_PER_TX};
+use crate::writeback::extent_commit::{EXTENTS_PER_TX, ExtentCommit};
 use crate::writeback::extents::Piece;
-use crate::writeback::flush::{What, flush_locked, link_all};
+use crate::writeback::flush::{What, commit_extents, flush_locked};
 
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
@@ -206,7 +206,7 @@ impl Held<'_> {
         let upto = pieces.last().map_or(range.end, Piece::end);
         let holes: Vec<(u64, u64)> =
             pieces.iter().filter(|p| p.physical.is_none()).map(|p| (p.logical, p.len)).collect();
-        for batch in holes.chunks(LINKS_PER_TX) {
+        for batch in holes.chunks(EXTENTS_PER_TX) {
             let blocks = batch.iter().map(|h| h.1).sum();
             let load = Load { blocks: batch.len() as u64, places: batch.len() as u64 };
             let mut own = Delalloc::default();
@@ -220,7 +220,7 @@ impl Held<'_> {
             for link in &mut links {
                 link.unwritten = true;
             }
-            link_all(*self, &mut own, links, 0, |_, _| {})?;
+            commit_extents(*self, &mut own, links, 0, |_, _| {})?;
         }
         Ok(upto)
     }

@@ -19,8 +19,8 @@ use super::plan::{Plan, Space};
 use crate::alloc::bits;
 use crate::alloc::image::Fresh;
 use crate::error::{Error, Result};
+use crate::external_store::{ExternalStore, fresh_nonce, lock_lives};
 use crate::groups::{GroupShape, Part, blocks_per_bitmap, takes_data};
-use crate::lock_stores::{ExternalStore, fresh_nonce, lock_lives};
 
 /// Bytes in one write of fixed metadata.
 const PIECE: u64 = 1 << 20;

@@ -12,8 +12,8 @@ use braid_lock::{
 
 use super::Volume;
 use crate::error::{Error, Result};
+use crate::external_store::fresh_nonce;
 use crate::groups::Groups;
-use crate::lock_stores::fresh_nonce;
 
 /// The locks of what is there. Those of parts that have left nobody takes; but who has one from
 /// before gives it up some time, and that comes to nothing.

@@ -20,8 +20,8 @@ use zerocopy::{FromBytes, FromZeros};
 
 use super::Volume;
 use crate::error::{Error, Result};
+use crate::external_store::ExternalStore;
 use crate::groups::{Groups, Part, Span, blocks_per_bitmap, copy_block, copy_offset};
-use crate::lock_stores::ExternalStore;
 
 /// Where the superblock is.
 const HERE: BlockNo = BlockNo(0);

@@ -13,8 +13,8 @@ use crate::inode_tree::Editor;
 use crate::map::{self, Extent, Load};
 use crate::tree::NodesMut;
 
-/// Extents that one transaction links: each may change a leaf of its own.
-pub(crate) const LINKS_PER_TX: usize = 64;
+/// Extents that one transaction commits: each may change a leaf of its own.
+pub(crate) const EXTENTS_PER_TX: usize = 64;
 
 /// Blocks to be linked.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Flush: claims blocks for what is dirty, writes it, links it.
+//! Flush: claims blocks for what is dirty, writes it, and commits its extents.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use braid_format::BlockNo;
 use braid_lock::{Local, Mode};
 use braid_pool::PoolRequest;
 
-use super::extent_commit::{ExtentCommit, LINKS_PER_TX};
+use super::extent_commit::{EXTENTS_PER_TX, ExtentCommit};
 use super::held::{Held, View};
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ struct Target {
     physical: BlockNo,
 }
 
-/// Writes everything dirty and links it. Exclusive cluster lock held, at least shared on this node.
+/// Writes everything dirty and commits its extents. Exclusive cluster lock held, at least shared on this node.
 pub(crate) fn flush(held: Held<'_>, what: What) -> Result<()> {
     let mut delalloc = held.data().change.lock();
     flush_locked(held, &mut delalloc, what)
@@ -93,7 +93,7 @@ pub(crate) fn flush_locked(held: Held<'_>, delalloc: &mut Delalloc, what: What) 
     let view = held.view()?;
     let links = write_pages(held, delalloc, view).inspect_err(|e| held.data().put_off(e))?;
     *held.data().put_off.lock() = None;
-    link_flushed(held, delalloc, links, view)?;
+    commit_flushed(held, delalloc, links, view)?;
     held.data().pages.write().clear(&held.core.dirty.spare);
     held.recount();
     // What was promised and not used goes back.
@@ -110,7 +110,7 @@ fn encode(held: Held<'_>) -> Result<()> {
     held.fatal(held.inode.encode(&mut tx))
 }
 
-/// Claims, writes; what is to be linked.
+/// Claims, writes; the extents to commit.
 fn write_pages(held: Held<'_>, delalloc: &mut Delalloc, view: View) -> Result<Vec<ExtentCommit>> {
     let mut links = Vec::new();
     let mut targets = Vec::new();
@@ -182,8 +182,8 @@ fn write_targets(held: Held<'_>, pages: &Pages, targets: &[Target]) -> Result<()
     held.run(&mut requests)
 }
 
-/// Links everything; the size on disk follows what is linked.
-fn link_flushed(
+/// Commits the extents of what was flushed; the size on disk follows them.
+fn commit_flushed(
     held: Held<'_>,
     delalloc: &mut Delalloc,
     links: Vec<ExtentCommit>,
@@ -197,14 +197,14 @@ fn link_flushed(
         })?;
         return encode(held);
     }
-    link_all(held, delalloc, links, view.size, |st, upto| {
+    commit_extents(held, delalloc, links, view.size, |st, upto| {
         st.disk_size = upto.max(st.disk_size).min(st.raw.size.get());
     })
 }
 
-/// Links `links` in as many transactions as it takes, `change` held. `finish` gets the byte up to
-/// which all is linked; in the last transaction that is `end`.
-pub(crate) fn link_all(
+/// Commits `links` in as many transactions as it takes, `change` held. `finish` gets the byte up to
+/// which all is committed; in the last transaction that is `end`.
+pub(crate) fn commit_extents(
     held: Held<'_>,
     delalloc: &mut Delalloc,
     links: Vec<ExtentCommit>,
@@ -213,7 +213,7 @@ pub(crate) fn link_all(
 ) -> Result<()> {
     let mut rest = links;
     loop {
-        let later = rest.split_off(rest.len().min(LINKS_PER_TX));
+        let later = rest.split_off(rest.len().min(EXTENTS_PER_TX));
         let upto = match rest.last() {
             Some(l) if !later.is_empty() => (l.logical + l.len) << held.shift(),
             _ => end,

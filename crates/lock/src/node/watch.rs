@@ -463,10 +463,12 @@ impl Watch {
         let record = &observed.record;
         match (record.state, record.recoverer) {
             (SlotState::Free, _) => false,
-            (SlotState::Active, _) | (SlotState::Recovering, None) => self.is_fenced(now, observed),
+            (SlotState::Active, _) | (SlotState::Recovering, None) => {
+                self.is_proven_dead(now, observed)
+            }
             // It takes the slot over itself and is named in the record like a node that lives in it.
             (SlotState::Recovering, Some(by)) if by.slot == record.life.slot => {
-                self.is_fenced(now, observed)
+                self.is_proven_dead(now, observed)
             }
             (SlotState::Recovering, Some(by)) if by == self.me => true,
             (SlotState::Recovering, Some(by)) => {
@@ -479,7 +481,7 @@ impl Watch {
 
     /// The process that is named in the record can issue nothing any more, and nothing of it is in
     /// flight.
-    fn is_fenced(&self, now: Time, observed: &SlotObservation) -> bool {
+    fn is_proven_dead(&self, now: Time, observed: &SlotObservation) -> bool {
         if observed.proven {
             return true;
         }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 #[derive(Debug, Default)]
 pub(crate) struct MemberHealth {
     /// The members' times.
-    pub slow: Mutex<slow::Watch>,
+    pub slow: Mutex<slow::SlowDetector>,
     /// Members that answer nothing.
     pub silence: Mutex<silent::Silence>,
     /// Members that return garbage.

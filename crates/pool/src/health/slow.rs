@@ -26,7 +26,7 @@ const SIMILAR: u64 = 4;
 
 /// What was seen of the members' times.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct SlowDetector {
     /// When the window began, and what had been issued then.
     window: Option<(Duration, Vec<Issued>)>,
     pub slow: Vec<MemberIndex>,
@@ -66,7 +66,7 @@ fn compare<'a>(own: &Traffic, peers: impl Iterator<Item = &'a Traffic>) -> Optio
     Some((own.latency()?, *times.get(times.len().checked_sub(1)? / 2)?))
 }
 
-impl Watch {
+impl SlowDetector {
     /// Whether there is something to compare, or to begin with.
     pub fn due(&self, now: Duration) -> bool {
         self.window.as_ref().is_none_or(|(begun, _)| now.saturating_sub(*begun) >= WINDOW)
@@ -149,7 +149,7 @@ mod tests {
 
     /// What each of some windows makes noticed.
     fn watch(windows: &[&[Issued]]) -> Vec<Vec<(u16, bool)>> {
-        let mut watch = Watch::default();
+        let mut watch = SlowDetector::default();
         let n = windows[0].len();
         let mut total = vec![Issued::default(); n];
         let mut now = Duration::ZERO;

@@ -23,7 +23,7 @@ use super::map_error::MapError;
 ///
 /// In a long read each disk skips what another disk reads. For a rotating disk, skipping is faster
 /// than reading only from about this size on.
-const TURN: u64 = 4 << 20;
+const READ_ROTATION: u64 = 4 << 20;
 
 /// Where a column of a group lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,13 +159,13 @@ impl Group {
     }
 
     /// The copy of a mirror that serves reads of byte `at`, among `live` columns.
-    pub(crate) fn turn(at: u64, live: usize) -> usize {
-        usize::try_from(at / TURN % live.max(1) as u64).unwrap_or(0)
+    pub(crate) fn read_copy_at(at: u64, live: usize) -> usize {
+        usize::try_from(at / READ_ROTATION % live.max(1) as u64).unwrap_or(0)
     }
 
     /// Bytes from `at` to the next place where reads of a mirror turn to another copy.
-    pub(crate) const fn turn_left(at: u64) -> u64 {
-        TURN - at % TURN
+    pub(crate) const fn rotation_left(at: u64) -> u64 {
+        READ_ROTATION - at % READ_ROTATION
     }
 
     /// Where a byte of the group stands, on its first column that has it.

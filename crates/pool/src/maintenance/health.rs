@@ -67,7 +67,7 @@ impl Pool {
         let column = match group.shape {
             Shape::Mirror => {
                 let live: Vec<usize> = topology.copies(group).collect();
-                live.get(Group::turn(offset, live.len())).map(|column| (*column, offset))
+                live.get(Group::read_copy_at(offset, live.len())).map(|column| (*column, offset))
             }
             Shape::Parity { unit, .. } => {
                 let mut units = group.units(offset, len as u64);

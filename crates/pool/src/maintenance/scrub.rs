@@ -173,7 +173,7 @@ impl Pool {
             Shape::Mirror => {
                 let live: Vec<usize> = topology.copies(group).collect();
                 let taken = match instead {
-                    ReadPath::Read => Group::turn(offset, live.len()),
+                    ReadPath::Read => Group::read_copy_at(offset, live.len()),
                     ReadPath::ReadLock => 0,
                 };
                 let mut others = live.iter().enumerate().filter(|(i, _)| *i != taken);

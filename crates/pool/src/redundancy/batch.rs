@@ -165,8 +165,8 @@ impl<'a> Stage<'a> {
         while !rest.is_empty() {
             let (column, offset, len) = match group.shape {
                 Shape::Mirror => {
-                    let turn = Group::turn(at, live.len());
-                    (live.get(turn).copied().unwrap_or(0), at, Group::turn_left(at))
+                    let copy = Group::read_copy_at(at, live.len());
+                    (live.get(copy).copied().unwrap_or(0), at, Group::rotation_left(at))
                 }
                 Shape::Parity { unit, .. } => {
                     let Some(u) = group.units(at, rest.len() as u64).next() else { return };

@@ -770,7 +770,7 @@ fn weak_mirror() -> (Arc<Node>, [Arc<ScriptedDevice>; 2], Bytes) {
 
 /// Where reads of a mirror turn to its second copy.
 fn second_copy() -> u64 {
-    (0..).map(|n: u64| n << 12).find(|at| Group::turn(*at, 2) == 1).unwrap()
+    (0..).map(|n: u64| n << 12).find(|at| Group::read_copy_at(*at, 2) == 1).unwrap()
 }
 
 /// A copy that could not be read is written anew; another node changes a lock meanwhile.
