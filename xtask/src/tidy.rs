@@ -222,7 +222,9 @@ fn missing_files<'t>(text: &'t str, sources: &[PathBuf]) -> Vec<&'t str> {
     });
     let words = prose.flat_map(|line| line.split('`').skip(1).step_by(2));
     words
-        .filter(|word| word.ends_with(".rs") && !word.contains(' '))
+        .filter(|word| {
+            Path::new(word).extension().is_some_and(|e| e == "rs") && !word.contains(' ')
+        })
         .filter(|word| !sources.iter().any(|source| source.ends_with(word)))
         .collect()
 }
