@@ -195,7 +195,7 @@ impl<F: FileSystem> Served<F> {
         attr: &Attr,
         (fh, lock): (u64, bool),
     ) -> Result<Reply, Status> {
-        let own = attr.is_regular() && attr.nlink == 1 && attr.uid == self.options.owner.0;
+        let own = attr.is_regular() && attr.nlink <= 1 && attr.uid == self.options.owner.0;
         if lock && !own {
             self.files.release(fh).ok();
             return Err(Status::of(Errno::PERM));

@@ -1,4 +1,5 @@
-//! Members that answer nothing: transfers are under way, and none ends.
+//! Members that answer nothing: transfers are under way, and none ends. Reads and writes are looked at apart: a disk
+//! may answer the ones and not the others.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,16 +8,38 @@ use braid_device::Issued;
 use braid_format::MemberIndex;
 use uuid::Uuid;
 
-/// A member of which no transfer has ended for so long, while some were under way, is silent.
+/// A member of which no read, or no write, has ended for so long, while some were under way, is silent.
 pub(crate) const SILENT: Duration = Duration::from_secs(10);
 
-/// What was seen of a member's transfers.
+/// What was seen of a member's reads, or of its writes.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct Transfers {
     ended: u64,
     /// At this look the first of them was under way, and none has ended since.
     since: Duration,
+}
+
+impl Transfers {
+    /// At `now`, when so many had been issued and had ended.
+    fn look(before: Option<Self>, now: Duration, (issued, ended): (u64, u64)) -> Self {
+        let waits = before.filter(|before| issued > ended && before.ended == ended);
+        Self { ended, since: waits.map_or(now, |before| before.since) }
+    }
+}
+
+/// What was seen of a member.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    reads: Transfers,
+    writes: Transfers,
     silent: bool,
+}
+
+impl Seen {
+    /// Since when it has answered nothing of the one kind or the other.
+    fn since(&self) -> Duration {
+        self.reads.since.min(self.writes.since)
+    }
 }
 
 /// What was seen of the members, by their identities.
@@ -58,16 +81,18 @@ impl Silence {
         let before = std::mem::take(&mut self.seen);
         let mut noticed = Vec::new();
         for (uuid, issued) in members {
-            let ended = issued.reads.ended() + issued.writes.ended();
-            let under_way = issued.reads.requests() + issued.writes.requests() > ended;
             let was = before.get(&uuid).copied();
-            let waits = was.filter(|was| under_way && was.ended == ended);
-            let since = waits.map_or(now, |was| was.since);
-            let silent = now.saturating_sub(since) >= SILENT;
-            if silent != was.is_some_and(|was| was.silent) {
-                noticed.push((uuid, silent));
+            let [reads, writes] = [issued.reads, issued.writes].map(|n| (n.requests(), n.ended()));
+            let mut seen = Seen {
+                reads: Transfers::look(was.map(|was| was.reads), now, reads),
+                writes: Transfers::look(was.map(|was| was.writes), now, writes),
+                silent: false,
+            };
+            seen.silent = now.saturating_sub(seen.since()) >= SILENT;
+            if seen.silent != was.is_some_and(|was| was.silent) {
+                noticed.push((uuid, seen.silent));
             }
-            self.seen.insert(uuid, Seen { ended, since, silent });
+            self.seen.insert(uuid, seen);
         }
         noticed
     }
@@ -75,13 +100,15 @@ impl Silence {
     pub fn clear(&mut self, uuid: Uuid) {
         let now = self.now;
         if let Some(seen) = self.seen.get_mut(&uuid) {
-            *seen = Seen { since: now, silent: false, ..*seen };
+            seen.reads.since = now;
+            seen.writes.since = now;
+            seen.silent = false;
         }
     }
     /// For how long a member had been silent at the last look.
     pub fn time(&self, uuid: Uuid) -> Option<Duration> {
         let seen = self.seen.get(&uuid).filter(|seen| seen.silent)?;
-        Some(self.now.saturating_sub(seen.since))
+        Some(self.now.saturating_sub(seen.since()))
     }
 }
 
@@ -115,8 +142,19 @@ mod tests {
         assert_eq!(look(81, 12, 8), (Some(true), Some(10)));
         assert_eq!(look(90, 12, 8), (None, Some(19)));
         assert_eq!(look(91, 12, 12), (Some(false), None));
+        // Reads are answered, and a write is not.
+        let mut reads = 0;
+        let mut beside = |seconds| {
+            reads += 1;
+            let mut now = issued(13, 12);
+            now.reads.sizes[3] = reads;
+            now.reads.times.classes[0] = reads;
+            let noticed = silence.look(Duration::from_secs(seconds), [(member, now)].into_iter());
+            noticed.first().map(|n| n.1)
+        };
+        assert_eq!((beside(92), beside(100), beside(101)), (None, None, Some(true)));
         // Gone from the pool.
-        assert_eq!(silence.look(Duration::from_secs(92), std::iter::empty()), []);
+        assert_eq!(silence.look(Duration::from_secs(102), std::iter::empty()), []);
         assert_eq!(silence.time(member), None);
     }
 }
