@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(look(91, 12, 12), (Some(false), None));
         // Reads are answered, and a write is not.
         let mut reads = 0;
-        let mut beside = |seconds| {
+        let mut reads_answered = |seconds| {
             reads += 1;
             let mut now = issued(13, 12);
             now.reads.sizes[3] = reads;
@@ -152,7 +152,10 @@ mod tests {
             let noticed = silence.look(Duration::from_secs(seconds), [(member, now)].into_iter());
             noticed.first().map(|n| n.1)
         };
-        assert_eq!((beside(92), beside(100), beside(101)), (None, None, Some(true)));
+        assert_eq!(
+            (reads_answered(92), reads_answered(100), reads_answered(101)),
+            (None, None, Some(true))
+        );
         // Gone from the pool.
         assert_eq!(silence.look(Duration::from_secs(102), std::iter::empty()), []);
         assert_eq!(silence.time(member), None);
