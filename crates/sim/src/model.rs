@@ -6,7 +6,7 @@
 //! did is seen when the life has been recovered: what then stands must be what some such number of
 //! transactions leaves, every one of them whole.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use braid_format::Generation;
 use braid_lock::Me;
@@ -43,6 +43,8 @@ pub(crate) struct Model {
     /// The highest generation that ever was in place for good.
     floors: Vec<Generation>,
     lives: HashMap<Me, Log>,
+    /// Lives that were recovered. A process of one that was stopped meanwhile may still work in its memory.
+    over: HashSet<Me>,
     acknowledged: u64,
 }
 
@@ -52,6 +54,7 @@ impl Model {
             values: vec![0; LOCKS_MAX * BLOCKS],
             floors: vec![Generation(0); LOCKS_MAX * BLOCKS],
             lives: HashMap::new(),
+            over: HashSet::new(),
             acknowledged: 0,
         }
     }
@@ -64,6 +67,10 @@ impl Model {
     }
     /// A transaction has been closed that set all of `blocks` to `value`.
     pub(crate) fn closed(&mut self, me: Me, blocks: &[BlockIndex], value: u64) {
+        if self.over.contains(&me) {
+            // It was stopped, and does not know yet that it is over: this is in its memory only.
+            return;
+        }
         let before = blocks.iter().map(|b| (*b, self.value(*b))).collect();
         for block in blocks {
             if let Some(latest) = self.values.get_mut(*block) {
@@ -115,6 +122,7 @@ impl Model {
         me: Me,
         stands: impl Fn(BlockIndex) -> Option<u64>,
     ) -> Result<(), String> {
+        self.over.insert(me);
         let Some(log) = self.lives.remove(&me) else { return Ok(()) };
         let unsure = log.closed.get(log.durable..).unwrap_or_default();
         let mut touched: Vec<BlockIndex> =

@@ -32,6 +32,8 @@ fn seeds_that_failed_once() {
     }
     // Nothing told the dead host that the fence had ended what it had under way last.
     run(1968, &Cluster::of_hosts(1968), false).unwrap_or_else(|failure| panic!("{failure}"));
+    // What a process did in its memory counted, though it had been recovered while it was stopped.
+    run(5685, &Cluster::of_files(5685), false).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Nodes on hosts of their own: silence, fences, late writes. `BRAID_SIM_HOSTS=FIRST..LAST` chooses
