@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_fs::Attr;
 use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::chunks::{Chunk, Chunks};
@@ -79,7 +80,7 @@ fn open_part(path: &Path) -> Result<LocalFile, CopyError> {
     let file = own_part(path).map_err(CopyError::local("the part file"))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(CopyError::Busy),
+        Err(Errno::WOULDBLOCK) => return Err(CopyError::Busy),
         Err(error) => {
             return Err(CopyError::Local { what: "the part file", error: error.into() });
         }
@@ -99,8 +100,17 @@ fn own_part(path: &Path) -> std::io::Result<LocalFile> {
     };
     match how.open(path) {
         Ok(file) if is_own(&file)? => return Ok(file),
+        Ok(_) => std::fs::remove_file(path)?,
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        _ => std::fs::remove_file(path)?,
+        // A symbolic link, or a file of another user.
+        Err(error)
+            if Errno::from_io_error(&error) == Some(Errno::LOOP)
+                || error.kind() == ErrorKind::PermissionDenied =>
+        {
+            std::fs::remove_file(path)?;
+        }
+        // Anything else passes, and the part file stays for the next copy.
+        Err(error) => return Err(error),
     }
     how.create_new(true).open(path)
 }

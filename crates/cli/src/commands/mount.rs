@@ -94,10 +94,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "{dir}: name the pool, or its devices, and then the directory (`braid mount NAME DIR`)"
         );
     }
-    let dir = mounts::resolved(dir.as_ref()).with_context(|| dir.clone())?;
     if let Some(life) = &args.free_slot {
-        return free_slot(parse(devices, dir, &args.options)?.0, life);
+        // Nothing is mounted for that: the directory may be gone.
+        return free_slot(parse(devices, std::path::absolute(dir)?, &args.options)?.0, life);
     }
+    let dir = mounts::resolved(dir.as_ref()).with_context(|| dir.clone())?;
     clear_dead(&dir)?;
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
