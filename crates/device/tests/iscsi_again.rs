@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_device::{
-    CawOutcome, Device, DeviceError, FileDevice, IscsiDevice, MemoryDevice, OpenOptions,
-    ReservationKind,
+    CawOutcome, Device, DeviceError, FaultPlan, FaultyDevice, FileDevice, IscsiDevice, MemoryDevice,
+    OpenOptions, ReservationKind,
 };
 use braid_format::{ByteOffset, Bytes};
 use braid_iscsi_target::{Chap, LunOptions, Secret, Target, TargetOptions};
@@ -360,6 +360,92 @@ fn what_was_not_flushed_is_kept_by_the_host_of_the_target() {
     san.fault("flush cut-after times=1");
     unit.flush().unwrap();
     assert_eq!(san.stands(), 2);
+}
+
+/// A unit whose writes are lost by a loss of power until they are flushed.
+fn volatile() -> (Arc<FaultyDevice>, San) {
+    let plan = FaultPlan { volatile_cache: true, ..FaultPlan::default() };
+    let disk = FaultyDevice::new(MemoryDevice::new("memory", SIZE, Bytes(512)), plan);
+    (disk.clone(), San::new(disk))
+}
+
+/// It keeps its sessions, as a unit does whose target is another machine.
+fn lose_power(disk: &FaultyDevice, san: &San) {
+    // With this seed nothing survives that was not flushed.
+    disk.crash(0).unwrap();
+    san.target().lose_power();
+}
+
+#[test]
+fn a_compare_and_write_survives_a_loss_of_power_in_which_sessions_stay() {
+    for (fault, times) in [("", ""), ("caw refuse-fua", ""), ("caw refuse-fua", " times=1")] {
+        let (disk, san) = volatile();
+        let unit = san.open();
+        if !fault.is_empty() {
+            san.fault(&format!("{fault}{times}"));
+        }
+        for n in 0..3 {
+            let written = unit.compare_and_write(AT, &[n; 512], &[n + 1; 512]).unwrap();
+            assert_eq!(written, CawOutcome::Written);
+        }
+        let flushes = disk.counts().flushes;
+        assert_eq!(flushes, 3, "{fault}: one each");
+        lose_power(&disk, &san);
+        assert_eq!(san.stands(), 3, "{fault}");
+        // Nothing was lost, so the unit goes on, in a session of its own.
+        let found = unit.compare_and_write(AT, &[9; 512], &[9; 512]).or_else(|e| {
+            assert!(matches!(e, DeviceError::Unknown { .. }), "{e}");
+            unit.compare_and_write(AT, &[9; 512], &[9; 512])
+        });
+        let flushes_only = !fault.is_empty();
+        if flushes_only {
+            // A compare-and-write without FUA counts as unflushed until the next flush of all.
+            refused(found, "may be lost");
+        } else {
+            assert_eq!(found.unwrap(), CawOutcome::Mismatch(vec![3; 512]));
+        }
+    }
+}
+
+#[test]
+fn a_loss_of_power_in_a_session_is_the_end_of_a_unit_only_if_something_is_lost() {
+    type Next = fn(&IscsiDevice) -> Result<(), DeviceError>;
+    let nexts: [Next; 4] = [
+        |unit| unit.read(AT, &mut [0; 512]),
+        |unit| unit.write(AT, &[2; 512]),
+        IscsiDevice::flush,
+        |unit| match unit.compare_and_write(AT, &[7; 512], &[2; 512]) {
+            Err(DeviceError::Unknown { .. }) => unit.read(AT, &mut [0; 512]),
+            other => other.map(|_| ()),
+        },
+    ];
+    for next in nexts {
+        for flushed in [true, false] {
+            let (disk, san) = volatile();
+            let unit = san.open();
+            unit.write(AT, &[1; 512]).unwrap();
+            if flushed {
+                unit.flush().unwrap();
+            }
+            lose_power(&disk, &san);
+            if flushed {
+                next(&unit).unwrap();
+                unit.flush().unwrap();
+            } else {
+                refused(next(&unit), "may be lost");
+                assert_eq!(san.stands(), 0);
+                refused(unit.flush(), "");
+                assert!(unit.write(AT, &[3; 512]).is_err());
+            }
+        }
+    }
+    // Where nothing is volatile nothing is lost.
+    let san = San::memory();
+    let unit = san.open();
+    unit.write(AT, &[1; 512]).unwrap();
+    san.target().lose_power();
+    unit.write(AT, &[2; 512]).unwrap();
+    assert_eq!((san.stands(), san.target().sessions().len()), (2, 1));
 }
 
 /// A command that runs and is never answered: its session is ended, and it is issued again.

@@ -1,6 +1,7 @@
 //! The control socket of a running target: faults come and go while it serves.
 //!
-//! One line in, any number of lines out: `add FAULT`, `clear`, `list`, `sessions`, `cut [NAME]`.
+//! One line in, any number of lines out: `add FAULT`, `clear`, `list`, `sessions`, `cut [NAME]`,
+//! `power`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -83,6 +84,10 @@ fn obey(target: &Arc<TargetState>, line: &str) -> Result<Vec<String>, TargetErro
             Ok(target.sessions.views().iter().map(show).collect())
         }
         "cut" => Ok(vec![format!("{} sessions cut", target.sessions.cut(rest.trim()))]),
+        "power" => {
+            target.luns.iter().for_each(|unit| unit.lose_power());
+            Ok(Vec::new())
+        }
         _ => Err(TargetError::BadCommand { command: line.to_owned() }),
     }
 }

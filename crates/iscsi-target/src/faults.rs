@@ -19,6 +19,7 @@
 //! | `fail` | does not run; a hardware error is answered |
 //! | `late=MS` | is not answered, and runs that much later, even if its session ends meanwhile |
 //! | `late-fail=MS` | a hardware error is answered at once, and it runs that much later |
+//! | `refuse-fua` | does not run if it has FUA: an invalid field is answered; without FUA it runs |
 //! | `cut` | its session's connection is cut; it does not run |
 //! | `cut-after` | runs; then the connection is cut instead of an answer |
 //!
@@ -52,6 +53,8 @@ pub enum Action {
     Late(Duration),
     /// An error is answered; runs later.
     LateFail(Duration),
+    /// Refused if it has FUA; else it runs.
+    RefuseFua,
     /// The connection is cut.
     Cut,
     /// Runs; then the connection is cut.
@@ -125,6 +128,7 @@ fn action_of(word: &str) -> Option<Action> {
         "drop" => Action::Drop,
         "mute" => Action::Mute,
         "fail" => Action::Fail,
+        "refuse-fua" => Action::RefuseFua,
         "cut" => Action::Cut,
         "cut-after" => Action::CutAfter,
         _ => return None,
@@ -138,7 +142,7 @@ fn parse(spec: &str) -> Result<Fault, TargetError> {
     let kind = kind.ok_or_else(|| bad("any, read, write, caw, flush, reserve, ready"))?;
     let action = words.next().and_then(action_of);
     let action = action.ok_or_else(|| {
-        bad("delay=MS, drop, mute, fail, late=MS, late-fail=MS, cut, cut-after; at most 600000 ms")
+        bad("delay=MS, drop, mute, fail, late=MS, late-fail=MS, refuse-fua, cut, cut-after; at most 600000 ms")
     })?;
     let spec = spec.to_owned();
     let mut fault =

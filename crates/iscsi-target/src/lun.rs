@@ -42,7 +42,7 @@ pub struct Lun {
     /// Writes that completed may be lost by a power cut until a flush.
     pub write_cache: bool,
     /// What keeps completed writes; another, once they may be lost.
-    pub cache: String,
+    cache: Mutex<String>,
     /// It answers from memory: nothing is gained by having a worker wait for it.
     pub fast: bool,
     /// Ranges in use.
@@ -77,7 +77,7 @@ impl Lun {
         Ok(Self {
             number,
             write_cache: options.device.info().engine != "memory",
-            cache: cache_of(&*options.device),
+            cache: Mutex::new(cache_of(&*options.device)),
             fast: !options.device.info().is_block && options.device.info().engine != "io_uring",
             device: options.device,
             serial: format!("{id:015x}"),
@@ -110,6 +110,18 @@ impl Lun {
     /// What an initiator must be told first.
     pub fn take_attention(&self, nexus: &Nexus) -> Option<UnitAttention> {
         self.attentions.lock().get_mut(nexus)?.pop_front()
+    }
+    /// What keeps completed writes, as page C0 of INQUIRY has it.
+    pub fn cache(&self) -> String {
+        self.cache.lock().clone()
+    }
+    /// It was switched off and on: completed writes that were not flushed may be lost. All sessions stay,
+    /// and each is told at its next command.
+    pub fn lose_power(&self) {
+        *self.cache.lock() = uuid::Uuid::new_v4().to_string();
+        for pending in self.attentions.lock().values_mut() {
+            *pending = [UnitAttention::POWER_ON].into();
+        }
     }
     /// A session has ended.
     pub fn session_ended(&self, nexus: &Nexus) {

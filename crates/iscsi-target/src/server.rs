@@ -101,6 +101,11 @@ impl Target {
     pub fn cut(&self, part: &str) -> usize {
         self.state().sessions.cut(part)
     }
+    /// Its units say that they were switched off and on, in sessions that stay: what was written and not
+    /// flushed may be lost.
+    pub fn lose_power(&self) {
+        self.state().luns.iter().for_each(|unit| unit.lose_power());
+    }
     /// Commands that have come and are not over: an answer may have gone out a moment before.
     pub fn commands(&self) -> usize {
         self.state().tasks.count()

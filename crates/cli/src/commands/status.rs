@@ -94,6 +94,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     if args.json {
         let state = |health: Option<Health>| health.map(|h| h.state());
+        let of_pool = |m: &Mount| seen.as_ref().is_none_or(|seen| seen.info.name == m.pool);
+        let mounts: Vec<Mount> = mounts.into_iter().filter(of_pool).collect();
         let mounts: Vec<_> = mounts
             .iter()
             .zip(healths(&mounts))

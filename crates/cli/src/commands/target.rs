@@ -46,10 +46,11 @@ pub struct Args {
     read_only: bool,
     /// A fault on purpose: "WHAT ACTION [lun=N] [from=NAME] [times=N] [every=N]"; WHAT is any, read,
     /// write, caw, flush, reserve or ready; ACTION is delay=MS, drop, mute (runs, is not answered),
-    /// fail, late=MS (is not answered, lands later), late-fail=MS, cut or cut-after
+    /// fail, late=MS (is not answered, lands later), late-fail=MS, refuse-fua, cut or cut-after
     #[arg(long = "fault", value_name = "FAULT")]
     faults: Vec<String>,
-    /// Socket that takes orders while it runs: add FAULT[;FAULT...] (at once), clear, list, sessions, cut [NAME]
+    /// Socket that takes orders while it runs: add FAULT[;FAULT...] (at once), clear, list, sessions, cut [NAME],
+    /// power (the units say that they were switched off and on, in sessions that stay)
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
     /// Only give the target at this control socket an order

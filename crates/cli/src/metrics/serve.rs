@@ -1,23 +1,25 @@
 //! HTTP: `GET /metrics`, a request for each connection.
 //!
-//! Bounded in all: connections at a time, the length of a request, the time that a caller may take. Gathering
+//! Bounded in all: connections at a time, of which the oldest that has not asked makes room for the next; the
+//! length of a request; the time that a caller may take. Gathering
 //! takes no lock for longer than `braid status` does; if it hangs all the same, later callers are refused, and
 //! what Prometheus calls `up` is 0.
 
+use std::collections::VecDeque;
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 
 use super::address::Address;
-use super::samples::gather;
+use super::samples::{Sample, gather};
 use super::text::{Format, encode};
 use crate::control::Node;
 
@@ -78,10 +80,15 @@ impl Server {
     /// No thread can be started.
     pub fn serve(self, node: &Node) -> Result<Option<Socket>> {
         let Self { listener, address, socket } = self;
+        // With the port that was taken if any was wanted.
+        let at = match &listener {
+            Listener::Tcp(tcp) => tcp.local_addr()?.to_string(),
+            Listener::Unix(_) => address.to_string(),
+        };
         let node = node.clone();
         let thread = std::thread::Builder::new().name("metrics".into());
         thread.spawn(move || listen(&listener, &node)).context("cannot start a thread")?;
-        tracing::info!(%address, "metrics are served");
+        tracing::info!(address = at, "metrics are served");
         Ok(socket)
     }
 }
@@ -99,30 +106,105 @@ fn clear(path: &Path) -> Result<()> {
 }
 
 /// A connection.
-trait Caller: Read + Write + Send {
-    fn set_times(&self) -> io::Result<()>;
+#[derive(Debug)]
+enum Caller {
+    Tcp(TcpStream),
+    Unix(UnixStream),
 }
-impl Caller for TcpStream {
+
+impl Caller {
     fn set_times(&self) -> io::Result<()> {
-        self.set_read_timeout(Some(PATIENCE))?;
-        self.set_write_timeout(Some(PATIENCE))
+        match self {
+            Self::Tcp(tcp) => {
+                tcp.set_read_timeout(Some(PATIENCE))?;
+                tcp.set_write_timeout(Some(PATIENCE))
+            }
+            Self::Unix(unix) => {
+                unix.set_read_timeout(Some(PATIENCE))?;
+                unix.set_write_timeout(Some(PATIENCE))
+            }
+        }
+    }
+    /// Ends it: who waits for its request waits no longer.
+    fn cut(&self) {
+        // It may have ended by itself.
+        let _ = match self {
+            Self::Tcp(tcp) => tcp.shutdown(Shutdown::Both),
+            Self::Unix(unix) => unix.shutdown(Shutdown::Both),
+        };
     }
 }
-impl Caller for UnixStream {
-    fn set_times(&self) -> io::Result<()> {
-        self.set_read_timeout(Some(PATIENCE))?;
-        self.set_write_timeout(Some(PATIENCE))
+impl Read for &Caller {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Caller::Tcp(tcp) => (&mut &*tcp).read(buf),
+            Caller::Unix(unix) => (&mut &*unix).read(buf),
+        }
+    }
+}
+impl Write for &Caller {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Caller::Tcp(tcp) => (&mut &*tcp).write(buf),
+            Caller::Unix(unix) => (&mut &*unix).write(buf),
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Those that are being served.
+#[derive(Debug, Default)]
+struct Callers {
+    count: usize,
+    /// Of them, those that have not asked yet, from the oldest on.
+    silent: VecDeque<Arc<Caller>>,
+}
+
+impl Callers {
+    /// Takes one more; `false` if there is no room. The oldest that has not asked makes room: who only holds
+    /// connections keeps nobody out.
+    fn admit(&mut self, caller: &Arc<Caller>) -> bool {
+        if self.count >= CALLERS_MAX {
+            let Some(oldest) = self.silent.pop_front() else { return false };
+            oldest.cut();
+        }
+        self.count += 1;
+        self.silent.push_back(caller.clone());
+        true
+    }
+    /// It has asked.
+    fn asked(&mut self, caller: &Arc<Caller>) {
+        self.silent.retain(|c| !Arc::ptr_eq(c, caller));
+    }
+    fn gone(&mut self, caller: &Arc<Caller>) {
+        self.asked(caller);
+        self.count -= 1;
+    }
+}
+
+/// One that is served; it is counted as long as this lives.
+struct Served {
+    caller: Arc<Caller>,
+    callers: Arc<Mutex<Callers>>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.callers.lock().gone(&self.caller);
     }
 }
 
 fn listen(listener: &Listener, node: &Node) {
-    let callers = Arc::new(AtomicUsize::new(0));
+    let callers = Arc::default();
     loop {
         let caller = match listener {
-            Listener::Tcp(tcp) => tcp.accept().map(|(s, _)| Box::new(s) as Box<dyn Caller>),
-            Listener::Unix(unix) => unix.accept().map(|(s, _)| Box::new(s) as Box<dyn Caller>),
+            Listener::Tcp(tcp) => tcp.accept().map(|(s, _)| Caller::Tcp(s)),
+            Listener::Unix(unix) => unix.accept().map(|(s, _)| Caller::Unix(s)),
         };
-        let taken = caller.and_then(|caller| take(caller, node, &callers));
+        let node = node.clone();
+        let taken = caller.and_then(|caller| take(caller, &callers, move || gather(&node)));
         if let Err(error) = taken
             && error.kind() != io::ErrorKind::Interrupted
         {
@@ -133,29 +215,28 @@ fn listen(listener: &Listener, node: &Node) {
     }
 }
 
-fn take(mut caller: Box<dyn Caller>, node: &Node, callers: &Arc<AtomicUsize>) -> io::Result<()> {
+fn take(
+    caller: Caller,
+    callers: &Arc<Mutex<Callers>>,
+    gather: impl FnOnce() -> Vec<Sample> + Send + 'static,
+) -> io::Result<()> {
     caller.set_times()?;
-    if callers.fetch_add(1, Ordering::Relaxed) >= CALLERS_MAX {
-        callers.fetch_sub(1, Ordering::Relaxed);
-        return caller.write_all(&Reply::refused("503 Service Unavailable").bytes(true));
+    let caller = Arc::new(caller);
+    if !callers.lock().admit(&caller) {
+        return (&*caller).write_all(&Reply::refused("503 Service Unavailable").bytes(true));
     }
-    let (counted, node) = (Counted(callers.clone()), node.clone());
+    let served = Served { caller, callers: callers.clone() };
     let thread = std::thread::Builder::new().name("metrics".into());
     thread.spawn(move || {
-        let _counted = counted;
-        if let Err(error) = answer(&mut *caller, || gather(&node)) {
+        let gather = || {
+            served.callers.lock().asked(&served.caller);
+            gather()
+        };
+        if let Err(error) = answer(&mut &*served.caller, gather) {
             tracing::debug!(%error, "a caller of the metrics");
         }
     })?;
     Ok(())
-}
-
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// An answer.
@@ -183,7 +264,7 @@ impl Reply {
 /// Reads one request and answers it.
 fn answer(
     caller: &mut (impl Read + Write + ?Sized),
-    gather: impl FnOnce() -> Vec<super::samples::Sample>,
+    gather: impl FnOnce() -> Vec<Sample>,
 ) -> io::Result<()> {
     let (begun, mut got) = (Instant::now(), Vec::new());
     let mut part = [0; 1024];
@@ -209,7 +290,7 @@ fn answer(
 
 fn reply(
     request: &httparse::Request<'_, '_>,
-    gather: impl FnOnce() -> Vec<super::samples::Sample>,
+    gather: impl FnOnce() -> Vec<Sample>,
 ) -> Reply {
     if !matches!(request.method, Some("GET" | "HEAD")) {
         return Reply::refused("405 Method Not Allowed");
@@ -236,7 +317,7 @@ fn reply(
 #[cfg(test)]
 mod tests {
     use super::super::families::LOCK_POLLS;
-    use super::super::samples::{Sample, Value};
+    use super::super::samples::Value;
     use super::*;
 
     /// What a caller gets that says this.
@@ -287,6 +368,56 @@ mod tests {
         }
         // It has gone without asking.
         assert_eq!(said("GET /metr"), "");
+    }
+
+    #[test]
+    fn who_only_holds_connections_keeps_nobody_out() {
+        let callers = Arc::<Mutex<Callers>>::default();
+        let polls = || vec![Sample { family: &LOCK_POLLS, labels: vec![], value: Value::Whole(7) }];
+        let call = |gather: Box<dyn FnOnce() -> Vec<Sample> + Send>| {
+            let (near, far) = UnixStream::pair().unwrap();
+            take(Caller::Unix(far), &callers, gather).unwrap();
+            near
+        };
+        let mut silent: Vec<_> = (0..CALLERS_MAX + 3).map(|_| call(Box::new(polls))).collect();
+        let mut said = String::new();
+        // The oldest has made room.
+        assert_eq!(silent[0].read_to_string(&mut said).unwrap(), 0);
+        let ask = |mut caller: UnixStream| {
+            caller.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            caller
+        };
+        let mut said = String::new();
+        ask(call(Box::new(polls))).read_to_string(&mut said).unwrap();
+        assert!(said.ends_with("braid_lock_polls_total 7\n"), "{said}");
+        drop(silent);
+        // Those that have asked are answered first, however long that takes.
+        let (go, gate) = std::sync::mpsc::sync_channel::<()>(CALLERS_MAX);
+        let gate = Arc::new(Mutex::new(gate));
+        let (began, begun) = std::sync::mpsc::channel();
+        while callers.lock().count > 0 {
+            std::thread::yield_now();
+        }
+        let slow: Vec<_> = (0..CALLERS_MAX)
+            .map(|_| {
+                let (gate, began) = (gate.clone(), began.clone());
+                ask(call(Box::new(move || {
+                    began.send(()).unwrap();
+                    gate.lock().recv().unwrap();
+                    Vec::new()
+                })))
+            })
+            .collect();
+        slow.iter().for_each(|_| begun.recv().unwrap());
+        let mut said = String::new();
+        call(Box::new(polls)).read_to_string(&mut said).unwrap();
+        assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
+        slow.iter().for_each(|_| go.send(()).unwrap());
+        for mut caller in slow {
+            let mut said = String::new();
+            caller.read_to_string(&mut said).unwrap();
+            assert!(said.starts_with("HTTP/1.1 200 "), "{said}");
+        }
     }
 
     #[test]

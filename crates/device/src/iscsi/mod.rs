@@ -7,7 +7,9 @@
 //! * one port (initiator and ISID) per open device, so that a reservation belongs to one holder in
 //!   one of its lives;
 //! * a unit attention means that a command did not run: it is issued again. That others took a
-//!   registration away is seen by the conflict that the next command meets;
+//!   registration away is seen by the conflict that the next command meets. If a unit with a volatile
+//!   cache says that it was switched on, its session is ended, and the next one begins only if nothing
+//!   was lost;
 //! * requests side by side become one command, see [`transfer`];
 //! * liveness bytes are locks on files of this host, and the end of a process does not end what its
 //!   target has from it: see [`alive`].
@@ -53,6 +55,8 @@ const TRIES_MAX: u32 = 64;
 const COMPARE_AND_WRITE: &str = "compare-and-write";
 /// Pause before a busy target is asked again.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// Sense key: the unit does not do such a command.
+const ILLEGAL_REQUEST: u8 = 5;
 /// Most blocks of one WRITE SAME or UNMAP, if the target does not say less.
 const SAME_MAX: u64 = 32768;
 
@@ -64,6 +68,8 @@ pub struct IscsiDevice {
     limits: Limits,
     alive: Alive,
     poisoned: AtomicBool,
+    /// The unit refuses FUA with COMPARE AND WRITE: a flush follows instead.
+    flushes_compared: AtomicBool,
 }
 
 /// What a unit can do, beyond what its information says.
@@ -108,7 +114,7 @@ impl IscsiDevice {
         let alive = Alive::new(&name, &port, &link.found().identity());
         let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
         info.lock_place = Some(alive.lock_place());
-        Ok(Arc::new(Self { info, link, limits, alive, poisoned: AtomicBool::new(false) }))
+        Ok(Arc::new(Self { info, link, limits, alive, poisoned: AtomicBool::new(false), flushes_compared: AtomicBool::new(false) }))
     }
     fn error(&self, operation: &'static str, at: ByteOffset, source: io::Error) -> DeviceError {
         let device = self.info.name.as_str().into();
@@ -186,7 +192,23 @@ impl IscsiDevice {
         let gone = |e| io::Error::other(self.gone("command", ByteOffset(0), &e));
         Ok(ticket.map_err(gone)?.wait())
     }
-    /// One COMPARE AND WRITE; whether what stood there was as expected.
+    /// Makes blocks durable that were written by a COMPARE AND WRITE without FUA. They stand already, so
+    /// an error says that nobody knows whether they will.
+    fn keep(&self, at: ByteOffset, first: u64, blocks: u8) -> Result<(), DeviceError> {
+        let cdb = cdb16(0x91, 0, first, blocks.into());
+        match self.command("flush", &cdb, Data::None, false) {
+            Ok(_) => Ok(()),
+            Err(fenced @ DeviceError::Fenced { .. }) => Err(fenced),
+            Err(error) => {
+                tracing::error!(%error, "a lock record that was written is not known to be durable");
+                let device = self.info.name.as_str().into();
+                Err(DeviceError::Unknown { device, operation: COMPARE_AND_WRITE, at })
+            }
+        }
+    }
+    /// One COMPARE AND WRITE; whether what stood there was as expected. Where the unit has a volatile
+    /// cache, what it wrote is durable when it is answered: a lock record must not go back in time when
+    /// the unit loses power while its nodes live.
     fn compare(&self, at: ByteOffset, expected: &[u8], new: &[u8]) -> Result<bool, DeviceError> {
         const OPERATION: &str = COMPARE_AND_WRITE;
         let blocks = new.len() as u64 / self.info.sector.get();
@@ -199,9 +221,12 @@ impl IscsiDevice {
             });
         }
         let first = at.get() / self.info.sector.get();
-        let cdb = cdb::compare_and_write(first, u8::try_from(blocks).unwrap_or(0), false);
+        let blocks = u8::try_from(blocks).unwrap_or(0);
         let both = [expected, new].concat();
         for _ in 0..TRIES_MAX {
+            let through =
+                self.limits.write_cache && !self.flushes_compared.load(Ordering::Relaxed);
+            let cdb = cdb::compare_and_write(first, blocks, through);
             let memory = &[(both.as_ptr().cast_mut(), both.len())];
             // SAFETY: `both` outlives the ticket, and is only read.
             let ticket = unsafe { self.link.start(&cdb, Direction::Write, memory, true) };
@@ -210,9 +235,17 @@ impl IscsiDevice {
             if ending.status == ffi::STATUS_CHECK && ending.sense.0 == 0x0e {
                 return Ok(false);
             }
-            if let Some(judged) = self.judge(OPERATION, at, (&ticket, ending), true) {
-                return judged.map(|_| true);
+            if through && ending.status == ffi::STATUS_CHECK && ending.sense.0 == ILLEGAL_REQUEST {
+                // It did not run.
+                self.flushes_compared.store(true, Ordering::Relaxed);
+                continue;
             }
+            let Some(judged) = self.judge(OPERATION, at, (&ticket, ending), true) else { continue };
+            judged?;
+            if self.limits.write_cache && !through {
+                self.keep(at, first, blocks)?;
+            }
+            return Ok(true);
         }
         Err(self.error(OPERATION, at, io::ErrorKind::ResourceBusy.into()))
     }

@@ -141,6 +141,9 @@ pub(super) fn probe(
     };
     let serial = probe.page(0x80, 255)?;
     let cache = probe.cache()?;
+    if limits.write_cache {
+        session.watch_power();
+    }
     Ok(Found { info, limits, opened_read_only: read_only, serial, target_port, cache })
 }
 

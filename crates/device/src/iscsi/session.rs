@@ -14,6 +14,9 @@
 //!   [`Ticket`]'s drop waits for that.
 //! * A session that breaks ends every command under way with an error, their outcome unknown, and
 //!   refuses all later ones. What follows it is another one: see [`super::link`].
+//! * A unit that has a volatile cache and says in the middle of a session that it was switched on ends the
+//!   session, too, and no answer that comes after its word counts. What was not flushed is judged before
+//!   the next session is used.
 //! * A command that is not answered in time (see [`Carried::answers_within`]) ends the session: so it
 //!   can land no more once the port has logged in again. A connection has a bound too: [`SILENCE`].
 
@@ -32,6 +35,7 @@ use super::carried::Carried;
 use super::ffi::{self, Context, IoVec, Library, Task};
 use super::name::UnitName;
 use super::unanswered::{self, Since, Unanswered};
+use crate::scsi;
 
 /// A peer that acknowledges nothing for so long is gone, and the session with it.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -69,8 +73,8 @@ struct Slot {
     /// Of its memory, one part after the other. libiscsi shortens them while it calls the kernel, and
     /// puts them back.
     vectors: UnsafeCell<Box<[IoVec]>>,
-    /// It brings data.
-    writes: bool,
+    /// It leaves what only a flush makes durable.
+    leaves_unflushed: bool,
     /// When it was issued.
     since: Since,
     /// How it ended, and when.
@@ -86,21 +90,50 @@ struct Common {
     under_way: AtomicUsize,
     /// libiscsi has given up on the connection.
     broken: AtomicBool,
+    /// What the unit had to tell a new session has been taken in: see [`Session::watch_power`].
+    watches_power: AtomicBool,
+    /// The unit has lost power since, and with it what was not flushed.
+    lost_power: AtomicBool,
     carried: Arc<Carried>,
     unanswered: Unanswered,
 }
 
 /// Why a session ended whose target did not answer a command.
 pub(super) const NOT_ANSWERED: &str = "a command was not answered in time";
+/// Why a session ended whose unit lost power.
+const LOST_POWER: &str = "the unit was switched off and on";
+
+/// Whether a command leaves what only a flush makes durable: it brings data, and these are no change of
+/// reservations (PERSISTENT RESERVE OUT) and no COMPARE AND WRITE with FUA.
+fn leaves_unflushed(cdb: &[u8], direction: Direction) -> bool {
+    const FUA: u8 = 0x08;
+    let durable = matches!(cdb, [0x5f, ..]) || matches!(cdb, [0x89, flags, ..] if flags & FUA != 0);
+    matches!(direction, Direction::Write) && !durable
+}
+
+impl Common {
+    /// Whether the unit has lost power, by the ending of this command or of one before. The unit tells
+    /// each session once, with the first command that comes after it: what is answered later in this
+    /// session was done after the loss.
+    fn has_lost_power(&self, ending: Ending) -> bool {
+        let (key, code) = ending.sense;
+        let told = ending.status == ffi::STATUS_CHECK && scsi::is_power_on(key, code);
+        if told && self.watches_power.load(Ordering::Relaxed) {
+            self.lost_power.store(true, Ordering::Relaxed);
+        }
+        self.lost_power.load(Ordering::Relaxed)
+    }
+}
 
 impl Slot {
-    fn new(cdb: &[u8], memory: &[Memory], writes: bool, common: &Arc<Common>) -> Arc<Self> {
+    fn new(cdb: &[u8], direction: Direction, memory: &[Memory], common: &Arc<Common>) -> Arc<Self> {
         let since =
             common.unanswered.issued(unanswered::is_slow(cdb), common.carried.answers_within());
         let vectors = memory.iter().map(|&(base, len)| IoVec { base: base.cast(), len }).collect();
         let (done, changed) = (Mutex::new(None), Condvar::new());
         let vectors = UnsafeCell::new(vectors);
-        Arc::new(Self { vectors, writes, since, done, changed, common: common.clone() })
+        let leaves_unflushed = leaves_unflushed(cdb, direction);
+        Arc::new(Self { vectors, leaves_unflushed, since, done, changed, common: common.clone() })
     }
 }
 impl Drop for Slot {
@@ -227,13 +260,18 @@ unsafe extern "C" fn on_connect(_: *mut Context, status: c_int, _: *mut c_void, 
 }
 
 /// Takes the ending over; the slot's own reference was given to libiscsi.
-fn finish(slot: *mut c_void, ending: Ending) {
+fn finish(slot: *mut c_void, mut ending: Ending) {
     // SAFETY: made by `Arc::into_raw` at submission; a callback runs once.
     let slot = unsafe { Arc::from_raw(slot.cast_const().cast::<Slot>()) };
+    if slot.common.has_lost_power(ending) {
+        // Its answer says nothing of what stands after a flush: it is issued again in the next session,
+        // if there is one.
+        ending.status = ffi::STATUS_CANCELLED;
+    }
     if matches!(ending.status, ffi::STATUS_CANCELLED | ffi::STATUS_ERROR) {
         slot.common.broken.store(true, Ordering::Relaxed);
         slot.common.carried.unsettle();
-    } else if slot.writes && ending.status == ffi::STATUS_GOOD {
+    } else if slot.leaves_unflushed && ending.status == ffi::STATUS_GOOD {
         slot.common.carried.wrote();
     }
     slot.common.under_way.fetch_sub(1, Ordering::Relaxed);
@@ -475,6 +513,8 @@ impl Session {
             common: Arc::new(Common {
                 under_way: AtomicUsize::new(0),
                 broken: AtomicBool::new(false),
+                watches_power: AtomicBool::new(false),
+                lost_power: AtomicBool::new(false),
                 carried: carried.clone(),
                 unanswered: Unanswered::new(),
             }),
@@ -506,8 +546,7 @@ impl Session {
         memory: &[Memory],
         now: bool,
     ) -> Result<Ticket, Ended> {
-        let writes = matches!(direction, Direction::Write);
-        let slot = Slot::new(cdb, memory, writes, &self.shared.common);
+        let slot = Slot::new(cdb, direction, memory, &self.shared.common);
         let len = memory.iter().map(|(_, len)| len).sum();
         // SAFETY: the caller's promise; the slot lives until the callback.
         unsafe { self.shared.submit(cdb, direction, len, &slot) }?;
@@ -521,7 +560,7 @@ impl Session {
     /// # Errors
     /// [`Ended`]: it was not issued.
     pub fn reset(&self) -> Result<Ticket, Ended> {
-        let slot = Slot::new(&[], &[], false, &self.shared.common);
+        let slot = Slot::new(&[], Direction::Neither, &[], &self.shared.common);
         let shared = &self.shared;
         let mut state = shared.state.lock();
         let context = state.alive()?;
@@ -550,6 +589,11 @@ impl Session {
         self.shared.die(&mut state, why);
         drop(state);
         let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
+    }
+    /// From now on the unit's word that it was switched on means that it lost power in this session: before
+    /// it has said so because the session is new.
+    pub fn watch_power(&self) {
+        self.shared.common.watches_power.store(true, Ordering::Relaxed);
     }
     /// Why it has ended, if it has.
     pub fn ended(&self) -> Option<Arc<str>> {
@@ -685,7 +729,9 @@ impl Shared {
                 let broken = self.common.broken.load(Ordering::Relaxed);
                 if gone || broken || self.connected.failed.load(Ordering::Relaxed) {
                     self.drain(state);
-                    self.die(state, "the target closed the connection");
+                    let lost_power = self.common.lost_power.load(Ordering::Relaxed);
+                    let why = if lost_power { LOST_POWER } else { "the target closed the connection" };
+                    self.die(state, why);
                 }
             }
             Err(Ended(why)) => self.die(state, &why),

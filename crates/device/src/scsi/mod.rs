@@ -13,7 +13,7 @@ mod sg;
 mod unit;
 
 pub use path::PathReservations;
-pub use sense::Sense;
+pub use sense::{Sense, is_power_on};
 pub use unit::{Answer, Data, ScsiError, Transport, Unit};
 
 pub(crate) use reserve::RESERVE_IN_LEN;

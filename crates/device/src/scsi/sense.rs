@@ -11,6 +11,11 @@ pub struct Sense {
     pub information: Option<u64>,
 }
 
+/// Whether a sense key and code say what [`Sense::is_power_on`] asks.
+pub fn is_power_on(key: u8, code: u16) -> bool {
+    key == Sense::ATTENTION && matches!(code, 0x2900 | 0x2901)
+}
+
 impl Sense {
     /// Something happened behind the initiator's back; the command did not run.
     pub const ATTENTION: u8 = 0x06;
@@ -21,7 +26,7 @@ impl Sense {
     /// power on or reset, whichever it was): what stood in a volatile cache is gone. A reset that says
     /// that it is one keeps the cache.
     pub fn is_power_on(&self) -> bool {
-        self.key == Self::ATTENTION && matches!(self.code, 0x2900 | 0x2901)
+        is_power_on(self.key, self.code)
     }
     /// Reads sense data; `None` if they are of no known format. A descriptor that is cut off is not
     /// there.

@@ -46,7 +46,7 @@ pub(super) fn inquiry(c: &Command<'_>) -> Outcome {
         0xb0 => limits(c),
         0xb1 => characteristics(c),
         0xb2 => provisioning(c),
-        CACHE => [b"BRAIDCSH", c.lun.cache.as_bytes()].concat(),
+        CACHE => [b"BRAIDCSH", c.lun.cache().as_bytes()].concat(),
         _ => return Err(Sense::field(2).into()),
     };
     let mut bytes = vec![0, c.cdb[2]];

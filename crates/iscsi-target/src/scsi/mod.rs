@@ -17,4 +17,5 @@ mod unit;
 mod verify;
 
 pub(crate) use command::Command;
+pub(crate) use rw::FUA;
 pub(crate) use table::{execute, execute_nowhere, is_reservation, is_short, kind};

@@ -10,7 +10,7 @@ use crate::outcome::{DataIn, Done, Outcome, Refusal};
 use crate::sense::Sense;
 
 /// Force unit access.
-pub(super) const FUA: u8 = 0x08;
+pub(crate) const FUA: u8 = 0x08;
 
 /// Blocks that a CDB names.
 #[derive(Debug, Clone, Copy)]

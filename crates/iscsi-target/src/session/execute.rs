@@ -98,6 +98,10 @@ impl Session {
                 }
                 None
             }
+            Action::RefuseFua if pdu.cdb[1] & scsi::FUA != 0 => {
+                Some(Answer::of(Err(Refusal::Sense(Sense::field(1))), pdu))
+            }
+            Action::RefuseFua => Some(self.execute(task, pdu, input)),
             Action::Cut => {
                 self.conn.cut();
                 None
