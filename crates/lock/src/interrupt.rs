@@ -9,7 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -19,8 +19,11 @@ thread_local! {
     static COUNTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Waits for locks, of threads that have them counted.
-static WAITS: AtomicUsize = AtomicUsize::new(0);
+/// Whether a wait is one for other nodes.
+type ForOthers = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Waits for locks, of threads that have them counted, each with a number of its own.
+static WAITS: Mutex<Vec<(u64, ForOthers)>> = Mutex::new(Vec::new());
 
 type Waker = Arc<dyn Fn() + Send + Sync>;
 
@@ -183,31 +186,38 @@ pub fn is_interrupted() -> bool {
         && CURRENT.with_borrow(|current| current.as_ref().is_some_and(Interrupt::is_tripped))
 }
 
-/// Whether waits of this thread for locks count in [`waits_counted`] from now on.
+/// Whether waits of this thread for locks count in [`others_are_waited_for`] from now on.
 pub fn count_waits(count: bool) {
     COUNTED.set(count);
 }
 
-/// Threads that wait for a lock, of those whose waits count.
-pub fn waits_counted() -> usize {
-    WAITS.load(Ordering::Relaxed)
+/// Whether a thread waits for a lock that other nodes have or want, of the threads whose waits count. Who
+/// waits for a thread or a device of this node alone does not count.
+pub fn others_are_waited_for() -> bool {
+    let waits: Vec<ForOthers> = WAITS.lock().iter().map(|(_, wait)| wait.clone()).collect();
+    waits.iter().any(|for_others| for_others())
 }
 
-/// This thread waits for a lock until the answer is dropped. `None`: its waits do not count.
-pub fn counted_wait() -> Option<CountedWait> {
+/// This thread waits for a lock until the answer is dropped; `for_others` says, at any time until then,
+/// whether it waits for other nodes. `None`: its waits do not count.
+pub fn counted_wait(
+    for_others: impl Fn() -> bool + Send + Sync + 'static,
+) -> Option<CountedWait> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
     COUNTED.get().then(|| {
-        WAITS.fetch_add(1, Ordering::Relaxed);
-        CountedWait(())
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        WAITS.lock().push((number, Arc::new(for_others)));
+        CountedWait(number)
     })
 }
 
 /// See [`counted_wait`].
 #[must_use]
-pub struct CountedWait(());
+pub struct CountedWait(u64);
 
 impl Drop for CountedWait {
     fn drop(&mut self) {
-        WAITS.fetch_sub(1, Ordering::Relaxed);
+        WAITS.lock().retain(|(number, _)| *number != self.0);
     }
 }
 

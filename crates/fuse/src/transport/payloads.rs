@@ -8,7 +8,8 @@
 //! A message that has memory may wait for what another frees that is not read yet: a lock of
 //! another node, which waits for pages of this node's kernel. So a reader that waits for memory
 //! gets some beyond the bound if nothing came back for a while: soon, if a request that has memory
-//! waits for a lock; late otherwise, because a device answers by itself. Small messages then come
+//! waits for a lock that other nodes have or want; late otherwise, because a device answers by itself.
+//! Small messages then come
 //! without a wait, until a large one fills that memory. As long as nothing comes back, the next
 //! large messages are read sooner, because requests behind them wait for each.
 
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use braid_device::{HugeBuf, memory_part};
 use braid_fs::lock::interrupt;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::transport::request::{PAGES, REQUEST_START};
 
@@ -28,7 +29,7 @@ const LEAST: usize = 2;
 /// Memory beyond what the message at hand fills is given back, where more than half is taken, from this
 /// size on.
 const WORTH: usize = 128 << 10;
-/// Nothing came back for so long while a request waits for a lock: there is more.
+/// Nothing came back for so long while a request waits for another node: there is more.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Nothing came back since there was more for the last one.
 const PATIENCE_AGAIN: Duration = Duration::from_millis(10);
@@ -104,16 +105,16 @@ impl Payloads {
             if let Some(payload) = self.lend_of(&mut state, bound) {
                 return payload;
             }
-            let patience = match interrupt::waits_counted() {
-                0 => PATIENCE_DEVICES,
-                _ if state.was_beyond => PATIENCE_AGAIN,
-                _ => PATIENCE,
-            };
-            self.returned.wait_for(&mut state, patience.min(PATIENCE));
+            let patience = if state.was_beyond { PATIENCE_AGAIN } else { PATIENCE };
+            self.returned.wait_for(&mut state, patience);
             if state.returns != seen {
                 (seen, since) = (state.returns, Instant::now());
+                continue;
             }
-            state.beyond |= since.elapsed() >= patience;
+            let nothing_came = since.elapsed();
+            state.beyond |= nothing_came >= PATIENCE_DEVICES
+                || nothing_came >= patience
+                    && MutexGuard::unlocked(&mut state, interrupt::others_are_waited_for);
         }
     }
     fn lend_of(self: &Arc<Self>, state: &mut State, bound: usize) -> Option<Payload> {
@@ -198,6 +199,8 @@ impl Drop for Payload {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     const MIB: usize = 1 << 20;
@@ -252,9 +255,20 @@ mod tests {
         let lent: Vec<_> = std::iter::from_fn(|| all.lend()).collect();
         let begun = Instant::now();
         interrupt::count_waits(true);
-        let waits = interrupt::counted_wait();
+        let for_others = Arc::new(AtomicBool::new(false));
+        let waits = {
+            let for_others = for_others.clone();
+            interrupt::counted_wait(move || for_others.load(Ordering::Relaxed))
+        };
         interrupt::count_waits(false);
-        let mut beyond = all.wait();
+        // A wait for a thread of this node does not count.
+        let mut beyond = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| all.wait());
+            std::thread::sleep(PATIENCE * 3);
+            assert!(!waits.is_finished());
+            for_others.store(true, Ordering::Relaxed);
+            waits.join().unwrap()
+        });
         assert!(begun.elapsed() < PATIENCE_DEVICES);
         assert!(all.state.lock().taken > all.bound);
         // Small messages give their memory back as it is: then the next small ones no longer wait,

@@ -111,7 +111,8 @@ impl Core {
         let thread = Thread::default();
         state.queue_up(thread.clone(), request);
         let interruptible = self.options.interruptible;
-        let _counted = interrupt::counted_wait();
+        let (counted, me) = (entry.clone(), self.me);
+        let _counted = interrupt::counted_wait(move || counted.state.lock().concerns_nodes(me));
         let _waking = interruptible.then(|| wake_when_interrupted(entry, &thread)).flatten();
         let mut asked = Instant::now();
         loop {

@@ -253,6 +253,14 @@ impl<W: Clone + PartialEq> Glock<W> {
             || self.demotion.is_some()
             || self.releasing_idle
     }
+    /// Whether another node has it or wants it, as far as `me` knows its record, or it is being demoted.
+    pub fn concerns_nodes(&self, me: Me) -> bool {
+        let others_hold = || {
+            let known = self.dlock.known();
+            known.is_some_and(|known| known.holders.iter().any(|life| *life != me))
+        };
+        self.demand.is_some() || self.demotion.is_some() || others_hold()
+    }
     /// No user relies on more than `to`.
     pub fn drained(&self, to: Mode) -> bool {
         self.relied.none_beyond(to)
