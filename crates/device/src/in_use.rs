@@ -1,4 +1,4 @@
-//! Whether somebody uses a device: a mount, a loop device, swap, a volume manager.
+//! Whether somebody uses a device (a mount, a loop device, swap, a volume manager), and what it stands on.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -53,6 +53,31 @@ pub fn in_use(path: &Path) -> Result<Option<InUse>, DeviceError> {
         Holding::Held(_) | Holding::ByNode => Ok(None),
         Holding::Claimed => Ok(Some(InUse::Claimed)),
     }
+}
+
+/// Devices on devices, and loop devices on files: more than anybody has.
+const NESTED_MAX: usize = 64;
+
+/// Device numbers (major, minor) of the file systems that keep the bytes of a file, or of a device that is made
+/// of one by loop devices and device mapper: that of the file, and those below.
+pub fn file_systems_under(device: &Path) -> Vec<(u32, u32)> {
+    let (mut found, mut left) = (Vec::new(), vec![device.to_owned()]);
+    for _ in 0..NESTED_MAX {
+        let Some(meta) = left.pop().map(std::fs::metadata) else { break };
+        let Ok(meta) = meta else { continue };
+        let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
+        if meta.is_file() {
+            found.push((major(number), minor(number)));
+        }
+        let block = sysfs(number);
+        // A partition is in the directory of its disk.
+        for dir in [block.clone(), block.join("..")] {
+            left.extend(Loop::described(&dir).map(|under| under.file));
+            let parts = std::fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten();
+            left.extend(parts.map(|part| Path::new("/dev").join(part.file_name())));
+        }
+    }
+    found
 }
 
 fn failed(path: &Path, e: io::Error) -> DeviceError {

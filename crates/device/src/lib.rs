@@ -111,7 +111,7 @@ pub use file::FileDevice;
 pub use hold::{Hold, Holding};
 pub use host_locks::liveness_byte;
 pub use huge::{HugeBuf, HugePages, fit_memory, fitting, memory_part};
-pub use in_use::{InUse, in_use};
+pub use in_use::{InUse, file_systems_under, in_use};
 pub use info::{CAW_MAX, Capabilities, DeviceInfo};
 pub use iscsi::{IscsiDevice, UnitName, redacted, without_secrets};
 pub use lock_holder::LockHolder;

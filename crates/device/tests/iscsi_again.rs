@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_device::{
-    CawOutcome, Device, DeviceError, FaultPlan, FaultyDevice, FileDevice, IscsiDevice, MemoryDevice,
-    OpenOptions, ReservationKind,
+    CawOutcome, Device, DeviceError, FaultPlan, FaultyDevice, FileDevice, IscsiDevice,
+    MemoryDevice, OpenOptions, ReservationKind,
 };
 use braid_format::{ByteOffset, Bytes};
 use braid_iscsi_target::{Chap, LunOptions, Secret, Target, TargetOptions};

@@ -81,6 +81,20 @@ pub enum FormatError {
         /// The version of this braid.
         known: u32,
     },
+    /// Laid out by a braid that has another layout for this structure alone.
+    #[error(
+        "{what} at {at}: layout revision {found}, and this braid reads revision {known} only: another braid wrote it; use that one"
+    )]
+    OtherRevision {
+        /// Structure.
+        what: &'static str,
+        /// Address.
+        at: u64,
+        /// Revision found.
+        found: u32,
+        /// The revision of this braid.
+        known: u32,
+    },
     /// A feature bit that this version does not know and may ignore only if it changes nothing.
     #[error(
         "{what}: unknown feature bits {bits:#x}; a newer braid made it, and this version may not change it: use that one"

@@ -578,7 +578,8 @@ impl Label {
             return Err(FormatError::WrongAddress { what: WHAT, at: at.0, found: raw.at.get() });
         }
         if raw.revision.get() != RawLabel::REVISION {
-            return Err(bad("revision", raw.revision.get().into()));
+            let (found, known) = (raw.revision.get(), RawLabel::REVISION);
+            return Err(FormatError::OtherRevision { what: WHAT, at: at.0, found, known });
         }
         if raw.copy.get() > 1 {
             return Err(bad("copy", raw.copy.get().into()));

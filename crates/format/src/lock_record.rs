@@ -285,7 +285,8 @@ impl LockRecord {
             return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
         }
         if raw.revision.get() != RawLockRecord::REVISION {
-            return Err(bad("revision", u64::from(raw.revision.get())));
+            let (found, known) = (raw.revision.get().into(), RawLockRecord::REVISION.into());
+            return Err(FormatError::OtherRevision { what: Self::WHAT, at, found, known });
         }
         let mode =
             Mode::from_u16(raw.mode.get()).ok_or_else(|| bad("mode", u64::from(raw.mode.get())))?;
@@ -584,8 +585,7 @@ mod tests {
         sample().encode(&mut good);
         // The entries: 0 waits, 1 waits and holds, 2 holds and is an opener, 3 is an opener.
         let roles = |nth: usize| 48 + nth * 6;
-        let cases: [(&str, usize, u16); 16] = [
-            ("revision", 4, 1),
+        let cases: [(&str, usize, u16); 15] = [
             ("mode", 6, 4),
             ("holders", 6, 2),
             ("lives", 40, 78),
@@ -602,6 +602,10 @@ mod tests {
             ("lives", roles(3), 4),
             ("lives", roles(3), 0x4804),
         ];
+        let mut other = good.clone();
+        other[4] = 1;
+        let refused = LockRecord::decode(&sealed(&other), sample().lock);
+        assert!(matches!(refused, Err(FormatError::OtherRevision { found: 1, .. })), "{refused:?}");
         for (field, at, value) in cases {
             let mut bytes = good.clone();
             bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());

@@ -217,8 +217,8 @@ impl MetaHeader {
             value: u64::from(header.kind.get()),
         })?;
         if header.revision.get() != kind.revision() {
-            let value = u64::from(header.revision.get());
-            return Err(FormatError::BadField { what: WHAT, at, field: "revision", value });
+            let (found, known) = (header.revision.get().into(), kind.revision().into());
+            return Err(FormatError::OtherRevision { what: WHAT, at, found, known });
         }
         Ok((header, kind))
     }

@@ -445,8 +445,8 @@ impl Sealed {
             return Err(FormatError::ChecksumMismatch { what, at, expected, found: crc.get() });
         }
         if rev.get() != self.revision {
-            let value = u64::from(rev.get());
-            return Err(FormatError::BadField { what, at, field: "revision", value });
+            let (found, known) = (rev.get().into(), self.revision.into());
+            return Err(FormatError::OtherRevision { what, at, found, known });
         }
         Ok(())
     }

@@ -200,9 +200,7 @@ pub fn others_are_waited_for() -> bool {
 
 /// This thread waits for a lock until the answer is dropped; `for_others` says, at any time until then,
 /// whether it waits for other nodes. `None`: its waits do not count.
-pub fn counted_wait(
-    for_others: impl Fn() -> bool + Send + Sync + 'static,
-) -> Option<CountedWait> {
+pub fn counted_wait(for_others: impl Fn() -> bool + Send + Sync + 'static) -> Option<CountedWait> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     COUNTED.get().then(|| {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -109,7 +109,10 @@ fn look(names: &[String]) -> Result<Vec<(Mount, IoView)>> {
     };
     let mounts: Vec<Mount> = mounts::mounts().into_iter().filter(named).collect();
     if mounts.is_empty() {
-        bail!("nothing of that name is mounted on this host: `braid status` lists what is");
+        bail!(
+            "nothing of that name is mounted on this host: `braid status` lists what is{}",
+            mounts::of_others()
+        );
     }
     let said = control::values(&mounts, &Order::Io).into_iter();
     said.map(|(mount, value)| Ok((mount, serde_json::from_value(value)?))).collect()

@@ -111,7 +111,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(seen) = &seen {
         show(seen);
     } else if mounts.is_empty() {
-        println!("nothing is mounted on this host; name a pool to see it");
+        let others = mounts::of_others();
+        println!("nothing is mounted on this host{others}; name a pool to see it");
     } else {
         let mut table = ui::table(&["pool", "health", "mounted on", "process"]);
         for (m, health) in mounts.iter().zip(healths(&mounts)) {

@@ -15,7 +15,10 @@ use crate::terminal::{size, ui};
 pub fn show(sources: &[String], as_json: bool) -> Result<()> {
     let mounts: Vec<Mount> = mounts::mounts().into_iter().filter(|m| named(m, sources)).collect();
     if mounts.is_empty() {
-        bail!("nothing of that name is mounted on this host: `braid status` lists what is");
+        bail!(
+            "nothing of that name is mounted on this host: `braid status` lists what is{}",
+            mounts::of_others()
+        );
     }
     let mut all = Vec::new();
     for (mount, mut io) in control::values(&mounts, &Order::Io) {

@@ -27,7 +27,8 @@ pub const LOOK_TIME: Duration = Duration::from_millis(1500);
 pub fn find(name: &str) -> Result<Mount> {
     look(name)?.with_context(|| {
         format!(
-            "{name} is not mounted on this host: only a node that has the pool mounted can do that"
+            "{name} is not mounted on this host: only a node that has the pool mounted can do that{}",
+            mounts::of_others()
         )
     })
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use braid_fs::{Fs, MountOptions, NoKernelCache};
 use braid_pool::PoolError;
-use braid_pool::device::{MountTable, TableEntry};
+use braid_pool::device::{self, MountTable, TableEntry};
 
 use crate::control::{self, Order, View, views::show_growth};
 use crate::pools::sources;
@@ -195,7 +195,7 @@ impl Session {
     /// device mapper: the node would wait for itself.
     pub fn new_device(&self, device: &Path) -> Result<PathBuf> {
         if let Self::Mounted(mount) = self {
-            let under = sources::file_systems_under(device);
+            let under = device::file_systems_under(device);
             // Other nodes of this host have it mounted, too.
             let is_own =
                 |m: &&Mount| m.pool == mount.pool && m.device.is_some_and(|d| under.contains(&d));

@@ -288,10 +288,7 @@ fn answer(
     }
 }
 
-fn reply(
-    request: &httparse::Request<'_, '_>,
-    gather: impl FnOnce() -> Vec<Sample>,
-) -> Reply {
+fn reply(request: &httparse::Request<'_, '_>, gather: impl FnOnce() -> Vec<Sample>) -> Reply {
     if !matches!(request.method, Some("GET" | "HEAD")) {
         return Reply::refused("405 Method Not Allowed");
     }

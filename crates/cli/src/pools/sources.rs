@@ -1,8 +1,6 @@
 //! From what a user names (a pool, or its devices) to an assembled pool.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
@@ -149,34 +147,6 @@ pub fn absolute(device: &Path) -> Result<PathBuf> {
         return Ok(device.to_owned());
     }
     Ok(std::path::absolute(device)?)
-}
-
-/// Devices on devices, and loop devices on files: more than anybody has.
-const NESTED_MAX: usize = 64;
-
-/// Device numbers of the file systems that keep the bytes of a file, or of a device that is made of one by loop
-/// devices and device mapper: that of the file, and those below.
-pub fn file_systems_under(device: &Path) -> Vec<(u32, u32)> {
-    let (mut found, mut left) = (Vec::new(), vec![device.to_owned()]);
-    for _ in 0..NESTED_MAX {
-        let Some(meta) = left.pop().map(std::fs::metadata) else { break };
-        let Ok(meta) = meta else { continue };
-        let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        if meta.is_file() {
-            found.push((major, minor));
-        }
-        let block = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
-        // A partition is in the directory of its disk.
-        for dir in [block.clone(), block.join("..")] {
-            if let Ok(file) = std::fs::read(dir.join("loop/backing_file")) {
-                left.push(OsStr::from_bytes(file.trim_ascii_end()).into());
-            }
-            let parts = std::fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten();
-            left.extend(parts.map(|part| Path::new("/dev").join(part.file_name())));
-        }
-    }
-    found
 }
 
 /// Paths of the members of the pool that is meant; one of them stands for all.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use braid_lock::runtime::private_dir;
-use braid_pool::device::MountTable;
+use braid_pool::device::{MountTable, TableEntry};
 use serde::{Deserialize, Serialize};
 
 use crate::process::notes::{self, Writer};
@@ -117,6 +117,26 @@ fn mounts_in(dir: &Path) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = living.map(|(mount, server)| Mount { server, ..mount }).collect();
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
     mounts
+}
+
+/// What to add where a user is told that nothing is mounted: mounts of other users, whose nodes this user may
+/// not ask. Empty if there are none.
+pub fn of_others() -> String {
+    if rustix::process::geteuid().is_root() {
+        return String::new();
+    }
+    let (known, table) = (mounts(), MountTable::own().unwrap_or_default());
+    let unknown = |m: &&TableEntry| {
+        m.kind == "fuse.braid" && known.iter().all(|known| known.mount_point != m.dir)
+    };
+    let dirs: Vec<_> = table.iter().filter(unknown).map(|m| m.dir.display().to_string()).collect();
+    if dirs.is_empty() {
+        return String::new();
+    }
+    format!(
+        " (mounted by another user, whose nodes only that user and root may ask: {})",
+        dirs.join(", ")
+    )
 }
 
 /// Where the process that serves a mount takes orders.

@@ -18,6 +18,7 @@ mod alive;
 mod carried;
 mod ffi;
 mod link;
+mod login;
 mod name;
 mod probe;
 mod reserve;
@@ -114,7 +115,14 @@ impl IscsiDevice {
         let alive = Alive::new(&name, &port, &link.found().identity());
         let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
         info.lock_place = Some(alive.lock_place());
-        Ok(Arc::new(Self { info, link, limits, alive, poisoned: AtomicBool::new(false), flushes_compared: AtomicBool::new(false) }))
+        Ok(Arc::new(Self {
+            info,
+            link,
+            limits,
+            alive,
+            poisoned: AtomicBool::new(false),
+            flushes_compared: AtomicBool::new(false),
+        }))
     }
     fn error(&self, operation: &'static str, at: ByteOffset, source: io::Error) -> DeviceError {
         let device = self.info.name.as_str().into();
@@ -224,8 +232,7 @@ impl IscsiDevice {
         let blocks = u8::try_from(blocks).unwrap_or(0);
         let both = [expected, new].concat();
         for _ in 0..TRIES_MAX {
-            let through =
-                self.limits.write_cache && !self.flushes_compared.load(Ordering::Relaxed);
+            let through = self.limits.write_cache && !self.flushes_compared.load(Ordering::Relaxed);
             let cdb = cdb::compare_and_write(first, blocks, through);
             let memory = &[(both.as_ptr().cast_mut(), both.len())];
             // SAFETY: `both` outlives the ticket, and is only read.

@@ -21,7 +21,7 @@
 //!   can land no more once the port has logged in again. A connection has a bound too: [`SILENCE`].
 
 use std::cell::UnsafeCell;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -33,25 +33,15 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use super::carried::Carried;
 use super::ffi::{self, Context, IoVec, Library, Task};
+use super::login::{Connected, Fresh, Patience, Port};
 use super::name::UnitName;
 use super::unanswered::{self, Since, Unanswered};
 use crate::scsi;
 
 /// A peer that acknowledges nothing for so long is gone, and the session with it.
 const SILENCE: Duration = Duration::from_secs(30);
-/// A login takes no longer.
-pub(super) const LOGIN_TIME: Duration = Duration::from_secs(15);
 /// How often the helper looks at an idle session: for pings of the target, and its end.
 const IDLE: Duration = Duration::from_secs(1);
-
-/// Who we are to a target.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Port {
-    /// The initiator's name.
-    pub initiator: String,
-    /// 24 and 16 bits that tell this port from others of the same initiator.
-    pub isid: (u32, u16),
-}
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,12 +189,6 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-#[derive(Debug, Default)]
-struct Connected {
-    called: AtomicBool,
-    failed: AtomicBool,
-}
-
 /// What a command does with memory.
 #[derive(Debug, Clone, Copy)]
 pub enum Direction {
@@ -247,16 +231,8 @@ impl Drop for Ticket {
 #[derive(Debug, Clone)]
 pub struct Ended(pub Arc<str>);
 
-fn ended(why: impl Into<String>) -> Ended {
+pub(super) fn ended(why: impl Into<String>) -> Ended {
     Ended(why.into().into())
-}
-
-unsafe extern "C" fn on_connect(_: *mut Context, status: c_int, _: *mut c_void, told: *mut c_void) {
-    // SAFETY: `Connected` of this session, which outlives its context.
-    let told = unsafe { &*told.cast::<Connected>() };
-    // A second call says that the connection has ended.
-    told.failed.store(status != ffi::STATUS_GOOD, Ordering::Relaxed);
-    told.called.store(true, Ordering::Relaxed);
 }
 
 /// Takes the ending over; the slot's own reference was given to libiscsi.
@@ -318,119 +294,8 @@ unsafe extern "C" fn on_reset(
     finish(slot, Ending { status, sense: (0, 0), missing: 0 });
 }
 
-fn text(word: &str) -> Result<CString, Ended> {
-    CString::new(word).map_err(|_| ended("a zero byte in a name"))
-}
-
-/// A context that is destroyed unless a session takes it.
-struct Fresh {
-    library: &'static Library,
-    context: *mut Context,
-    connected: Box<Connected>,
-}
-impl Drop for Fresh {
-    fn drop(&mut self) {
-        if !self.context.is_null() {
-            // SAFETY: alive, and ours alone.
-            unsafe { (self.library.iscsi_destroy_context)(self.context) };
-        }
-    }
-}
-
-impl Fresh {
-    fn new(name: &UnitName, port: &Port) -> Result<Self, Ended> {
-        let library = Library::get().map_err(ended)?;
-        let initiator = text(&port.initiator)?;
-        // SAFETY: strings that live over the calls, which copy them; a context of our own.
-        unsafe {
-            let context = (library.iscsi_create_context)(initiator.as_ptr());
-            if context.is_null() {
-                return Err(ended("libiscsi has no memory"));
-            }
-            let fresh = Self { library, context, connected: Box::default() };
-            (library.iscsi_set_noautoreconnect)(context, 1);
-            let (random, qualifier) = port.isid;
-            (library.iscsi_set_isid_random)(context, random & 0xff_ffff, qualifier.into());
-            (library.iscsi_set_targetname)(context, text(&name.target)?.as_ptr());
-            (library.iscsi_set_session_type)(context, ffi::SESSION_NORMAL);
-            (library.iscsi_set_header_digest)(context, ffi::DIGEST_NONE);
-            if let (Some(user), Some(secret)) = (&name.user, &name.secret) {
-                let (user, secret) = (text(user)?, text(secret)?);
-                let set = library.iscsi_set_initiator_username_pwd;
-                set(context, user.as_ptr(), secret.as_ptr());
-            }
-            if let (Ok(user), Ok(secret)) = (
-                std::env::var("LIBISCSI_CHAP_TARGET_USERNAME"),
-                std::env::var("LIBISCSI_CHAP_TARGET_PASSWORD"),
-            ) {
-                let (user, secret) = (text(&user)?, text(&secret)?);
-                let set = library.iscsi_set_target_username_pwd;
-                set(context, user.as_ptr(), secret.as_ptr());
-            }
-            Ok(fresh)
-        }
-    }
-    /// Logs in, and takes the unit attentions of the unit in.
-    fn connect(&self, name: &UnitName, patience: Patience<'_>) -> Result<(), Ended> {
-        let (library, context) = (self.library, self.context);
-        let until = patience.until.min(now() + LOGIN_TIME);
-        let portal = text(&name.portal)?;
-        let told: *const Connected = &raw const *self.connected;
-        // SAFETY: the context is ours; `told` lives as long as it.
-        unsafe {
-            // Of login and what belongs to it.
-            let seconds = c_int::try_from(LOGIN_TIME.as_secs()).unwrap_or(15);
-            (library.iscsi_set_timeout)(context, seconds);
-            let connect = library.iscsi_full_connect_async;
-            let told = told.cast_mut().cast();
-            let lun = c_int::from(name.lun);
-            if connect(context, portal.as_ptr(), lun, on_connect, told) != 0 {
-                return Err(self.why("no connection"));
-            }
-        }
-        while !self.connected.called.load(Ordering::Relaxed) {
-            if now() > until {
-                return Err(ended("no answer to the login"));
-            }
-            if patience.given_up.load(Ordering::Acquire) {
-                return Err(ended("given up"));
-            }
-            self.turn()?;
-        }
-        if self.connected.failed.load(Ordering::Relaxed) {
-            return Err(self.why("login failed"));
-        }
-        // SAFETY: as above. From here on nothing has a timeout.
-        unsafe { (library.iscsi_set_timeout)(context, 0) };
-        Ok(())
-    }
-    fn turn(&self) -> Result<(), Ended> {
-        // SAFETY: the context is ours alone.
-        unsafe {
-            let (fd, events) = (
-                (self.library.iscsi_get_fd)(self.context),
-                (self.library.iscsi_which_events)(self.context),
-            );
-            let got = poll(fd, events, None, Duration::from_millis(100))?.0;
-            if (self.library.iscsi_service)(self.context, got) != 0 {
-                return Err(self.why("the connection failed"));
-            }
-        }
-        Ok(())
-    }
-    fn why(&self, what: &str) -> Ended {
-        // SAFETY: the context is ours alone.
-        let said = unsafe { self.library.error(self.context) };
-        ended(if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") })
-    }
-}
-
-fn now() -> Instant {
-    Instant::now()
-}
-
 /// Waits for events on `fd`, or for a wake-up; which came, and whether the peer has closed.
-fn poll(
+pub(super) fn poll(
     fd: RawFd,
     events: c_int,
     wake: Option<&OwnedFd>,
@@ -462,15 +327,6 @@ fn poll(
     let got = fds.first().map_or(PollFlags::empty(), PollFd::revents);
     let gone = got.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
     Ok((c_int::from((got - PollFlags::RDHUP).bits()), gone))
-}
-
-/// How long a login may take.
-#[derive(Debug, Clone, Copy)]
-pub struct Patience<'a> {
-    /// No longer than until then, nor than is usual.
-    pub until: Instant,
-    /// Nobody wants it any more.
-    pub given_up: &'a AtomicBool,
 }
 
 impl Session {
@@ -730,7 +586,8 @@ impl Shared {
                 if gone || broken || self.connected.failed.load(Ordering::Relaxed) {
                     self.drain(state);
                     let lost_power = self.common.lost_power.load(Ordering::Relaxed);
-                    let why = if lost_power { LOST_POWER } else { "the target closed the connection" };
+                    let why =
+                        if lost_power { LOST_POWER } else { "the target closed the connection" };
                     self.die(state, why);
                 }
             }
