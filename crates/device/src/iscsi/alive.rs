@@ -38,10 +38,10 @@ use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 
 use super::carried::{Carried, has_let_go, is_unsettled, last_broken, let_go};
-use super::login::{LOGIN_TIME, Patience, Port};
+use super::connection::{Ended, LOGIN_TIME, Patience, Port};
 use super::name::UnitName;
 use super::probe::{Identity, identity};
-use super::session::{Ended, Session};
+use super::session::Session;
 use crate::host_locks::{ByteHeld, Locks, lock_place};
 use crate::{ByteLockGuard, CHANGE_BYTE};
 

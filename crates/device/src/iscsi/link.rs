@@ -29,10 +29,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 
 use super::carried::{self, Carried};
-use super::login::{Patience, Port};
+use super::connection::{Ended, Patience, Port};
 use super::name::UnitName;
 use super::probe::{Found, Probe, probe};
-use super::session::{Direction, Ended, Memory, NOT_ANSWERED, Session, Ticket};
+use super::session::{Direction, Memory, NOT_ANSWERED, Session, Ticket};
 use crate::ReservationKind;
 use crate::scsi::{self, cdb};
 

@@ -16,9 +16,9 @@
 
 mod alive;
 mod carried;
+mod connection;
 mod ffi;
 mod link;
-mod login;
 mod name;
 mod probe;
 mod reserve;

@@ -29,11 +29,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFlags};
 
 use super::carried::Carried;
+use super::connection::{Connected, Ended, Fresh, Patience, Port, ended, poll};
 use super::ffi::{self, Context, IoVec, Library, Task};
-use super::login::{Connected, Fresh, Patience, Port};
 use super::name::UnitName;
 use super::unanswered::{self, Since, Unanswered};
 use crate::scsi;
@@ -227,14 +227,6 @@ impl Drop for Ticket {
     }
 }
 
-/// A session that could not be, or was ended.
-#[derive(Debug, Clone)]
-pub struct Ended(pub Arc<str>);
-
-pub(super) fn ended(why: impl Into<String>) -> Ended {
-    Ended(why.into().into())
-}
-
 /// Takes the ending over; the slot's own reference was given to libiscsi.
 fn finish(slot: *mut c_void, mut ending: Ending) {
     // SAFETY: made by `Arc::into_raw` at submission; a callback runs once.
@@ -292,41 +284,6 @@ unsafe extern "C" fn on_reset(
     let refused = answered && unsafe { *response.cast::<u32>() } != 0;
     let status = if refused { ffi::STATUS_CHECK } else { status };
     finish(slot, Ending { status, sense: (0, 0), missing: 0 });
-}
-
-/// Waits for events on `fd`, or for a wake-up; which came, and whether the peer has closed.
-pub(super) fn poll(
-    fd: RawFd,
-    events: c_int,
-    wake: Option<&OwnedFd>,
-    patience: Duration,
-) -> Result<(c_int, bool), Ended> {
-    let limit = Timespec::try_from(patience).map_err(|_| ended("a wait without end"))?;
-    if fd < 0 {
-        std::thread::sleep(patience.min(Duration::from_millis(10)));
-        return Ok((0, false));
-    }
-    // SAFETY: libiscsi's socket, open as long as its context.
-    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
-    let bits = u16::try_from(events).unwrap_or(0);
-    let wanted = PollFlags::from_bits_truncate(bits) | PollFlags::RDHUP;
-    let mut fds = Vec::with_capacity(2);
-    fds.push(PollFd::from_borrowed_fd(socket, wanted));
-    if let Some(wake) = wake {
-        fds.push(PollFd::new(wake, PollFlags::IN));
-    }
-    match rustix::event::poll(&mut fds, Some(&limit)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(e) => return Err(ended(format!("poll: {e}"))),
-    }
-    if let Some(wake) = wake
-        && fds.get(1).is_some_and(|f| f.revents().contains(PollFlags::IN))
-    {
-        let _ = rustix::io::read(wake, &mut [0; 8]);
-    }
-    let got = fds.first().map_or(PollFlags::empty(), PollFd::revents);
-    let gone = got.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
-    Ok((c_int::from((got - PollFlags::RDHUP).bits()), gone))
 }
 
 impl Session {

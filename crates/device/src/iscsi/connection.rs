@@ -1,15 +1,27 @@
-//! A login: from a unit's name to a connection of libiscsi's in which a session can begin.
+//! A connection of libiscsi's: from a unit's name, through the login, to one in which a session can begin; waiting
+//! for its socket.
 
 use std::ffi::{CString, c_int, c_void};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use super::ffi::{self, Context, Library};
 use super::name::UnitName;
-use super::session::{Ended, ended, poll};
 
 /// A login takes no longer.
 pub const LOGIN_TIME: Duration = Duration::from_secs(15);
+
+/// A session that could not be, or was ended.
+#[derive(Debug, Clone)]
+pub struct Ended(pub Arc<str>);
+
+pub fn ended(why: impl Into<String>) -> Ended {
+    Ended(why.into().into())
+}
 
 /// Who we are to a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,4 +163,39 @@ impl Fresh {
         let said = unsafe { self.library.error(self.context) };
         ended(if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") })
     }
+}
+
+/// Waits for events on `fd`, or for a wake-up; which came, and whether the peer has closed.
+pub fn poll(
+    fd: RawFd,
+    events: c_int,
+    wake: Option<&OwnedFd>,
+    patience: Duration,
+) -> Result<(c_int, bool), Ended> {
+    let limit = Timespec::try_from(patience).map_err(|_| ended("a wait without end"))?;
+    if fd < 0 {
+        std::thread::sleep(patience.min(Duration::from_millis(10)));
+        return Ok((0, false));
+    }
+    // SAFETY: libiscsi's socket, open as long as its context.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let bits = u16::try_from(events).unwrap_or(0);
+    let wanted = PollFlags::from_bits_truncate(bits) | PollFlags::RDHUP;
+    let mut fds = Vec::with_capacity(2);
+    fds.push(PollFd::from_borrowed_fd(socket, wanted));
+    if let Some(wake) = wake {
+        fds.push(PollFd::new(wake, PollFlags::IN));
+    }
+    match rustix::event::poll(&mut fds, Some(&limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(ended(format!("poll: {e}"))),
+    }
+    if let Some(wake) = wake
+        && fds.get(1).is_some_and(|f| f.revents().contains(PollFlags::IN))
+    {
+        let _ = rustix::io::read(wake, &mut [0; 8]);
+    }
+    let got = fds.first().map_or(PollFlags::empty(), PollFd::revents);
+    let gone = got.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
+    Ok((c_int::from((got - PollFlags::RDHUP).bits()), gone))
 }
