@@ -34,6 +34,9 @@ fn seeds_that_failed_once() {
     run(1968, &Cluster::of_hosts(1968), false).unwrap_or_else(|failure| panic!("{failure}"));
     // What a process did in its memory counted, though it had been recovered while it was stopped.
     run(5685, &Cluster::of_files(5685), false).unwrap_or_else(|failure| panic!("{failure}"));
+    // A node that left waited for a fence of its own, and when that ended last nobody told it: it stayed.
+    run(32_809, &Cluster::of_hosts(32_809), false).unwrap_or_else(|failure| panic!("{failure}"));
+    run(16_061, &Cluster::of_files(16_061), false).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Nodes on hosts of their own: silence, fences, late writes. `BRAID_SIM_HOSTS=FIRST..LAST` chooses

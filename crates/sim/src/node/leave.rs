@@ -25,8 +25,8 @@ impl World {
         }
     }
 
-    /// Once nothing is used, waited for or dirty, the slot is freed. A recovery under way is
-    /// waited for as well.
+    /// Once nothing is used, waited for or dirty, the slot is freed. What the watcher has under way, a
+    /// fence or a recovery, is waited for as well.
     pub(crate) fn leave_if_done(&mut self, pid: Pid) {
         let Some(process) = self.processes.get_mut(pid) else { return };
         let recovering = process.member.watch.as_ref().is_some_and(Watch::is_recovering);

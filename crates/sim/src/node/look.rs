@@ -126,6 +126,8 @@ impl World {
         for action in watch.step(now, nonce, event) {
             self.watch_action(pid, action);
         }
+        // Whatever has ended, a fence as well as a recovery, may be the last that a leave waits for.
+        self.leave_if_done(pid);
     }
     fn watch_action(&mut self, pid: Pid, action: WatchAction) {
         match action {
@@ -173,7 +175,6 @@ impl World {
 
     pub(super) fn wrote_for_watcher(&mut self, pid: Pid, slot: NodeId, done: bool) {
         self.watch(pid, WatchEvent::Wrote(slot, done));
-        self.leave_if_done(pid);
     }
     pub(super) fn fenced_by_watcher(&mut self, pid: Pid, slot: NodeId, fenced: bool) {
         self.watch(pid, WatchEvent::Fenced(slot, fenced));
@@ -181,11 +182,9 @@ impl World {
     pub(crate) fn recovery_finished(&mut self, pid: Pid, done: bool) {
         let outcome = if done { Recovery::Done } else { Recovery::Failed };
         self.watch(pid, WatchEvent::Finished(outcome));
-        self.leave_if_done(pid);
     }
     pub(super) fn recovered_by_watcher(&mut self, pid: Pid, dead: Me, done: bool) {
         let outcome = if done { Recovery::Done } else { Recovery::Failed };
         self.watch(pid, WatchEvent::Recovered(dead.slot, outcome));
-        self.leave_if_done(pid);
     }
 }

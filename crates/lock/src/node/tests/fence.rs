@@ -90,7 +90,12 @@ impl Program {
         this
     }
     fn ends_with(&self, code: u8) {
-        let text = format!("#!/bin/sh\necho \"$@\" >> {}\nexit {code}\n", self.called.display());
+        self.runs(":", code);
+    }
+    /// It does something before it ends with `code`.
+    fn runs(&self, what: &str, code: u8) {
+        let called = self.called.display();
+        let text = format!("#!/bin/sh\necho \"$@\" >> {called}\n{what}\nexit {code}\n");
         // Written anew beside it: a file that is open for writing cannot be run.
         let new = self.dir.path().join("new");
         std::fs::write(&new, text).unwrap();
@@ -194,6 +199,41 @@ fn a_program_fences_where_there_are_no_reservations() {
     until("recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
     let said = std::fs::read_to_string(&program.called).unwrap();
     assert!(said.lines().count() >= 2 && said.lines().all(|l| l == "host1 0 1"), "{said}");
+}
+
+/// A program that turns a host off may take minutes. Whoever leaves meanwhile waits for it, and is gone then.
+#[test]
+fn a_node_that_leaves_while_it_fences_another_is_gone_when_that_has_ended() {
+    for code in [0, 1] {
+        let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+        let program = Program::new(code);
+        let goes_on = program.dir.path().join("on");
+        program.runs(&format!("until [ -e {} ]; do sleep 0.01; done", goes_on.display()), code);
+        let a = on(1, &all, &locks, FenceOptions::default());
+        let b = on(2, &all, &locks, program.options());
+        let (dead, leaves) = (a.member.me(), b.member.me());
+        a.nodes.kill();
+        until("called", || program.was_called());
+        std::thread::scope(|scope| {
+            let leaving = scope.spawn(|| {
+                b.member.end_recoveries();
+                b.manager.shutdown().unwrap();
+                b.member.end_errands();
+                b.member.leave().unwrap();
+            });
+            std::thread::sleep(options().timing.beat() * 6);
+            assert!(!leaving.is_finished(), "its fence is under way");
+            std::fs::write(&goes_on, "").unwrap();
+            until("it has left", || leaving.is_finished());
+        });
+        // Whatever it has left to others is done by who comes next. It has left nothing of its own.
+        program.ends_with(0);
+        let c = on(3, &all, &locks, program.options());
+        let recovered =
+            |life| [&b, &c].iter().any(|n| n.log.recovered.lock().iter().any(|r| r.0 == life));
+        until("recovered", || recovered(dead));
+        assert!(!recovered(leaves));
+    }
 }
 
 /// Who died while it took a slot over had an incarnation of which the slot says nothing any more: the
