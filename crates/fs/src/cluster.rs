@@ -430,10 +430,13 @@ impl Peers for Cluster {
         let nothing = || self.is_gone(life) && !self.is_kept_by_dead(lock).unwrap_or(true);
         if self.peer_observer.is_over(life) || nothing() { Liveness::Dead } else { Liveness::Alive }
     }
-    fn hint(&self, to: Me, lock: LockNo, hint: braid_lock::Hint) {
+    fn hint(&self, to: Me, lock: LockNo, hint: &braid_lock::Hint) {
         if let Some(membership) = self.membership() {
             membership.hint(to, lock, hint);
         }
+    }
+    fn reaches(&self, life: Me) -> bool {
+        self.membership().is_some_and(|membership| membership.reaches(life))
     }
 }
 

@@ -463,7 +463,7 @@ fn watch_hints(volume: &Volume, membership: &Arc<Membership>) -> Option<HintWatc
     let to = Arc::downgrade(membership);
     let on_hint = Box::new(move |lock, hint| {
         if let Some(membership) = to.upgrade() {
-            membership.hint_came(lock, hint);
+            membership.hint_came(lock, &hint);
         }
     });
     let watch = store.etcd.watch_hints(membership.me(), on_hint);

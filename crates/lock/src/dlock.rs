@@ -11,6 +11,18 @@
 //!       +---- names us ------- giving (belief already lowered) <----- Released
 //! ```
 //!
+//! Where messages reach the node that holds a lock, the lock changes hands by one compare-and-write and no read:
+//!
+//! ```text
+//!   asker                        holder
+//!     |---- Ask(mode, ticket) ---->|  gives up what it has, then writes the asker into the record
+//!     |<-- Give(ticket, record) ---|  once that write is confirmed
+//! ```
+//!
+//! An ask that is not answered in time is followed by the way above. A [`Hint::Give`] is believed only if it has the
+//! ticket of the ask that is outstanding, and nothing is in flight. A ticket ends with a grant, with the wish, and with
+//! any write of ours, and we leave the holders only by a write of ours: so whatever we believe the record gives us.
+//!
 //! Invariants:
 //! * `held <= mode given by the record`, always: it is lowered before a write that gives up is
 //!   issued, and raised only after a record was seen that grants it;
@@ -32,13 +44,30 @@ use crate::Me;
 /// A moment: time since an origin that the caller chose.
 pub type Time = Duration;
 
-/// A message about a lock. For speed only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// A message about a lock. For speed only: each may be lost, doubled or late, and all but [`Hint::Give`] may be
+/// forged.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Hint {
     /// The sender waits for the lock in this mode.
     Wanted(Mode),
-    /// The sender has handed the lock to the receiver.
+    /// The sender has handed the lock to the receiver, or knows that the receiver's view of the record is old:
+    /// the receiver is to read the record.
     Granted,
+    /// The sender wants the lock in this mode and is not in the record's queue. The receiver, who has the lock, is to
+    /// write the sender into the record when it gives the lock up.
+    Ask {
+        /// What is wanted.
+        mode: Mode,
+        /// A number that the answer repeats. Never used before.
+        ticket: u64,
+    },
+    /// A write of the sender, which is confirmed, made the receiver a holder.
+    Give {
+        /// Of the ask.
+        ticket: u64,
+        /// What was written.
+        record: Arc<LockRecord>,
+    },
 }
 
 /// A record as it was seen, and which of the lives in it are dead and recovered.
@@ -61,6 +90,9 @@ pub struct Context {
     pub nonce: u64,
     /// Shortest and longest pause between two looks at a record that is waited for.
     pub poll: (Duration, Duration),
+    /// Messages reach the other holder of the lock, if there is one alone: how long the answer to an ask is waited
+    /// for. `None`: nobody is asked.
+    pub ask: Option<Duration>,
 }
 
 /// What happened.
@@ -84,6 +116,22 @@ pub enum Event {
     },
     /// Somebody says that the record has changed.
     Look,
+    /// [`Hint::Ask`] came, from a life that was never known to be dead.
+    Asked {
+        /// From whom.
+        from: Me,
+        /// What is wanted.
+        mode: Mode,
+        /// Its ticket.
+        ticket: u64,
+    },
+    /// [`Hint::Give`] came.
+    Given {
+        /// Of the ask.
+        ticket: u64,
+        /// The record that stood.
+        seen: Seen,
+    },
     /// The moment of [`Dlock::timer`] has come.
     Timer,
     /// Answer to [`Action::Read`].
@@ -130,6 +178,16 @@ struct Giving {
     written: Option<u64>,
 }
 
+/// Another node's [`Hint::Ask`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Ask {
+    life: Me,
+    mode: Mode,
+    ticket: u64,
+    /// The write in flight puts it into the record.
+    in_write: bool,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Io {
     Reading,
@@ -148,8 +206,15 @@ pub struct Dlock {
     held: Mode,
     want: Mode,
     giving: Option<Giving>,
-    asked: Option<Mode>,
+    /// What was asked of the layer above: [`Action::Demote`].
+    demanded: Option<Mode>,
     io: Option<Io>,
+    /// The node that we have asked, and the ticket, as long as that is outstanding.
+    asked: Option<(Me, u64)>,
+    /// An ask was not answered since the lock was last granted: the record is the way.
+    unanswered: bool,
+    /// Other nodes' asks that no write of ours has put into the record, the oldest first; one for each slot.
+    asks: Vec<Ask>,
     /// The record must be read before anything is decided.
     look: bool,
     /// Holders in the way are to be told.
@@ -172,8 +237,11 @@ impl Dlock {
             held: Mode::Unlocked,
             want: Mode::Unlocked,
             giving: None,
-            asked: None,
+            demanded: None,
             io: None,
+            asked: None,
+            unanswered: false,
+            asks: Vec::new(),
             look: false,
             hint_due: false,
             timer: None,
@@ -264,10 +332,12 @@ impl Dlock {
                 if !self.want.covers(mode) {
                     self.want = self.want.join(mode);
                     self.pause = Duration::ZERO;
+                    self.end_ask();
                 }
             }
             Event::Unwant => {
                 self.want = Mode::Unlocked;
+                self.end_ask();
                 if self.paused && self.is_idle() {
                     // Nobody needs the record any more that could not be read.
                     (self.paused, self.look, self.timer) = (false, false, None);
@@ -276,13 +346,21 @@ impl Dlock {
             Event::Released { to, opened, written } => {
                 assert!(to < self.held && self.giving.is_none(), "release of what is not held");
                 self.held = to;
-                self.asked = None;
+                self.demanded = None;
                 self.giving = Some(Giving { to, opened, written });
             }
             Event::Look => self.look = true,
+            Event::Asked { from, mode, ticket } => {
+                self.asks.retain(|ask| ask.life.slot != from.slot);
+                self.asks.push(Ask { life: from, mode, ticket, in_write: false });
+                // What stands is known from our last write, except of a lock that was never read.
+                self.look |= self.held > Mode::Unlocked && self.known.is_none();
+            }
+            Event::Given { ticket, seen } => self.given(cx.me, ticket, seen),
             Event::Timer => {
                 if self.timer.is_some_and(|at| at <= cx.now) {
                     self.timer = None;
+                    self.unanswered |= self.asked.take().is_some();
                     self.paused = false;
                     self.look = true;
                     self.hint_due = true;
@@ -297,6 +375,7 @@ impl Dlock {
                 Some(Io::Writing { expected, new }) => {
                     self.succeeded();
                     Self::tell_granted(cx.me, &expected, &new, out);
+                    self.answer_asks(&new, out);
                     self.hint_due = true;
                     self.learn(Seen { record: new, dead: Vec::new() });
                 }
@@ -307,20 +386,34 @@ impl Dlock {
                 self.succeeded();
                 self.learn(seen);
             }
-            Event::Failed => {
-                assert!(self.io.take().is_some(), "failure of nothing");
-                self.failures += 1;
-                self.look = true;
-                // The first failure is settled by reading at once; then not in a tight loop.
-                if self.failures > 1 {
-                    self.paused = true;
-                    self.timer = Some(cx.now + self.next_pause(cx));
-                }
-            }
+            Event::Failed => self.failed(cx),
+        }
+    }
+
+    fn given(&mut self, me: Me, ticket: u64, seen: Seen) {
+        let ours = self.asked.is_some_and(|(_, outstanding)| outstanding == ticket);
+        let usable = ours && self.io.is_none() && !self.paused;
+        if usable && seen.record.mode_of(me) > self.held {
+            self.learn(seen);
+        } else {
+            self.look = true;
+        }
+    }
+
+    fn failed(&mut self, cx: &Context) {
+        assert!(self.io.take().is_some(), "failure of nothing");
+        self.failures += 1;
+        self.look = true;
+        self.end_ask();
+        // The first failure is settled by reading at once; then not in a tight loop.
+        if self.failures > 1 {
+            self.paused = true;
+            self.timer = Some(cx.now + self.next_pause(cx));
         }
     }
 
     fn learn(&mut self, seen: Seen) {
+        self.asks.retain(|ask| !seen.dead.contains(&ask.life));
         self.known = Some(seen);
         self.guessed = false;
     }
@@ -332,6 +425,41 @@ impl Dlock {
         }
     }
 
+    /// Our ask counts no more.
+    fn end_ask(&mut self) {
+        if self.asked.take().is_some() {
+            self.timer = None;
+        }
+    }
+
+    /// After a write: those who asked and whom it made holders are told so. Who waits in the record now is told
+    /// when it is granted.
+    fn answer_asks(&mut self, new: &Arc<LockRecord>, out: &mut Vec<Action>) {
+        // What came after the write was issued may be newer than what it says.
+        for ask in self.asks.extract_if(.., |ask| ask.in_write) {
+            if new.mode_of(ask.life).covers(ask.mode) {
+                let hint = Hint::Give { ticket: ask.ticket, record: new.clone() };
+                out.push(Action::Hint { to: ask.life, hint });
+            }
+        }
+    }
+
+    /// Drops the asks of those who stand in the record, and all if there is nothing to give: who asked is to read
+    /// the record.
+    fn drop_asks(&mut self, out: &mut Vec<Action>) {
+        self.asks.iter_mut().for_each(|ask| ask.in_write = false);
+        let nothing = self.held == Mode::Unlocked && self.giving.is_none();
+        let known = self.known.as_ref().map(|seen| &*seen.record);
+        let stands = |ask: &Ask| {
+            known.is_some_and(|record| {
+                let waits = record.waiters.iter().any(|w| w.life == ask.life);
+                waits || record.mode_of(ask.life).covers(ask.mode)
+            })
+        };
+        let dropped = self.asks.extract_if(.., |ask| nothing || stands(ask));
+        out.extend(dropped.map(|ask| Action::Hint { to: ask.life, hint: Hint::Granted }));
+    }
+
     fn next_pause(&mut self, cx: &Context) -> Duration {
         self.pause = (self.pause * 2).clamp(cx.poll.0, cx.poll.1);
         self.pause
@@ -339,6 +467,7 @@ impl Dlock {
 
     /// With nothing in flight: the next read or write, if one is called for.
     fn decide(&mut self, cx: &Context, out: &mut Vec<Action>) {
+        self.drop_asks(out);
         let goal = self.giving.is_some() || !self.held.covers(self.want);
         if self.look || (goal && self.known.is_none()) {
             self.look = false;
@@ -349,7 +478,7 @@ impl Dlock {
         let Some(Seen { record, dead }) = self.known.clone() else { return };
         if let Some(giving) = self.giving {
             if record.mode_of(cx.me) > giving.to {
-                let new = released(&record, &dead, cx, giving);
+                let new = released(&record, &dead, cx, giving, &self.asks);
                 self.write(record, new, out);
                 return;
             }
@@ -358,7 +487,9 @@ impl Dlock {
         let given = record.mode_of(cx.me);
         if given > self.held {
             self.held = given;
-            self.asked = None;
+            self.demanded = None;
+            self.end_ask();
+            self.unanswered = false;
             out.push(Action::Granted(given));
         }
         if self.held.covers(self.want) {
@@ -368,7 +499,8 @@ impl Dlock {
         if self.held.covers(self.want) {
             self.timer = None;
             self.hint_due = false;
-            if let Some(new) = left_queue(&record, cx) {
+            self.end_ask();
+            if let Some(new) = left_queue(&record, cx, &self.asks) {
                 self.write(record, new, out);
             }
         } else {
@@ -394,8 +526,14 @@ impl Dlock {
             allowed(&living, cx.me)
         }
         .meet(self.held);
-        if may_keep < self.held && self.asked.is_none_or(|asked| may_keep < asked) {
-            self.asked = Some(may_keep);
+        let may_keep = if record.waiters.iter().any(|w| w.life == cx.me) {
+            // It stands in the queue before those who ask.
+            may_keep
+        } else {
+            self.asks.iter().fold(may_keep, |keep, ask| keep.meet(ask.mode.beside()))
+        };
+        if may_keep < self.held && self.demanded.is_none_or(|demanded| may_keep < demanded) {
+            self.demanded = Some(may_keep);
             out.push(Action::Demote(may_keep));
         }
     }
@@ -409,10 +547,17 @@ impl Dlock {
     ) {
         let mut new = (*record).clone();
         purge(&mut new, dead, cx.me);
+        let all_alive = new == *record;
         // What stands beside the mode that is held, neither above the other, takes what is above both.
         let want = self.want.join(new.mode_of(cx.me));
         enqueue(&mut new, cx.me, want);
         advance(&mut new);
+        let waits = new.waiters.iter().any(|w| w.life == cx.me);
+        if waits && all_alive && self.asks(cx, &record, want, out) {
+            return;
+        }
+        self.end_ask();
+        append_asks(&mut new, &self.asks, cx.me);
         if new != *record {
             new.nonce = cx.nonce;
             self.write(record, new, out);
@@ -420,15 +565,44 @@ impl Dlock {
         }
         if self.hint_due {
             self.hint_due = false;
-            let hint = Hint::Wanted(want);
-            out.extend(in_the_way(&record, cx.me).map(|to| Action::Hint { to, hint }));
+            let wanted = |to| Action::Hint { to, hint: Hint::Wanted(want) };
+            out.extend(in_the_way(&record, cx.me).map(wanted));
         }
         if self.timer.is_none() {
             self.timer = Some(cx.now + self.next_pause(cx));
         }
     }
 
+    /// Asks the one other holder for the lock, if that is the way; whether its answer is waited for.
+    fn asks(
+        &mut self,
+        cx: &Context,
+        record: &LockRecord,
+        mode: Mode,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let mut others = record.holders.iter().copied().filter(|l| *l != cx.me);
+        let (Some(to), None) = (others.next(), others.next()) else { return false };
+        if !record.waiters.is_empty() || self.unanswered || self.guessed {
+            return false;
+        }
+        if self.asked.is_some_and(|(asked, _)| asked == to) {
+            return true;
+        }
+        let Some(patience) = cx.ask else { return false };
+        self.asked = Some((to, cx.nonce));
+        self.timer = Some(cx.now + patience);
+        self.hint_due = false;
+        out.push(Action::Hint { to, hint: Hint::Ask { mode, ticket: cx.nonce } });
+        true
+    }
+
     fn write(&mut self, expected: Arc<LockRecord>, new: LockRecord, out: &mut Vec<Action>) {
+        self.end_ask();
+        for ask in &mut self.asks {
+            let waits = new.waiters.iter().any(|w| w.life == ask.life);
+            ask.in_write = waits || new.mode_of(ask.life).covers(ask.mode);
+        }
         let new = Arc::new(new);
         self.io = Some(Io::Writing { expected: expected.clone(), new: new.clone() });
         out.push(Action::CompareAndWrite { expected, new });
@@ -489,8 +663,29 @@ fn advance(record: &mut LockRecord) {
     }
 }
 
-/// `record` with `me` no more than `giving.to`, and the lock handed on.
-fn released(record: &LockRecord, dead: &[Me], cx: &Context, giving: Giving) -> LockRecord {
+/// Puts those who asked at the end of the queue, and hands the lock to the first of it.
+fn append_asks(record: &mut LockRecord, asks: &[Ask], me: Me) {
+    for ask in asks {
+        let waiters = record.waiters.iter().map(|w| &w.life);
+        let mut named = record.holders.iter().chain(waiters).chain(&record.openers);
+        // An earlier life of its slot must be dropped first, by whoever knows that it is dead.
+        let earlier = named.any(|l| l.slot == ask.life.slot && *l != ask.life);
+        if earlier || ask.life.slot == me.slot {
+            continue;
+        }
+        enqueue(record, ask.life, ask.mode.join(record.mode_of(ask.life)));
+    }
+    advance(record);
+}
+
+/// `record` with `me` no more than `giving.to`, and the lock handed on, at last to those who asked.
+fn released(
+    record: &LockRecord,
+    dead: &[Me],
+    cx: &Context,
+    giving: Giving,
+    asks: &[Ask],
+) -> LockRecord {
     let Giving { to, opened, written } = giving;
     let mut new = record.clone();
     new.version += u64::from(new.mode.changes());
@@ -511,16 +706,18 @@ fn released(record: &LockRecord, dead: &[Me], cx: &Context, giving: Giving) -> L
         new.add_opener(cx.me);
     }
     advance(&mut new);
+    append_asks(&mut new, asks, cx.me);
     new.nonce = cx.nonce;
     new
 }
 
 /// `record` without `me` among the waiters, if it is one.
-fn left_queue(record: &LockRecord, cx: &Context) -> Option<LockRecord> {
+fn left_queue(record: &LockRecord, cx: &Context, asks: &[Ask]) -> Option<LockRecord> {
     let at = record.waiters.iter().position(|w| w.life == cx.me)?;
     let mut new = record.clone();
     new.waiters.remove(at);
     advance(&mut new);
+    append_asks(&mut new, asks, cx.me);
     new.nonce = cx.nonce;
     Some(new)
 }

@@ -182,6 +182,10 @@ pub struct LockStats {
     pub demotions: u64,
     /// Of these, asked for by another node.
     pub hand_overs: u64,
+    /// Locks that were asked of their holder by a message.
+    pub asks: u64,
+    /// Asks of other nodes that were answered by a message with the record.
+    pub gives: u64,
     /// Looks at a record because a timer ran out.
     pub polls: u64,
     /// How long threads waited for locks that were not here, or were in use.
@@ -256,6 +260,8 @@ pub(crate) struct Core {
     counters: Counters,
     shrinks: Shrinks,
     guesses: guess::Guesses,
+    /// How long a hand-over takes from the ask on, nanoseconds.
+    hand_over_ns: AtomicU64,
     /// Locks waited for, since when.
     wishes: Mutex<HashMap<LockNo, (Instant, Mode)>>,
 }
@@ -269,6 +275,8 @@ struct Counters {
     hints_received: AtomicU64,
     demotions: AtomicU64,
     handed_over: AtomicU64,
+    asks: AtomicU64,
+    gives: AtomicU64,
     polls: AtomicU64,
     waited: TimeCounters,
     hand_overs: HandOvers,
@@ -335,6 +343,7 @@ impl LockManager {
             counters: Counters::default(),
             shrinks: Shrinks::default(),
             guesses: guess::Guesses::default(),
+            hand_over_ns: AtomicU64::new(0),
             wishes: Mutex::new(HashMap::new()),
         });
         let manager = Arc::new(Self { core: core.clone(), threads: Mutex::new(Vec::new()) });
@@ -481,6 +490,8 @@ impl LockManager {
             hints_received: get(&c.hints_received),
             demotions: get(&c.demotions),
             hand_overs: get(&c.handed_over),
+            asks: get(&c.asks),
+            gives: get(&c.gives),
             polls: get(&c.polls),
             waited: c.waited.now(),
         }
@@ -542,19 +553,30 @@ impl LockManager {
         long.into_iter().map(|(lock, age)| (lock, age, holders(lock).unwrap_or_default())).collect()
     }
     /// A hint from another node: the record of `lock` is looked at.
-    pub fn hint(&self, lock: LockNo, hint: Hint) {
+    pub fn hint(&self, lock: LockNo, hint: &Hint) {
         self.core.counters.hints_received.fetch_add(1, Ordering::Relaxed);
-        self.core.heed_hint(lock, hint);
+        self.core.on_hint(lock, matches!(hint, Hint::Granted | Hint::Give { .. }));
+    }
+    /// A message from a node that is not known to be dead: [`Hint::Ask`] and [`Hint::Give`] are heeded as what they
+    /// are.
+    pub fn message(&self, from: Me, lock: LockNo, hint: &Hint) {
+        self.core.counters.hints_received.fetch_add(1, Ordering::Relaxed);
+        match hint {
+            Hint::Wanted(_) => self.core.on_hint(lock, false),
+            Hint::Granted => self.core.on_hint(lock, true),
+            Hint::Ask { mode, ticket } => self.core.on_ask(lock, from, *mode, *ticket),
+            Hint::Give { ticket, record } => self.core.on_give(lock, *ticket, record.clone()),
+        }
     }
     /// A wish in another node's heartbeat: as a hint, for locks this node holds or waits for.
     pub fn wish(&self, lock: LockNo, mode: Mode) {
-        self.core.heed_wish(lock, mode);
+        self.core.on_wish(lock, mode);
     }
     /// A node was recovered, or left: whoever waits looks again.
     pub fn node_gone(&self) {
         let waited: Vec<LockNo> = self.core.wishes.lock().keys().copied().collect();
         for lock in waited {
-            self.core.heed_hint(lock, Hint::Granted);
+            self.core.on_hint(lock, true);
         }
     }
     /// Stops: demotes everything dirty through the ops and ends the threads; the slot may then be

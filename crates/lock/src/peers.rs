@@ -26,5 +26,10 @@ pub trait Peers: Send + Sync {
         None
     }
     /// Sends a hint; may be lost; never blocks.
-    fn hint(&self, to: Me, lock: LockNo, hint: Hint);
+    fn hint(&self, to: Me, lock: LockNo, hint: &Hint);
+    /// Whether hints reach `life`, and its own come back, as far as is known.
+    fn reaches(&self, life: Me) -> bool {
+        let _ = life;
+        false
+    }
 }

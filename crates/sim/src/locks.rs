@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
-use braid_lock::dlock::{self, Seen, Time};
+use braid_lock::dlock::{self, Hint, Seen, Time};
 use braid_lock::glock::{Action, Admission, Context, Event as LockEvent, Glock, Request, Wish};
 use braid_lock::{Local, LockError, Me, Mode, StoreError};
 
@@ -21,6 +21,8 @@ use crate::world::{Event, Pid, World};
 
 /// As the manager's options have it.
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// As the manager has it at first.
+const ASK: Duration = Duration::from_millis(2);
 const HOLD_MAX: Duration = Duration::from_millis(10);
 /// How long a woken thread takes to run.
 const WAKES: Duration = Duration::from_micros(20);
@@ -294,7 +296,7 @@ impl World {
         let (Some(me), Some(l)) = (process.me, process.locks.get_mut(lock)) else { return };
         let turn = if let LockEvent::Turn(thread) = event { Some(thread) } else { None };
         let cx = Context {
-            record: dlock::Context { me, now, nonce, poll: POLL },
+            record: dlock::Context { me, now, nonce, poll: POLL, ask: Some(ASK) },
             tenure: nonce,
             hold_max: HOLD_MAX,
             stopped: process.stopped,
@@ -356,9 +358,12 @@ impl World {
                     l.wish = mode;
                 }
             }
-            Action::Hint(to, _) => self.send_hint(to, lock),
+            Action::Hint(to, hint) => self.send_hint(pid, to, lock, &hint),
             Action::Withdraw => self.gives_up(pid, &"what is cached cannot be put in place"),
-            Action::HandedOver(_) | Action::Released | Action::Unreachable(_) => {}
+            Action::HandedOver(_)
+            | Action::HandOverTook(_)
+            | Action::Released
+            | Action::Unreachable(_) => {}
             call @ (Action::Record(_) | Action::Demote { .. } | Action::Forget) => {
                 return Some(call);
             }
@@ -486,8 +491,9 @@ impl World {
         }
     }
 
-    fn send_hint(&mut self, to: Me, lock: usize) {
+    fn send_hint(&mut self, sender: Pid, to: Me, lock: usize, hint: &Hint) {
         let Some(pid) = self.process_of(to) else { return };
+        let Some(from) = self.processes.get(sender).and_then(|p| p.me) else { return };
         let mut copies = 1;
         let mut slow = Duration::from_micros(100);
         if self.faulty() {
@@ -500,13 +506,37 @@ impl World {
             if self.random.permille(20) {
                 let stray = self.random.below(u64::from(self.cluster.locks));
                 let lock = usize::try_from(stray).unwrap_or(0);
-                self.after(Duration::ZERO, Event::Hint { pid, lock });
+                let hint = if self.random.permille(500) {
+                    Hint::Wanted(Mode::Exclusive)
+                } else {
+                    Hint::Ask { mode: Mode::Exclusive, ticket: stray }
+                };
+                self.after(Duration::ZERO, Event::Hint { pid, from, lock, hint });
             }
         }
         for _ in 0..copies {
             let pause = self.random.time(slow);
-            self.after(pause, Event::Hint { pid, lock });
+            self.after(pause, Event::Hint { pid, from, lock, hint: hint.clone() });
         }
+    }
+    /// A message arrives, as `Membership` takes it.
+    pub(crate) fn heard(&mut self, pid: Pid, from: Me, lock: usize, hint: Hint) {
+        let Some(process) = self.processes.get(pid) else { return };
+        if process.says_dead(from) {
+            return;
+        }
+        let event = match hint {
+            Hint::Wanted(_) | Hint::Granted => LockEvent::Look,
+            Hint::Ask { mode, ticket } => {
+                LockEvent::Message(dlock::Event::Asked { from, mode, ticket })
+            }
+            Hint::Give { ticket, record } => {
+                let Some(dead) = self.dead_in(pid, &record) else { return };
+                let seen = Seen { record, dead };
+                LockEvent::Message(dlock::Event::Given { ticket, seen })
+            }
+        };
+        self.step(pid, lock, event);
     }
 
     // Answers.
@@ -540,18 +570,23 @@ impl World {
                 None
             }
             Ok(record) => {
-                let process = self.processes.get(pid)?;
-                let waiters = record.waiters.iter().map(|w| &w.life);
-                let named = record.holders.iter().chain(waiters).chain(&record.openers);
-                let wrong = self.cluster.sabotage == Some(Sabotage::BreakLiving);
-                let mut dead: Vec<Me> = named
-                    .copied()
-                    .filter(|l| Some(*l) != process.me && (wrong || process.says_dead(*l)))
-                    .collect();
-                dead.dedup();
+                let dead = self.dead_in(pid, &record)?;
                 Some(Seen { record: Arc::new(record), dead })
             }
         }
+    }
+    /// The lives in a record that a process knows to be dead.
+    fn dead_in(&self, pid: Pid, record: &LockRecord) -> Option<Vec<Me>> {
+        let process = self.processes.get(pid)?;
+        let waiters = record.waiters.iter().map(|w| &w.life);
+        let named = record.holders.iter().chain(waiters).chain(&record.openers);
+        let wrong = self.cluster.sabotage == Some(Sabotage::BreakLiving);
+        let mut dead: Vec<Me> = named
+            .copied()
+            .filter(|l| Some(*l) != process.me && (wrong || process.says_dead(*l)))
+            .collect();
+        dead.dedup();
+        Some(dead)
     }
 
     /// A thread that the lock was refused to tries again later.

@@ -8,7 +8,7 @@ use crate::rot::Rotten;
 use braid_format::NodeId;
 use braid_format::node::LockPlace;
 use braid_lock::Me;
-use braid_lock::dlock::Time;
+use braid_lock::dlock::{Hint, Time};
 use braid_lock::glock::Event as LockEvent;
 
 use crate::disk::{Address, Answer, Disk, Fates, LEN, Op};
@@ -38,8 +38,8 @@ pub(crate) enum Event {
     Admitted { pid: Pid, thread: usize },
     /// A thread goes on without a lock.
     Refused { pid: Pid, thread: usize },
-    /// A hint arrives.
-    Hint { pid: Pid, lock: usize },
+    /// A message about a lock arrives.
+    Hint { pid: Pid, from: Me, lock: usize, hint: Hint },
     /// A pause of a join is over.
     Join { pid: Pid },
     /// Time to write a heartbeat of a series.
@@ -361,7 +361,7 @@ impl World {
             Event::Visit { pid, lock } => self.step(pid, lock, LockEvent::Visit),
             Event::Admitted { pid, thread } => self.wants_next(pid, thread),
             Event::Refused { pid, thread } => self.refused_lock(pid, thread),
-            Event::Hint { pid, lock } => self.step(pid, lock, LockEvent::Look),
+            Event::Hint { pid, from, lock, hint } => self.heard(pid, from, lock, hint),
             Event::Join { pid } => self.join_goes_on(pid),
             Event::Beat { pid, series } => self.beat(pid, series),
             Event::Look { pid } => self.submit(pid, Address::Slots, Op::Read, Purpose::Sight),

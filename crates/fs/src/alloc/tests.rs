@@ -33,7 +33,7 @@ impl Peers for Net {
     fn liveness(&self, _: LockNo, life: Me) -> Liveness {
         if self.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
     }
-    fn hint(&self, to: Me, lock: LockNo, hint: Hint) {
+    fn hint(&self, to: Me, lock: LockNo, hint: &Hint) {
         let all: Vec<_> = self.nodes.read().iter().filter_map(Weak::upgrade).collect();
         if let Some(manager) = all.into_iter().find(|m| m.me() == to) {
             manager.hint(lock, hint);

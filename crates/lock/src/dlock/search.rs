@@ -7,10 +7,11 @@
 //! * a write's outcome is unknown: it landed, it never will, or it lands later;
 //! * a read fails;
 //! * a waiting thread gives up;
-//! * a hint comes though nothing has happened (so hints may be doubled, late, or forged).
+//! * a hint comes though nothing has happened (so hints may be doubled, late, or forged);
+//! * an ask or a give is lost, doubled, late, or overtaken by others; an ask is forged.
 //!
-//! Hints between nodes are not modelled: all are lost. What remains is the slow path, the timer of
-//! the waiting and the wish in the heartbeat; with those alone everybody must be served.
+//! Other hints between nodes are not modelled: all are lost. No message need ever arrive. What remains is the slow
+//! path, the timer of the waiting and the wish in the heartbeat; with those alone everybody must be served.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -59,6 +60,11 @@ struct Budget {
     spurious: u8,
     shrink: u8,
     opens: u8,
+    /// Asks that are sent.
+    asks: u8,
+    /// Messages that arrive once more.
+    doubled: u8,
+    forged: u8,
 }
 
 #[derive(Debug, Clone)]
@@ -67,6 +73,8 @@ struct World {
     nodes: Vec<Node>,
     /// Writes whose issuer was told "unknown" (or died) and that may still land.
     late: Vec<(usize, Arc<LockRecord>, Arc<LockRecord>)>,
+    /// Asks and gives under way: from whom, to whom.
+    mail: Vec<(Me, Me, Hint)>,
     /// Who knows nothing of the lock takes a record with this nonce for what stands.
     guess: Option<u64>,
     /// What nodes may want.
@@ -90,6 +98,10 @@ enum Move {
     FailLanded,
     FailLate,
     LateLand(usize),
+    Mail(usize),
+    Doubled(usize),
+    Lost(usize),
+    Forged(usize),
     Timer,
     Wish,
     Spurious,
@@ -129,6 +141,7 @@ impl World {
             disk: Arc::new(LockRecord::unlocked(LOCK, 0)),
             nodes: (0..nodes).map(node).collect(),
             late: Vec::new(),
+            mail: Vec::new(),
             guess,
             modes: &[Mode::Shared, Mode::Exclusive],
             budget,
@@ -154,7 +167,8 @@ impl World {
     fn step(&mut self, i: usize, event: Event) {
         self.nonce += 1;
         let (me, now) = (self.nodes[i].life, Time::ZERO);
-        let cx = Context { me, now, nonce: self.nonce, poll: (Time::ZERO, Time::ZERO) };
+        let ask = (self.budget.asks > 0).then_some(Time::ZERO);
+        let cx = Context { me, now, nonce: self.nonce, poll: (Time::ZERO, Time::ZERO), ask };
         let node = &mut self.nodes[i];
         for action in node.dlock.step(&cx, event) {
             match action {
@@ -166,6 +180,10 @@ impl World {
                     }
                 }
                 Action::Demote(to) => node.demote = Some(to),
+                Action::Hint { to, hint: hint @ (Hint::Ask { .. } | Hint::Give { .. }) } => {
+                    self.budget.asks -= u8::from(matches!(hint, Hint::Ask { .. }));
+                    self.mail.push((me, to, hint));
+                }
                 Action::Hint { .. } => {}
                 io => {
                     assert!(node.issued.is_none() && node.answer.is_none(), "two in flight");
@@ -181,6 +199,11 @@ impl World {
         let b = self.budget;
         for k in 0..self.late.len() {
             out.push((self.late[k].0, M::LateLand(k)));
+        }
+        for (k, (_, to, _)) in self.mail.iter().enumerate() {
+            let i = usize::from(to.slot.0);
+            out.extend([(i, M::Mail(k)), (i, M::Lost(k))]);
+            out.extend((b.doubled > 0).then_some((i, M::Doubled(k))));
         }
         for (i, n) in self.nodes.iter().enumerate() {
             let mut add = |m| out.push((i, m));
@@ -245,6 +268,11 @@ impl World {
             }
             if b.spurious > 0 {
                 add(M::Spurious);
+            }
+            if b.forged > 0 {
+                (0..self.nodes.len())
+                    .filter(|from| *from != i)
+                    .for_each(|from| add(M::Forged(from)));
             }
             if b.crashes > 0 {
                 add(M::Crash);
@@ -347,6 +375,21 @@ impl World {
                     self.disk = new;
                 }
             }
+            M::Mail(k) => {
+                let mail = self.mail.remove(k);
+                self.arrives(i, mail);
+            }
+            M::Doubled(k) => {
+                self.budget.doubled -= 1;
+                let mail = self.mail[k].clone();
+                self.arrives(i, mail);
+            }
+            M::Lost(k) => drop(self.mail.remove(k)),
+            M::Forged(from) => {
+                self.budget.forged -= 1;
+                let hint = Hint::Ask { mode: Mode::Exclusive, ticket: 0 };
+                self.arrives(i, (self.nodes[from].life, self.nodes[i].life, hint));
+            }
             M::Timer => self.step(i, Event::Timer),
             M::Wish => self.step(i, Event::Look),
             M::Spurious => {
@@ -376,6 +419,29 @@ impl World {
             }
         }
         self.check()
+    }
+
+    /// A message arrives at a node, if it is the one that is meant.
+    fn arrives(&mut self, i: usize, (from, to, hint): (Me, Me, Hint)) {
+        let node = &self.nodes[i];
+        if node.life != to || node.fate != Fate::Alive {
+            return;
+        }
+        let dead = |l: &Me| {
+            let of = &self.nodes[usize::from(l.slot.0)];
+            of.life != *l || of.fate == Fate::Recovered
+        };
+        match hint {
+            Hint::Ask { mode, ticket } if !dead(&from) => {
+                self.step(i, Event::Asked { from, mode, ticket });
+            }
+            Hint::Give { ticket, record } => {
+                let named = record.holders.iter().chain(record.waiters.iter().map(|w| &w.life));
+                let dead = named.chain(&record.openers).copied().filter(dead).collect();
+                self.step(i, Event::Given { ticket, seen: Seen { record, dead } });
+            }
+            _ => {}
+        }
     }
 
     fn want(&mut self, i: usize, mode: Mode) {
@@ -451,6 +517,12 @@ impl World {
         if !queue.contains(&writer) && (stays(&writer) || granted(&writer)) {
             queue.push(writer);
         }
+        // Those who asked the writer come last.
+        let asked = |l: &Me| !queue.contains(l) && *l != writer;
+        let given = new.holders.iter().filter(|l| asked(l) && granted(l));
+        let wait = new.waiters.iter().map(|w| &w.life).filter(|l| asked(l));
+        let asked: Vec<Me> = given.chain(wait).copied().collect();
+        queue.extend(asked);
         // The dead may be dropped, by whoever has heard of it.
         queue.retain(|l| !gone(l) || stays(l) || granted(l));
         queue.retain(|l| *l != writer || stays(l) || granted(l));
@@ -489,7 +561,8 @@ impl World {
     }
 
     fn fingerprint_as(&self, order: &[usize]) -> u64 {
-        let mut c = Canon { nonces: Vec::new(), place: [0; 4], hasher: Mix(0) };
+        let (nonces, tickets) = (Vec::new(), Vec::new());
+        let mut c = Canon { nonces, tickets, place: [0; 4], hasher: Mix(0) };
         for (at, i) in order.iter().enumerate() {
             c.place[*i] = at;
         }
@@ -504,6 +577,11 @@ impl World {
                     at.hash(&mut c.hasher);
                     c.record(expected);
                     c.record(new);
+                }
+            }
+            for (from, to, hint) in &self.mail {
+                if c.place[usize::from(to.slot.0)] == at {
+                    c.mail(*from, *to, hint);
                 }
             }
         }
@@ -546,6 +624,7 @@ impl Hasher for Mix {
 
 struct Canon {
     nonces: Vec<u64>,
+    tickets: Vec<u64>,
     place: [usize; 4],
     hasher: Mix,
 }
@@ -584,11 +663,39 @@ impl Canon {
         self.record(expected);
         self.record(new);
     }
+    fn ticket(&mut self, ticket: u64) {
+        let known = self.tickets.iter().position(|t| *t == ticket);
+        known.unwrap_or(self.tickets.len()).hash(&mut self.hasher);
+        if known.is_none() {
+            self.tickets.push(ticket);
+        }
+    }
+    fn mail(&mut self, from: Me, to: Me, hint: &Hint) {
+        (self.life(from), self.life(to)).hash(&mut self.hasher);
+        match hint {
+            Hint::Ask { mode, ticket } => {
+                (0, mode).hash(&mut self.hasher);
+                self.ticket(*ticket);
+            }
+            Hint::Give { ticket, record } => {
+                1.hash(&mut self.hasher);
+                self.ticket(*ticket);
+                self.record(record);
+            }
+            other => panic!("not modelled: {other:?}"),
+        }
+    }
     fn node(&mut self, n: &Node) {
         let d = &n.dlock;
         (n.life.incarnation.0, n.fate, n.demote, n.using, n.goal, n.wants).hash(&mut self.hasher);
         (n.open, n.recorded, n.leaving).hash(&mut self.hasher);
-        (d.held, d.want, d.giving, d.asked, d.look, d.guessed).hash(&mut self.hasher);
+        (d.held, d.want, d.giving, d.demanded, d.look, d.guessed).hash(&mut self.hasher);
+        (d.asked.map(|(to, _)| self.life(to)), d.unanswered).hash(&mut self.hasher);
+        d.asked.into_iter().for_each(|(_, ticket)| self.ticket(ticket));
+        for ask in &d.asks {
+            (self.life(ask.life), ask.mode).hash(&mut self.hasher);
+            self.ticket(ask.ticket);
+        }
         (d.timer.is_some(), d.paused, d.failures.min(2), d.known.is_some()).hash(&mut self.hasher);
         if let Some(s) = &d.known {
             self.seen(s);

@@ -22,7 +22,7 @@ fn record(mode: Mode, holders: &[u16], waiters: &[Waiter]) -> LockRecord {
 }
 fn cx(slot: u16) -> Context {
     let poll = (Duration::from_millis(1), Duration::from_millis(8));
-    Context { me: me(slot), now: Time::ZERO, nonce: 77, poll }
+    Context { me: me(slot), now: Time::ZERO, nonce: 77, poll, ask: None }
 }
 fn seen(record: LockRecord) -> Seen {
     Seen { record: Arc::new(record), dead: Vec::new() }
@@ -48,7 +48,7 @@ fn giving(to: Mode, opened: bool) -> Giving {
 }
 fn hints(actions: &[Action]) -> Vec<(u16, Hint)> {
     let hint = |a: &Action| match a {
-        Action::Hint { to, hint } => Some((to.slot.0, *hint)),
+        Action::Hint { to, hint } => Some((to.slot.0, hint.clone())),
         _ => None,
     };
     actions.iter().filter_map(hint).collect()
@@ -68,8 +68,8 @@ fn a_waiter_hints_those_in_the_way_and_polls_ever_more_rarely() {
     let (mut d, actions) = waiting(0, Mode::Exclusive, record(Mode::Shared, &[1, 2], &[]));
     assert_eq!(written(&actions).waiters, vec![wants(0, Mode::Exclusive)]);
     let actions = d.step(&cx(0), Event::Written);
-    let wanted = Hint::Wanted(Mode::Exclusive);
-    assert_eq!(hints(&actions), vec![(1, wanted), (2, wanted)]);
+    let wanted = |slot| (slot, Hint::Wanted(Mode::Exclusive));
+    assert_eq!(hints(&actions), vec![wanted(1), wanted(2)]);
     let mut now = Time::ZERO;
     let mut pauses = Vec::new();
     for _ in 0..6 {
@@ -137,9 +137,9 @@ fn writers_of_contents_stand_beside_one_another() {
     assert_eq!(queued.waiters, vec![wants(2, Mode::Shared)]);
     assert_eq!(allowed(&queued, me(0)).meet(Mode::Concurrent), Mode::Unlocked);
     let leave = |at| Giving { to: Mode::Unlocked, opened: false, written: Some(at) };
-    let one = released(&queued, &[], &cx(0), leave(90));
+    let one = released(&queued, &[], &cx(0), leave(90), &[]);
     assert_eq!((one.mode, one.written, one.version), (Mode::Concurrent, 90, 2));
-    let none = released(&one, &[], &cx(1), leave(70));
+    let none = released(&one, &[], &cx(1), leave(70), &[]);
     assert_eq!((none.mode, none.written, &none.holders), (Mode::Shared, 90, &vec![me(2)]));
     assert_eq!(none.version, 3, "what was cached before is void");
 }
@@ -156,7 +156,7 @@ fn who_holds_one_of_two_modes_that_do_not_cover_each_other_asks_for_what_covers_
     assert_eq!(d.held(), Mode::Concurrent);
     let giving = Giving { to: Mode::Unlocked, opened: false, written: None };
     let queued = LockRecord { waiters: vec![wants(0, Mode::Exclusive)], ..r };
-    let alone = released(&queued, &[], &cx(1), giving);
+    let alone = released(&queued, &[], &cx(1), giving, &[]);
     assert_eq!((alone.mode, &alone.holders), (Mode::Exclusive, &vec![me(0)]));
 }
 
@@ -165,8 +165,8 @@ fn the_time_of_changes_leaves_the_record_with_who_has_put_it_in_place() {
     let mut r = record(Mode::Exclusive, &[0], &[]);
     r.written = 90;
     let leave = |written| Giving { to: Mode::Unlocked, opened: false, written };
-    assert_eq!(released(&r, &[], &cx(0), leave(None)).written, 90);
-    assert_eq!(released(&r, &[], &cx(0), leave(Some(0))).written, 0);
+    assert_eq!(released(&r, &[], &cx(0), leave(None), &[]).written, 90);
+    assert_eq!(released(&r, &[], &cx(0), leave(Some(0)), &[]).written, 0);
     // One that died before is not believed to have.
     let mut after = r.clone();
     purge(&mut after, &[me(0)], me(1));
@@ -179,7 +179,7 @@ fn of_two_upgraders_the_second_gives_way() {
     let r = record(Mode::Shared, &[0, 1], &queue);
     assert_eq!(allowed(&r, me(0)), Mode::Exclusive);
     assert_eq!(allowed(&r, me(1)), Mode::Unlocked);
-    let mut after = released(&r, &[], &cx(1), giving(Mode::Unlocked, false));
+    let mut after = released(&r, &[], &cx(1), giving(Mode::Unlocked, false), &[]);
     assert_eq!((after.mode, &after.holders), (Mode::Exclusive, &vec![me(0)]));
     assert_eq!(after.waiters, vec![wants(1, Mode::Exclusive)]);
     after.mode = Mode::Exclusive;
@@ -202,7 +202,7 @@ fn as_many_readers_as_nodes_stand_beside_one_another() {
     assert_eq!(in_the_way(&r, me(5)).count(), usize::from(nodes) - 1);
     for slot in (0..nodes).filter(|n| *n != 5) {
         assert_eq!(allowed(&r, me(slot)), Mode::Unlocked);
-        r = released(&r, &[], &cx(slot), giving(Mode::Unlocked, true));
+        r = released(&r, &[], &cx(slot), giving(Mode::Unlocked, true), &[]);
     }
     assert_eq!((r.mode, &r.holders), (Mode::Exclusive, &vec![me(5)]));
     let all: Vec<Me> = (0..nodes).filter(|n| *n != 5).map(me).collect();
@@ -222,7 +222,7 @@ fn every_node_gets_a_place_in_the_queue() {
         assert!(d.want() == Mode::Exclusive && r.waiters.len() == usize::from(slot));
     }
     for slot in 1..nodes {
-        r = released(&r, &[], &cx(slot - 1), giving(Mode::Unlocked, false));
+        r = released(&r, &[], &cx(slot - 1), giving(Mode::Unlocked, false), &[]);
         assert_eq!(r.holders, vec![me(slot)], "first come, first served");
     }
 }
@@ -264,7 +264,7 @@ fn a_new_life_enters_a_record_without_the_older_ones() {
     // The same by a release that leaves an opener.
     r.add_holder(me(2));
     r.openers = vec![old(2, 9)];
-    let after = released(&r, &[], &cx(2), giving(Mode::Unlocked, true));
+    let after = released(&r, &[], &cx(2), giving(Mode::Unlocked, true), &[]);
     assert_eq!((after.openers, after.holders.len()), (vec![me(2)], 2));
 }
 
@@ -323,7 +323,7 @@ proptest! {
         if has > Mode::Unlocked {
             for to in [Mode::Unlocked, Mode::Shared, Mode::Concurrent] {
                 if to < old.mode {
-                    let new = released(&old, &[], &cx(slot), giving(to, true));
+                    let new = released(&old, &[], &cx(slot), giving(to, true), &[]);
                     prop_assert_eq!(new.check(), Ok(()));
                     prop_assert_eq!(opened(&new, slot), opened(&old, slot));
                     prop_assert!(to > Mode::Unlocked || new.openers.contains(&me(slot)));

@@ -14,12 +14,14 @@ use crate::{Me, Mode};
 /// Between two attempts to watch while etcd is away.
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub(super) fn encode(to: Me, lock: LockNo, hint: Hint) -> String {
+pub(super) fn encode(to: Me, lock: LockNo, hint: &Hint) -> String {
     let kind = match hint {
-        Hint::Wanted(Mode::Exclusive) => "wanted-exclusive",
-        Hint::Wanted(Mode::Concurrent) => "wanted-concurrent",
-        Hint::Wanted(_) => "wanted-shared",
-        Hint::Granted => "granted",
+        Hint::Wanted(mode) | Hint::Ask { mode, .. } => match mode {
+            Mode::Exclusive => "wanted-exclusive",
+            Mode::Concurrent => "wanted-concurrent",
+            Mode::Shared | Mode::Unlocked => "wanted-shared",
+        },
+        Hint::Granted | Hint::Give { .. } => "granted",
     };
     format!("{} {} {kind}", to.incarnation.0, lock.0)
 }
@@ -92,7 +94,7 @@ mod tests {
         let me = Me { slot: NodeId(3), incarnation: Incarnation(7) };
         let wanted = [Mode::Shared, Mode::Exclusive, Mode::Concurrent].map(Hint::Wanted);
         for hint in wanted.into_iter().chain([Hint::Granted]) {
-            let text = encode(me, LockNo(99), hint);
+            let text = encode(me, LockNo(99), &hint);
             assert_eq!(decode(text.as_bytes(), me), Some((LockNo(99), hint)));
             let next = Me { incarnation: Incarnation(8), ..me };
             assert_eq!(decode(text.as_bytes(), next), None);

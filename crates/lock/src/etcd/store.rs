@@ -49,7 +49,7 @@ impl<B: LockStore> EtcdStore<B> {
             };
             told.insert(life.slot, (*life, hint));
         }
-        let text = |(to, hint)| hints::encode(to, lock, hint);
+        let text = |(to, hint)| hints::encode(to, lock, &hint);
         told.into_iter()
             .map(|(slot, told)| (self.etcd.key(&slot_name("hints", slot)), text(told)))
             .collect()

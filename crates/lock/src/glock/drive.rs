@@ -21,6 +21,9 @@ use crate::{Me, Mode};
 
 /// A hint about a lock that is not in memory is heeded only while the demoters keep up.
 const STRAY_HINTS_MAX: usize = 10_000;
+/// Bounds of the time that an answer to an ask is waited for; within them it is twice the usual hand-over.
+const ASK_MIN: Duration = Duration::from_millis(2);
+const ASK_MAX: Duration = Duration::from_millis(100);
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a step asks for that is done without the lock's mutex.
@@ -59,14 +62,31 @@ impl Core {
         }
         self.peers.liveness(lock, life) == Liveness::Dead
     }
-    fn context(&self) -> Context {
+    /// How long the answer to an ask is waited for, if one may be sent: to the one other holder, if messages reach
+    /// it.
+    fn ask_patience(&self, state: &State) -> Option<Duration> {
+        let known = state.dlock().known().filter(|_| state.attended())?;
+        let mut others = known.holders.iter().filter(|life| **life != self.me);
+        let (Some(other), None) = (others.next(), others.next()) else { return None };
+        let usual = Duration::from_nanos(self.hand_over_ns.load(Ordering::Relaxed));
+        let patience = (usual * 2).clamp(ASK_MIN, ASK_MAX);
+        self.peers.reaches(*other).then_some(patience)
+    }
+    /// A hand-over that began with an ask took so long: the mean of about the last eight.
+    fn note_hand_over(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        // Less than exact, among threads, is good enough.
+        let mean = self.hand_over_ns.load(Ordering::Relaxed);
+        self.hand_over_ns.store(mean - mean / 8 + took / 8, Ordering::Relaxed);
+    }
+    fn context(&self, state: &State) -> Context {
         // A counter from a random start, spread: no two lives write the same sequence.
         let n = self.nonces.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let nonce = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let poll = (self.options.poll_min, self.options.poll_max);
-        let nonce = nonce ^ (nonce >> 29);
+        let (nonce, ask) = (nonce ^ (nonce >> 29), self.ask_patience(state));
         Context {
-            record: dlock::Context { me: self.me, now: self.now(), nonce, poll },
+            record: dlock::Context { me: self.me, now: self.now(), nonce, poll, ask },
             tenure: self.next_tenure(),
             hold_max: self.options.hold_max,
             stopped: self.stopped().is_some(),
@@ -120,7 +140,7 @@ impl Core {
         event: Event<Thread>,
         ran: &mut Ran,
     ) -> Outside {
-        let cx = self.context();
+        let cx = self.context(state);
         let due = state.timer_is_due(&cx);
         let mut outside = Outside::default();
         for action in state.step(&cx, event) {
@@ -142,6 +162,7 @@ impl Core {
                         self.counters.hand_overs.note(entry.lock);
                     }
                 }
+                Action::HandOverTook(took) => self.note_hand_over(took),
                 Action::Released => ran.released = true,
                 Action::Unreachable(error) => tracing::error!("{error}"),
                 Action::Withdraw => {
@@ -186,7 +207,12 @@ impl Core {
         }
         for (to, hint) in hints {
             self.counters.hints_sent.fetch_add(1, Ordering::Relaxed);
-            self.peers.hint(*to, lock, *hint);
+            match hint {
+                Hint::Ask { .. } => self.counters.asks.fetch_add(1, Ordering::Relaxed),
+                Hint::Give { .. } => self.counters.gives.fetch_add(1, Ordering::Relaxed),
+                _ => 0,
+            };
+            self.peers.hint(*to, lock, hint);
         }
     }
 
@@ -236,6 +262,11 @@ impl Core {
     }
 
     fn seen(&self, lock: LockNo, record: LockRecord) -> Seen {
+        let dead = self.dead_of(lock, &record);
+        Seen { record: Arc::new(record), dead }
+    }
+    /// Who of those named in a record is dead, and recovered or without anything to recover.
+    fn dead_of(&self, lock: LockNo, record: &LockRecord) -> Vec<Me> {
         let named = record.holders.iter().chain(record.waiters.iter().map(|w| &w.life));
         // One that is lost, and holds nothing, left nothing under this lock.
         let waits = |l: Me| !record.holders.contains(&l) && self.peers.lost(l).is_some();
@@ -245,7 +276,7 @@ impl Core {
             .filter(|l| *l != self.me && (self.is_dead(lock, *l) || waits(*l)))
             .collect();
         dead.dedup();
-        Seen { record: Arc::new(record), dead }
+        dead
     }
 
     /// Why only a repair can give waiting threads the lock.
@@ -266,20 +297,40 @@ impl Core {
         }
     }
 
-    pub(super) fn heed_hint(self: &Arc<Self>, lock: LockNo, hint: Hint) {
-        let known = self.table.get(lock);
-        let stray = known.is_none();
-        if stray && (hint == Hint::Granted || self.work_for(lock).len() > STRAY_HINTS_MAX) {
+    pub(super) fn on_hint(self: &Arc<Self>, lock: LockNo, granted: bool) {
+        self.on_message(lock, granted, |_| Event::Look);
+    }
+    pub(super) fn on_ask(self: &Arc<Self>, lock: LockNo, from: Me, mode: Mode, ticket: u64) {
+        self.on_message(lock, false, |_| {
+            Event::Message(dlock::Event::Asked { from, mode, ticket })
+        });
+    }
+    pub(super) fn on_give(self: &Arc<Self>, lock: LockNo, ticket: u64, record: Arc<LockRecord>) {
+        self.on_message(lock, true, |core| {
+            let seen = Seen { dead: core.dead_of(lock, &record), record };
+            Event::Message(dlock::Event::Given { ticket, seen })
+        });
+    }
+    /// What another node says about a lock. `known`: it means nothing to a node that has forgotten the lock.
+    fn on_message(
+        self: &Arc<Self>,
+        lock: LockNo,
+        known: bool,
+        event: impl FnOnce(&Self) -> Event<Thread>,
+    ) {
+        let entry = self.table.get(lock);
+        if entry.is_none() && (known || self.work_for(lock).len() > STRAY_HINTS_MAX) {
             return;
         }
-        let entry = known.unwrap_or_else(|| self.entry(lock));
+        let entry = entry.unwrap_or_else(|| self.entry(lock));
+        let event = event(self);
         let mut state = entry.state.lock();
         if !state.gone {
-            self.tell(&entry, &mut state, Event::Look);
+            self.tell(&entry, &mut state, event);
         }
     }
 
-    pub(super) fn heed_wish(self: &Arc<Self>, lock: LockNo, mode: Mode) {
+    pub(super) fn on_wish(self: &Arc<Self>, lock: LockNo, mode: Mode) {
         let Some(entry) = self.table.get(lock) else { return };
         let mut state = entry.state.lock();
         if !state.gone {

@@ -153,6 +153,10 @@ pub struct Glock<W> {
     pub(super) driver: Option<Driver>,
     /// Somebody said that the record has changed.
     pub(super) look: bool,
+    /// Messages of other nodes that the protocol has not taken yet.
+    pub(super) mail: VecDeque<crate::dlock::Event>,
+    /// When another node was asked for the lock.
+    pub(super) asked: Option<Time>,
     /// In the demoters' queue; in their hands.
     pub(super) queued: bool,
     pub(super) working: bool,
@@ -183,6 +187,8 @@ impl<W: Clone + PartialEq> Glock<W> {
             releasing_idle: false,
             driver: None,
             look: false,
+            mail: VecDeque::new(),
+            asked: None,
             queued: false,
             working: false,
             visit: None,
@@ -234,6 +240,7 @@ impl<W: Clone + PartialEq> Glock<W> {
             && self.demotion.is_none()
             && self.driver.is_none()
             && !self.look
+            && self.mail.is_empty()
             && !self.queued
             && !self.working
             && !self.releasing_idle

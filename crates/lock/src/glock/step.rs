@@ -16,6 +16,9 @@ use crate::{Me, Mode};
 /// After so many failures in a row waiting threads get the error.
 const FAILURES_MAX: u32 = 8;
 
+/// Most messages about a lock that are kept.
+const MAIL_MAX: usize = 64;
+
 /// What the caller knows at a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Context {
@@ -41,6 +44,8 @@ pub enum Event<W> {
     Ended,
     /// Somebody says that the record has changed.
     Look,
+    /// A message of another node: [`dlock::Event::Asked`] or [`dlock::Event::Given`].
+    Message(dlock::Event),
     /// Another node wishes to have the lock, as its heartbeat says.
     Wished(Mode),
     /// Nobody here is likely to need the lock soon. Only if [`Glock::may_be_released`].
@@ -95,6 +100,8 @@ pub enum Action<W> {
     Forget,
     /// A demotion that other nodes had asked for is complete (`false`: one of an idle lock).
     HandedOver(bool),
+    /// The lock came so long after another node had been asked for it.
+    HandOverTook(Duration),
     /// What [`Event::Release`] asked for is over, done or not.
     Released,
     /// The record stays out of reach, and somebody needs it.
@@ -135,6 +142,13 @@ impl<W: Clone + PartialEq> Glock<W> {
             Event::Look => {
                 self.look = true;
                 self.settle(cx, &mut out);
+            }
+            Event::Message(message) => {
+                // What is lost costs time only.
+                if self.mail.len() < MAIL_MAX {
+                    self.mail.push_back(message);
+                    self.settle(cx, &mut out);
+                }
             }
             Event::Wished(mode) => {
                 let in_the_way = !mode.beside().covers(self.dlock.held());
@@ -195,10 +209,13 @@ impl<W: Clone + PartialEq> Glock<W> {
             self.hold.wanted(cx.record.now);
             return Some(dlock::Event::Want(cluster));
         }
-        if std::mem::take(&mut self.look) {
-            return Some(dlock::Event::Look);
-        }
-        self.timer_is_due(cx).then_some(dlock::Event::Timer)
+        self.news().or_else(|| self.timer_is_due(cx).then_some(dlock::Event::Timer))
+    }
+
+    /// What came from other nodes about the record.
+    fn news(&mut self) -> Option<dlock::Event> {
+        let look = |glock: &mut Self| std::mem::take(&mut glock.look).then_some(dlock::Event::Look);
+        self.mail.pop_front().or_else(|| look(self))
     }
 
     /// The protocol asked to be called again by now.
@@ -244,11 +261,18 @@ impl<W: Clone + PartialEq> Glock<W> {
                         out.push(Action::Granted(mode));
                         self.note_grant(before, cx.tenure);
                         self.hold.granted(cx.record.now);
+                        let took = self.asked.take().map(|at| cx.record.now.saturating_sub(at));
+                        out.extend(took.map(Action::HandOverTook));
                     }
                     dlock::Action::Demote(to) => {
                         self.demand = Some(self.demand.map_or(to, |d| d.meet(to)));
                     }
-                    dlock::Action::Hint { to, hint } => out.push(Action::Hint(to, hint)),
+                    dlock::Action::Hint { to, hint } => {
+                        if matches!(hint, Hint::Ask { .. }) {
+                            self.asked = Some(cx.record.now);
+                        }
+                        out.push(Action::Hint(to, hint));
+                    }
                     io_action => io = Some(Action::Record(io_action)),
                 }
             }
@@ -258,7 +282,7 @@ impl<W: Clone + PartialEq> Glock<W> {
                 out.push(io);
                 return true;
             }
-            next = std::mem::take(&mut self.look).then_some(dlock::Event::Look);
+            next = self.news();
         }
         self.driver = None;
         self.report_failures(out);
@@ -355,7 +379,7 @@ impl<W: Clone + PartialEq> Glock<W> {
     fn has_work(&self, cx: &Context) -> bool {
         let unattended = self.driver.is_none()
             && !self.attended()
-            && (self.look || self.pursuing() || self.timer_is_due(cx));
+            && (self.look || !self.mail.is_empty() || self.pursuing() || self.timer_is_due(cx));
         let demotion = match self.demotion {
             None => self.visit.is_none() && (self.demand.is_some() || self.releasing_idle),
             Some(d) => match d.phase {
@@ -431,8 +455,8 @@ impl<W: Clone + PartialEq> Glock<W> {
         if self.driver.is_some() || self.attended() {
             return None;
         }
-        if std::mem::take(&mut self.look) {
-            return Some(dlock::Event::Look);
+        if let Some(news) = self.news() {
+            return Some(news);
         }
         if self.pursuing() {
             return Some(dlock::Event::Unwant);

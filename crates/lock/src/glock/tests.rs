@@ -23,18 +23,26 @@ struct Net {
     dead: Mutex<HashSet<Me>>,
     deaf: AtomicBool,
 }
-impl Peers for Net {
+/// The others as one node sees them.
+struct Seat {
+    me: Me,
+    net: Arc<Net>,
+}
+impl Peers for Seat {
     fn liveness(&self, _: LockNo, life: Me) -> Liveness {
-        if self.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
+        if self.net.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
     }
-    fn hint(&self, to: Me, lock: LockNo, hint: Hint) {
-        if self.deaf.load(Ordering::Relaxed) {
+    fn hint(&self, to: Me, lock: LockNo, hint: &Hint) {
+        if !self.reaches(to) {
             return;
         }
-        let found = self.nodes.read().iter().find(|n| n.0 == to).map(|n| n.1.clone());
+        let found = self.net.nodes.read().iter().find(|n| n.0 == to).map(|n| n.1.clone());
         if let Some(manager) = found.and_then(|weak| weak.upgrade()) {
-            manager.hint(lock, hint);
+            manager.message(self.me, lock, hint);
         }
+    }
+    fn reaches(&self, _: Me) -> bool {
+        !self.net.deaf.load(Ordering::Relaxed)
     }
 }
 
@@ -71,7 +79,7 @@ impl Cluster {
                 LockManager::new(
                     me(slot),
                     Arc::new(unsure.clone()),
-                    net.clone(),
+                    Arc::new(Seat { me: me(slot), net: net.clone() }),
                     ops,
                     options.clone(),
                 )

@@ -18,11 +18,12 @@ use braid_format::{Incarnation, NodeId};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::HINT;
 use crate::Me;
 
 const TAG: usize = blake3::OUT_LEN;
 /// Bytes of a sealed hint.
-pub(super) const SEALED: usize = 32 + TAG;
+pub(super) const SEALED: usize = HINT + TAG;
 /// Bytes of an opening, and of its answer.
 pub(super) const GREETING: usize = size_of::<RawGreeting>();
 
@@ -152,7 +153,7 @@ impl Seal {
     fn tag(&self, hint: &[u8]) -> blake3::Hash {
         self.key.tag(&[&self.next.to_le_bytes(), hint])
     }
-    pub fn close(&mut self, hint: &[u8; 32]) -> [u8; SEALED] {
+    pub fn close(&mut self, hint: &[u8; HINT]) -> [u8; SEALED] {
         let mut sealed = [0; SEALED];
         let tag = self.tag(hint);
         for (place, byte) in sealed.iter_mut().zip(hint.iter().chain(tag.as_bytes())) {
@@ -173,6 +174,10 @@ impl Seal {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use braid_format::lock_record::LockRecord;
+
     use super::*;
 
     fn me(slot: u16) -> Me {
@@ -199,17 +204,21 @@ mod tests {
         let opening = secret.greet(OPENING, (from, to), [0x11; 32], &[]);
         let answer = secret.greet(ANSWER, (to, from), [0x22; 32], &opening);
         let mut seal = secret.accept(&opening, &answer).unwrap();
+        let lock = braid_format::LockNo(0x1112_1314_1516_1718);
         let hint = |hint| {
-            let lock = braid_format::LockNo(0x1112_1314_1516_1718);
-            let raw = crate::hints::encode(from, to, lock, hint);
-            <[u8; 32]>::try_from(raw.as_bytes()).unwrap()
+            let raw = crate::hints::encode(from, to, lock, &hint);
+            <[u8; HINT]>::try_from(raw.as_bytes()).unwrap()
         };
         let wanted = |mode| hint(crate::dlock::Hint::Wanted(mode));
+        let mut record = LockRecord::unlocked(lock, 0x2122_2324_2526_2728);
+        (record.mode, record.version) = (crate::Mode::Exclusive, 9);
+        record.add_holder(life(0x0108, 0x090a_0b0c));
+        let ticket = 0x3132_3334_3536_3738;
         let hints = [
             wanted(crate::Mode::Shared),
-            wanted(crate::Mode::Exclusive),
             hint(crate::dlock::Hint::Granted),
-            wanted(crate::Mode::Concurrent),
+            hint(crate::dlock::Hint::Ask { mode: crate::Mode::Exclusive, ticket }),
+            hint(crate::dlock::Hint::Give { ticket, record: Arc::new(record) }),
         ];
         let sealed = hints.map(|hint| seal.close(&hint));
         let hex = |bytes: &[u8]| {
@@ -231,17 +240,17 @@ mod tests {
     #[test]
     fn hints_pass_in_order_and_once() {
         let (mut says, mut hears, ..) = pair();
-        let sealed: Vec<_> = (0..4).map(|n| says.close(&[n; 32])).collect();
-        assert_eq!(hears.open(&sealed[0]), Some(&[0; 32][..]));
+        let sealed: Vec<_> = (0..4).map(|n| says.close(&[n; HINT])).collect();
+        assert_eq!(hears.open(&sealed[0]), Some(&[0; HINT][..]));
         assert_eq!(hears.open(&sealed[0]), None, "replayed");
         assert_eq!(hears.open(&sealed[2]), None, "one is missing");
-        assert_eq!(hears.open(&sealed[1]), Some(&[1; 32][..]));
+        assert_eq!(hears.open(&sealed[1]), Some(&[1; HINT][..]));
     }
 
     #[test]
     fn what_was_said_in_another_connection_says_nothing() {
         let (mut says, _, opening, answer) = pair();
-        let first = says.close(&[0; 32]);
+        let first = says.close(&[0; HINT]);
         // The same opening once more: another answer, another seal.
         let (_, other, mut hears) = secret(2).answer(me(2), &opening).unwrap();
         assert_ne!(other, answer);
@@ -262,7 +271,7 @@ mod tests {
             bad[at] ^= 1;
             assert!(secret(2).accept(&opening, &bad).is_none(), "byte {at}");
         }
-        let sealed = says.close(&[9; 32]);
+        let sealed = says.close(&[9; HINT]);
         for at in 0..SEALED {
             let (mut bad, mut hears) = (sealed, secret(2).seal(&opening, &answer));
             bad[at] ^= 1;

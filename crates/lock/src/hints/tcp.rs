@@ -28,7 +28,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use self::incoming::Incoming;
 use self::outgoing::{Peer, Sent};
 use super::seal::Secret;
-use super::{MessageWay, Received, encode};
+use super::{HINT, MessageWay, Received, encode};
 use crate::Me;
 use crate::dlock::Hint;
 
@@ -105,8 +105,8 @@ impl TcpHints {
     }
     /// Sends to the node of a slot, which hears at `at`, if that is possible at once; otherwise it may
     /// follow. Whether it is on its way. Never blocks.
-    pub fn send(&self, to: &SlotRecord, at: &str, lock: LockNo, hint: Hint) -> bool {
-        let mut message = [0; 32];
+    pub fn send(&self, to: &SlotRecord, at: &str, lock: LockNo, hint: &Hint) -> bool {
+        let mut message = [0; HINT];
         message
             .copy_from_slice(zerocopy::IntoBytes::as_bytes(&encode(self.me, to.life, lock, hint)));
         let sent = {

@@ -9,7 +9,7 @@ use braid_format::LockNo;
 use rustix::fs::FlockOperation;
 use zerocopy::IntoBytes;
 
-use super::{Received, decode, encode};
+use super::{HINT, Received, decode, encode};
 use crate::Me;
 use crate::dlock::Hint;
 use crate::runtime::in_private_dir;
@@ -80,7 +80,7 @@ impl HintSocket {
     }
     /// Sends if that is possible at once; returns whether somebody listens. If the listener's socket is
     /// full, the hint is lost, and its sender polls the lock instead.
-    pub fn send(&self, path: &str, to: Me, lock: LockNo, hint: Hint) -> bool {
+    pub fn send(&self, path: &str, to: Me, lock: LockNo, hint: &Hint) -> bool {
         let message = encode(self.me, to, lock, hint);
         let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return false };
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
@@ -94,7 +94,7 @@ impl HintSocket {
     /// # Errors
     /// The system's.
     pub fn receive(&self) -> io::Result<Option<Received>> {
-        let mut buf = [0; 64];
+        let mut buf = [0; HINT + 1];
         let len = self.socket.recv(&mut buf)?;
         Ok(buf.get(..len).and_then(|bytes| decode(bytes, self.me)))
     }
@@ -186,13 +186,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let a = HintSocket::bind_in(dir.path(), "a", me(1)).unwrap();
         let b = HintSocket::bind_in(dir.path(), "b", me(2)).unwrap();
-        assert!(a.send(&b.path(), me(2), LockNo(5), Hint::Granted));
+        assert!(a.send(&b.path(), me(2), LockNo(5), &Hint::Granted));
         let got = b.receive().unwrap().unwrap();
         assert_eq!((got.from, got.lock, got.hint), (me(1), LockNo(5), Hint::Granted));
         for _ in 0..10_000 {
-            a.send(&b.path(), me(2), LockNo(5), Hint::Granted);
+            a.send(&b.path(), me(2), LockNo(5), &Hint::Granted);
         }
-        assert!(!a.send("/nowhere/at/all", me(2), LockNo(5), Hint::Granted));
+        assert!(!a.send("/nowhere/at/all", me(2), LockNo(5), &Hint::Granted));
         assert!(b.receive().unwrap().is_some());
         let closed = HintSocket::bind_in(dir.path(), "c", me(3)).unwrap();
         std::fs::remove_file(dir.path().join("c")).unwrap();
@@ -247,7 +247,7 @@ mod tests {
         assert!(!dir(2).join("0-1.sock").exists() && dir(2).join("1-3.sock").exists());
         assert!(private.path().join("guards").exists() && dir(5).join("0-1.sock").exists());
         let other = HintSocket::bind_in(&dir(1), "0-2.sock", me(0)).unwrap();
-        other.send(&lives.path(), me(1), LockNo(5), Hint::Granted);
+        other.send(&lives.path(), me(1), LockNo(5), &Hint::Granted);
         assert!(lives.receive().unwrap().is_some());
     }
 

@@ -42,7 +42,7 @@ use crate::Me;
 use crate::dlock::{Hint, Time};
 use crate::error::LockError;
 use crate::glock::LockManager;
-use crate::hints::Hints;
+use crate::hints::{Hints, MessageWay, Received};
 use crate::runtime::join_all;
 
 /// Name of the thread that fences silent nodes before there is a watcher.
@@ -207,11 +207,7 @@ impl Membership {
         if let Some(tcp) = self.inner.hints.tcp().cloned() {
             let inner = self.inner.clone();
             self.spawn("hints-tcp", move || {
-                tcp.run(&|hint| {
-                    if let Some(manager) = inner.manager_of(hint.lock) {
-                        manager.hint(hint.lock, hint.hint);
-                    }
-                });
+                tcp.run(&|hint| inner.heard(&hint));
             })?;
         }
         Ok(())
@@ -224,7 +220,7 @@ impl Membership {
         }
     }
     /// A hint that came another way than by the socket.
-    pub fn hint_came(&self, lock: LockNo, hint: Hint) {
+    pub fn hint_came(&self, lock: LockNo, hint: &Hint) {
         if let Some(manager) = self.inner.manager_of(lock) {
             manager.hint(lock, hint);
         }
@@ -413,7 +409,7 @@ impl Peers for Membership {
         let record = &slots.get(usize::from(life.slot.0))?.record;
         record.damage.filter(|_| record.life == life && !record.is_replayed())
     }
-    fn hint(&self, to: Me, lock: LockNo, hint: Hint) {
+    fn hint(&self, to: Me, lock: LockNo, hint: &Hint) {
         let sent = {
             let slots = self.inner.slots.read();
             let slot = slots.get(usize::from(to.slot.0)).filter(|s| s.record.life == to);
@@ -422,8 +418,16 @@ impl Peers for Membership {
         if let Hint::Wanted(mode) = hint
             && !sent
         {
-            self.inner.post(lock, mode);
+            self.inner.post(lock, *mode);
         }
+    }
+    fn reaches(&self, life: Me) -> bool {
+        let slots = self.inner.slots.read();
+        let slot = slots.get(usize::from(life.slot.0)).filter(|s| s.record.life == life);
+        slot.is_some_and(|s| {
+            let way = self.inner.hints.way(&s.record);
+            matches!(way, MessageWay::Unix | MessageWay::Tcp) && self.inner.hints.hears(&s.record)
+        })
     }
 }
 
@@ -487,6 +491,17 @@ impl Inner {
         }
     }
 
+    /// A message came. One of a life that the slots do not show says nothing.
+    fn heard(&self, Received { from, lock, hint }: &Received) {
+        let slots = self.slots.read();
+        let slot = slots.get(usize::from(from.slot.0)).map(|s| &s.record);
+        let shown = slot.is_some_and(|r| r.life == *from && r.state != SlotState::Free);
+        drop(slots);
+        if shown && let Some(manager) = self.manager_of(*lock) {
+            manager.message(*from, *lock, hint);
+        }
+    }
+
     /// The hint receiver's life.
     fn receive_hints(&self) {
         let Some(socket) = self.hints.unix() else { return };
@@ -496,10 +511,7 @@ impl Inner {
                 return;
             }
             match received {
-                Ok(Some(hint)) => {
-                    let Some(manager) = self.manager_of(hint.lock) else { return };
-                    manager.hint(hint.lock, hint.hint);
-                }
+                Ok(Some(hint)) => self.heard(&hint),
                 Ok(None) => {}
                 Err(e) => {
                     tracing::warn!("no hints any more, locks are polled: {e}");
@@ -774,7 +786,7 @@ impl Inner {
         for Wish { lock, mode, stubborn } in news {
             let Some(manager) = self.manager_of(lock) else { continue };
             if stubborn {
-                manager.hint(lock, Hint::Wanted(mode));
+                manager.hint(lock, &Hint::Wanted(mode));
             } else {
                 manager.wish(lock, mode);
             }

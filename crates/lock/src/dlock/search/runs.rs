@@ -24,8 +24,18 @@ fn search_by(name: &str, start: &World, at_least: usize) {
     assert!(found.parents.len() >= at_least, "the search has become shallow");
 }
 
-const NO_FAULTS: Budget =
-    Budget { crashes: 0, rejoins: 0, unknown: 0, unwant: 0, spurious: 0, shrink: 0, opens: 0 };
+const NO_FAULTS: Budget = Budget {
+    crashes: 0,
+    rejoins: 0,
+    unknown: 0,
+    unwant: 0,
+    spurious: 0,
+    shrink: 0,
+    opens: 0,
+    asks: 0,
+    doubled: 0,
+    forged: 0,
+};
 
 #[test]
 fn two_nodes_crash_rejoin_unknown() {
@@ -132,4 +142,71 @@ fn three_nodes_guess() {
         let start = World::new(3, 1, Some(guess), budget);
         search_by("3 nodes, 1 want each, guessing", &start, 50_000);
     }
+}
+
+/// Nodes that ask each other: with the faults of messages, and the others beside them.
+fn two_nodes_ask_with(budgets: &[Budget]) {
+    for budget in budgets {
+        search("2 nodes, 2 wants each, asking", 2, 2, *budget, 20_000);
+    }
+}
+
+#[test]
+fn two_nodes_ask() {
+    two_nodes_ask_with(&[
+        Budget { asks: 2, doubled: 1, ..NO_FAULTS },
+        Budget { asks: 1, unknown: 1, ..NO_FAULTS },
+        Budget { asks: 1, crashes: 1, rejoins: 1, ..NO_FAULTS },
+        Budget { asks: 1, unwant: 1, shrink: 1, ..NO_FAULTS },
+        Budget { asks: 1, forged: 1, ..NO_FAULTS },
+    ]);
+}
+
+/// The same with more of them together.
+#[test]
+#[ignore = "some minutes"]
+fn two_nodes_ask_at_length() {
+    two_nodes_ask_with(&[
+        Budget { asks: 3, doubled: 1, ..NO_FAULTS },
+        Budget { asks: 2, unknown: 1, ..NO_FAULTS },
+        Budget { asks: 2, crashes: 1, rejoins: 1, ..NO_FAULTS },
+        Budget { asks: 2, unwant: 1, shrink: 1, ..NO_FAULTS },
+        Budget { asks: 2, forged: 1, crashes: 1, ..NO_FAULTS },
+    ]);
+    for budget in
+        [Budget { asks: 2, doubled: 1, ..NO_FAULTS }, Budget { asks: 2, unknown: 1, ..NO_FAULTS }]
+    {
+        let start = World::new(2, 2, None, budget).with_concurrent();
+        search_by("2 nodes, 2 wants each, asking, concurrent too", &start, 20_000);
+    }
+}
+
+#[test]
+fn two_nodes_ask_for_concurrent_holds() {
+    let budget = Budget { asks: 1, doubled: 1, ..NO_FAULTS };
+    let start = World::new(2, 2, None, budget).with_concurrent();
+    search_by("2 nodes, 2 wants each, asking, concurrent too", &start, 20_000);
+}
+
+fn three_nodes_ask_with(budgets: &[Budget]) {
+    for budget in budgets {
+        search("3 nodes, 1 want each, asking", 3, 1, *budget, 10_000);
+    }
+}
+
+#[test]
+fn three_nodes_ask() {
+    three_nodes_ask_with(&[Budget { asks: 1, ..NO_FAULTS }, Budget { asks: 2, ..NO_FAULTS }]);
+}
+
+/// The same with faults.
+#[test]
+#[ignore = "some minutes"]
+fn three_nodes_ask_at_length() {
+    three_nodes_ask_with(&[
+        Budget { asks: 2, crashes: 1, ..NO_FAULTS },
+        Budget { asks: 1, unknown: 1, ..NO_FAULTS },
+        Budget { asks: 1, forged: 1, ..NO_FAULTS },
+        Budget { asks: 2, doubled: 1, ..NO_FAULTS },
+    ]);
 }

@@ -10,6 +10,8 @@ use crate::Me;
 
 /// In which who connects must have proven who it is.
 const PROOF_MAX: Duration = Duration::from_secs(5);
+/// Longest message.
+const MESSAGE_MAX: usize = if SEALED > GREETING { SEALED } else { GREETING };
 /// Messages taken before the others have their turn.
 const TURN: usize = 64;
 
@@ -31,13 +33,13 @@ pub(super) struct Incoming {
     /// It has proven itself just now.
     news: bool,
     /// What has come of the next message.
-    got: [u8; GREETING],
+    got: [u8; MESSAGE_MAX],
     len: usize,
 }
 
 impl Incoming {
     pub fn new(stream: TcpStream, now: Instant) -> Self {
-        Self { stream, stage: Stage::Fresh, since: now, news: false, got: [0; GREETING], len: 0 }
+        Self { stream, stage: Stage::Fresh, since: now, news: false, got: [0; MESSAGE_MAX], len: 0 }
     }
     pub fn stream(&self) -> &TcpStream {
         &self.stream
@@ -86,11 +88,13 @@ impl Incoming {
     fn take(&mut self, me: Me, secret: &Secret, on_hint: &dyn Fn(Received)) -> bool {
         let was_proven = self.proven().is_some();
         let next = match std::mem::replace(&mut self.stage, Stage::Fresh) {
-            Stage::Fresh => secret.answer(me, &self.got).and_then(|(from, answer, seal)| {
-                // A new connection has room for it.
-                (&self.stream).write_all(&answer).ok()?;
-                Some(Stage::Answered(from, seal))
-            }),
+            Stage::Fresh => self.got.first_chunk().and_then(|got| secret.answer(me, got)).and_then(
+                |(from, answer, seal)| {
+                    // A new connection has room for it.
+                    (&self.stream).write_all(&answer).ok()?;
+                    Some(Stage::Answered(from, seal))
+                },
+            ),
             Stage::Answered(from, mut seal) | Stage::Proven(from, mut seal) => {
                 self.news |= !was_proven;
                 let sealed = self.got.first_chunk::<SEALED>();

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::super::MessageWay;
 use super::super::seal::{GREETING, Greeting, SEALED, Seal, Secret};
+use super::super::{HINT, MessageWay};
 use super::prepare;
 use crate::Me;
 
@@ -60,7 +60,7 @@ pub(super) struct Peer {
     secret: Secret,
     link: Link,
     pause: Duration,
-    waiting: VecDeque<[u8; 32]>,
+    waiting: VecDeque<[u8; HINT]>,
     /// It was said that it is not reached.
     said: bool,
 }
@@ -83,7 +83,7 @@ impl Peer {
     }
 
     /// Sends at once, or notes it.
-    pub fn send(&mut self, hint: [u8; 32], now: Instant) -> Sent {
+    pub fn send(&mut self, hint: [u8; HINT], now: Instant) -> Sent {
         if let Link::Down(until) = self.link
             && now < until
         {

@@ -39,7 +39,7 @@ impl Node {
     }
     fn tell(&self, to: &Self, lock: u64) -> bool {
         let at = to.tcp.address().to_string();
-        self.tcp.send(&to.record, &at, LockNo(lock), Hint::Wanted(Mode::Exclusive))
+        self.tcp.send(&to.record, &at, LockNo(lock), &Hint::Wanted(Mode::Exclusive))
     }
     /// Says it until it is on its way.
     fn insist(&self, to: &Self, lock: u64) {
@@ -98,7 +98,7 @@ fn the_end_of_a_node_is_noticed_and_its_next_life_is_another() {
     let (at, record) = (b.tcp.address(), b.record.clone());
     drop(b);
     let tell = |record: &SlotRecord, lock| {
-        a.tcp.send(record, &at.to_string(), LockNo(lock), Hint::Wanted(Mode::Exclusive))
+        a.tcp.send(record, &at.to_string(), LockNo(lock), &Hint::Wanted(Mode::Exclusive))
     };
     let began = Instant::now();
     while tell(&record, 6) {
@@ -110,7 +110,7 @@ fn the_end_of_a_node_is_noticed_and_its_next_life_is_another() {
     later.life.incarnation.0 += 1;
     assert_ne!(later.life, record.life);
     // A life that this address is not of: found out, not believed.
-    assert!(!a.tcp.send(&later, &next.tcp.address().to_string(), LockNo(7), Hint::Granted));
+    assert!(!a.tcp.send(&later, &next.tcp.address().to_string(), LockNo(7), &Hint::Granted));
     assert!(next.heard.recv_timeout(Duration::from_millis(300)).is_err());
 }
 
@@ -122,7 +122,7 @@ fn whoever_does_not_know_the_slot_is_not_heard() {
     let at = b.tcp.address().to_string();
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(500) {
-        assert!(!a.tcp.send(&guessed, &at, LockNo(5), Hint::Granted));
+        assert!(!a.tcp.send(&guessed, &at, LockNo(5), &Hint::Granted));
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(b.heard.try_recv().is_err() && !b.tcp.hears(me(1)));
@@ -171,8 +171,8 @@ fn an_opening_said_again_leads_nowhere() {
     };
     let (mut first, answer) = connect();
     let mut seal = secret.accept(&opening, &answer).unwrap();
-    let hint = encode(me(1), me(2), LockNo(5), Hint::Wanted(Mode::Exclusive));
-    let mut bytes = [0; 32];
+    let hint = encode(me(1), me(2), LockNo(5), &Hint::Wanted(Mode::Exclusive));
+    let mut bytes = [0; HINT];
     bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(&hint));
     let sealed = seal.close(&bytes);
     first.write_all(&sealed).unwrap();
@@ -220,7 +220,7 @@ fn a_peer_that_reads_nothing_blocks_nobody() {
     let mut record = SlotRecord::free(NodeId(2));
     record.life = me(2);
     let at = listener.local_addr().unwrap().to_string();
-    let say = |lock| a.tcp.send(&record, &at, LockNo(lock), Hint::Granted);
+    let say = |lock| a.tcp.send(&record, &at, LockNo(lock), &Hint::Granted);
     say(1);
     let (mut stream, _) = listener.accept().unwrap();
     let mut opening = [0; super::super::seal::GREETING];
