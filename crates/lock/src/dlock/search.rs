@@ -20,6 +20,7 @@ use std::hash::{Hash, Hasher};
 use braid_format::{Incarnation, NodeId};
 
 use super::*;
+use canon::{Canon, Mix};
 
 const LOCK: LockNo = LockNo(7);
 
@@ -74,7 +75,7 @@ struct World {
     /// Writes whose issuer was told "unknown" (or died) and that may still land.
     late: Vec<(usize, Arc<LockRecord>, Arc<LockRecord>)>,
     /// Asks and gives under way: from whom, to whom.
-    mail: Vec<(Me, Me, Hint)>,
+    messages: Vec<(Me, Me, Hint)>,
     /// Who knows nothing of the lock takes a record with this nonce for what stands.
     guess: Option<u64>,
     /// What nodes may want.
@@ -98,7 +99,7 @@ enum Move {
     FailLanded,
     FailLate,
     LateLand(usize),
-    Mail(usize),
+    Arrive(usize),
     Doubled(usize),
     Lost(usize),
     Forged(usize),
@@ -141,7 +142,7 @@ impl World {
             disk: Arc::new(LockRecord::unlocked(LOCK, 0)),
             nodes: (0..nodes).map(node).collect(),
             late: Vec::new(),
-            mail: Vec::new(),
+            messages: Vec::new(),
             guess,
             modes: &[Mode::Shared, Mode::Exclusive],
             budget,
@@ -182,7 +183,7 @@ impl World {
                 Action::Demote(to) => node.demote = Some(to),
                 Action::Hint { to, hint: hint @ (Hint::Ask { .. } | Hint::Give { .. }) } => {
                     self.budget.asks -= u8::from(matches!(hint, Hint::Ask { .. }));
-                    self.mail.push((me, to, hint));
+                    self.messages.push((me, to, hint));
                 }
                 Action::Hint { .. } => {}
                 io => {
@@ -200,9 +201,9 @@ impl World {
         for k in 0..self.late.len() {
             out.push((self.late[k].0, M::LateLand(k)));
         }
-        for (k, (_, to, _)) in self.mail.iter().enumerate() {
+        for (k, (_, to, _)) in self.messages.iter().enumerate() {
             let i = usize::from(to.slot.0);
-            out.extend([(i, M::Mail(k)), (i, M::Lost(k))]);
+            out.extend([(i, M::Arrive(k)), (i, M::Lost(k))]);
             out.extend((b.doubled > 0).then_some((i, M::Doubled(k))));
         }
         for (i, n) in self.nodes.iter().enumerate() {
@@ -375,16 +376,16 @@ impl World {
                     self.disk = new;
                 }
             }
-            M::Mail(k) => {
-                let mail = self.mail.remove(k);
-                self.arrives(i, mail);
+            M::Arrive(k) => {
+                let message = self.messages.remove(k);
+                self.arrives(i, message);
             }
             M::Doubled(k) => {
                 self.budget.doubled -= 1;
-                let mail = self.mail[k].clone();
-                self.arrives(i, mail);
+                let message = self.messages[k].clone();
+                self.arrives(i, message);
             }
-            M::Lost(k) => drop(self.mail.remove(k)),
+            M::Lost(k) => drop(self.messages.remove(k)),
             M::Forged(from) => {
                 self.budget.forged -= 1;
                 let hint = Hint::Ask { mode: Mode::Exclusive, ticket: 0 };
@@ -579,145 +580,13 @@ impl World {
                     c.record(new);
                 }
             }
-            for (from, to, hint) in &self.mail {
+            for (from, to, hint) in &self.messages {
                 if c.place[usize::from(to.slot.0)] == at {
-                    c.mail(*from, *to, hint);
+                    c.message(*from, *to, hint);
                 }
             }
         }
         c.hasher.finish()
-    }
-}
-
-/// Fast, and good enough for a few million states (64 bits, every word avalanched).
-struct Mix(u64);
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(u64::from(*b));
-        }
-    }
-    fn write_u64(&mut self, n: u64) {
-        let x = (self.0 ^ n).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        self.0 = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    }
-    fn write_u8(&mut self, n: u8) {
-        self.write_u64(u64::from(n));
-    }
-    fn write_u16(&mut self, n: u16) {
-        self.write_u64(u64::from(n));
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(u64::from(n));
-    }
-    fn write_usize(&mut self, n: usize) {
-        self.write_u64(n as u64);
-    }
-    fn write_isize(&mut self, n: isize) {
-        self.write_u64(n.cast_unsigned() as u64);
-    }
-}
-
-struct Canon {
-    nonces: Vec<u64>,
-    tickets: Vec<u64>,
-    place: [usize; 4],
-    hasher: Mix,
-}
-impl Canon {
-    fn record(&mut self, r: &LockRecord) {
-        let known = self.nonces.iter().position(|n| *n == r.nonce);
-        let name = known.unwrap_or(self.nonces.len());
-        name.hash(&mut self.hasher);
-        if known.is_some() {
-            return;
-        }
-        self.nonces.push(r.nonce);
-        r.mode.hash(&mut self.hasher);
-        // They stand in the order of slots, which renaming changes.
-        let mut holders: Vec<_> = r.holders.iter().map(|l| self.life(*l)).collect();
-        holders.sort_unstable();
-        holders.hash(&mut self.hasher);
-        for w in &r.waiters {
-            (self.life(w.life), w.mode).hash(&mut self.hasher);
-        }
-        let mut openers: Vec<_> = r.openers.iter().map(|l| self.life(*l)).collect();
-        openers.sort_unstable();
-        openers.hash(&mut self.hasher);
-        (r.holders.len(), r.waiters.len()).hash(&mut self.hasher);
-    }
-    fn life(&self, l: Me) -> (usize, u32) {
-        (self.place[usize::from(l.slot.0)], l.incarnation.0)
-    }
-    fn seen(&mut self, s: &Seen) {
-        self.record(&s.record);
-        let mut dead: Vec<_> = s.dead.iter().map(|l| self.life(*l)).collect();
-        dead.sort_unstable();
-        dead.hash(&mut self.hasher);
-    }
-    fn io(&mut self, expected: &LockRecord, new: &LockRecord) {
-        self.record(expected);
-        self.record(new);
-    }
-    fn ticket(&mut self, ticket: u64) {
-        let known = self.tickets.iter().position(|t| *t == ticket);
-        known.unwrap_or(self.tickets.len()).hash(&mut self.hasher);
-        if known.is_none() {
-            self.tickets.push(ticket);
-        }
-    }
-    fn mail(&mut self, from: Me, to: Me, hint: &Hint) {
-        (self.life(from), self.life(to)).hash(&mut self.hasher);
-        match hint {
-            Hint::Ask { mode, ticket } => {
-                (0, mode).hash(&mut self.hasher);
-                self.ticket(*ticket);
-            }
-            Hint::Give { ticket, record } => {
-                1.hash(&mut self.hasher);
-                self.ticket(*ticket);
-                self.record(record);
-            }
-            other => panic!("not modelled: {other:?}"),
-        }
-    }
-    fn node(&mut self, n: &Node) {
-        let d = &n.dlock;
-        (n.life.incarnation.0, n.fate, n.demote, n.using, n.goal, n.wants).hash(&mut self.hasher);
-        (n.open, n.recorded, n.leaving).hash(&mut self.hasher);
-        (d.held, d.want, d.giving, d.demanded, d.look, d.guessed).hash(&mut self.hasher);
-        (d.asked.map(|(to, _)| self.life(to)), d.unanswered).hash(&mut self.hasher);
-        d.asked.into_iter().for_each(|(_, ticket)| self.ticket(ticket));
-        for ask in &d.asks {
-            (self.life(ask.life), ask.mode).hash(&mut self.hasher);
-            self.ticket(ask.ticket);
-        }
-        (d.timer.is_some(), d.paused, d.failures.min(2), d.known.is_some()).hash(&mut self.hasher);
-        if let Some(s) = &d.known {
-            self.seen(s);
-        }
-        match &d.io {
-            None => 0.hash(&mut self.hasher),
-            Some(Io::Reading) => 1.hash(&mut self.hasher),
-            Some(Io::Writing { expected, new }) => {
-                2.hash(&mut self.hasher);
-                self.io(expected, new);
-            }
-        }
-        n.issued.is_some().hash(&mut self.hasher);
-        match &n.answer {
-            None => 0.hash(&mut self.hasher),
-            Some(Event::Written) => 1.hash(&mut self.hasher),
-            Some(Event::Mismatch(s) | Event::Read(s)) => {
-                2.hash(&mut self.hasher);
-                self.seen(s);
-            }
-            Some(other) => panic!("no answer: {other:?}"),
-        }
     }
 }
 
@@ -840,4 +709,5 @@ impl Search {
     }
 }
 
+mod canon;
 mod runs;

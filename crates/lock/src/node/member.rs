@@ -4,6 +4,7 @@ mod heartbeat;
 mod heartbeat_hints;
 mod lease;
 mod look;
+mod messages;
 mod view;
 
 use std::ops::Range;
@@ -42,7 +43,7 @@ use crate::Me;
 use crate::dlock::{Hint, Time};
 use crate::error::LockError;
 use crate::glock::LockManager;
-use crate::hints::{Hints, MessageWay, Received};
+use crate::hints::{Hints, MessageWay};
 use crate::runtime::join_all;
 
 /// Name of the thread that fences silent nodes before there is a watcher.
@@ -488,36 +489,6 @@ impl Inner {
         self.alarm.ring();
         for manager in self.managers() {
             manager.withdraw();
-        }
-    }
-
-    /// A message came. One of a life that the slots do not show says nothing.
-    fn heard(&self, Received { from, lock, hint }: &Received) {
-        let slots = self.slots.read();
-        let slot = slots.get(usize::from(from.slot.0)).map(|s| &s.record);
-        let shown = slot.is_some_and(|r| r.life == *from && r.state != SlotState::Free);
-        drop(slots);
-        if shown && let Some(manager) = self.manager_of(*lock) {
-            manager.message(*from, *lock, hint);
-        }
-    }
-
-    /// The hint receiver's life.
-    fn receive_hints(&self) {
-        let Some(socket) = self.hints.unix() else { return };
-        loop {
-            let received = socket.receive();
-            if self.stopped() {
-                return;
-            }
-            match received {
-                Ok(Some(hint)) => self.heard(&hint),
-                Ok(None) => {}
-                Err(e) => {
-                    tracing::warn!("no hints any more, locks are polled: {e}");
-                    return;
-                }
-            }
         }
     }
 
