@@ -22,4 +22,4 @@ mod writer;
 
 pub(crate) use copies::sectors;
 pub(crate) use run::{Replayed, replay, salvage};
-pub(crate) use writer::Writer;
+pub use writer::Writer;

@@ -15,6 +15,7 @@ use braid_pool::device::AlignedBuf;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::meta::Meta;
+pub use crate::replay::Writer;
 
 /// The kind of the blocks that a simulation changes: nothing but its user looks inside.
 const KIND: MetaKind = MetaKind::DirLeaf;
@@ -222,20 +223,20 @@ pub struct Replayed {
 ///
 /// # Errors
 /// As [`replay`].
-pub fn replay_believing(places: &Places, dead: NodeId) -> Result<Replayed> {
-    let ring = crate::journal::Ring::of(&places.0, dead)?;
+pub fn replay_believing(places: &Places, slot: NodeId, writer: Writer) -> Result<Replayed> {
+    let ring = crate::journal::Ring::of(&places.0, slot)?;
     if crate::journal::Header::read(&places.0, &ring)?.clean {
         return Ok(Replayed { transactions: 0, written: 0, skipped: 0 });
     }
-    replay(places, dead)
+    replay(places, slot, writer)
 }
 
-/// Replays a dead node's journal, as its recoverer does.
+/// Replays the journal of a slot, as a recoverer does that of a dead node, and a check those of all slots.
 ///
 /// # Errors
 /// When a device fails, or the journal is damaged.
-pub fn replay(places: &Places, dead: NodeId) -> Result<Replayed> {
-    let done = crate::replay::replay(&places.0, dead, crate::replay::Writer::Any)?;
+pub fn replay(places: &Places, slot: NodeId, writer: Writer) -> Result<Replayed> {
+    let done = crate::replay::replay(&places.0, slot, writer)?;
     let crate::replay::Replayed { transactions, written, skipped } = done;
     Ok(Replayed { transactions, written, skipped })
 }

@@ -1,7 +1,7 @@
 //! The checkers: see the list at the top of the crate.
 
 use braid_format::NodeId;
-use braid_fs::simulation::{Replayed, replay};
+use braid_fs::simulation::{Replayed, Writer, replay};
 use braid_lock::{Me, Mode};
 
 use crate::disk::{Address, Answer, Op, blocks_of};
@@ -226,8 +226,9 @@ impl World {
         let mut lane = Lane::new();
         let mut all = Vec::new();
         for slot in 0..SLOTS {
-            let image = self.disk.image.clone();
-            let mut stop = lane.start(Box::new(move || replay(&image.places, NodeId(slot))));
+            let (image, slot) = (self.disk.image.clone(), NodeId(slot));
+            let writer = Writer::of_record(self.disk.slot(slot.0).ok().as_ref());
+            let mut stop = lane.start(Box::new(move || replay(&image.places, slot, writer)));
             loop {
                 let (address, op) = match stop {
                     Stop::Asks(Request::Read { place, len }) => {

@@ -20,8 +20,12 @@ pub(crate) struct Rotten {
 impl World {
     /// Of a dead node's journal the newer header rots, now and then: only where that one alone says that
     /// the journal is in use, and the older one that it is clean. The records that follow tell the truth.
+    /// (One that was recovered while it was stopped has no journal: a later life may be in its slot.)
     pub(crate) fn rot_journal(&mut self, me: Me) {
         if !self.faulty() || self.random.below(4) != 0 {
+            return;
+        }
+        if self.processes.iter().any(|p| p.me == Some(me) && p.recovered) {
             return;
         }
         let headers = self.headers_of(me.slot);
@@ -41,6 +45,11 @@ impl World {
         }
         self.disk.land(Pid::MAX, Address::Data(newer, len), &Op::Write(bad.clone()));
         self.rotten.insert(me.slot, Rotten { place: newer, good, bad });
+    }
+    /// A journal is replayed: a header that has rotted stays so until it is written anew. To put back what
+    /// it said would say again that the journal is in use.
+    pub(crate) fn has_replayed(&mut self, slot: NodeId) {
+        self.rotten.remove(&slot);
     }
     /// A replay has refused a journal: if one of its headers has rotted, that is honest, and a repair puts
     /// it right.

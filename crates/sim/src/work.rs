@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use braid_format::Bytes;
 use braid_fs::Error;
-use braid_fs::simulation::{Metadata, Replayed, replay, replay_believing};
+use braid_fs::simulation::{Metadata, Replayed, Writer, replay, replay_believing};
 use braid_lock::{Me, Mode};
 use braid_pool::PoolRequest;
 
@@ -148,7 +148,8 @@ fn job(task: &Task, image: &Arc<Image>, me: Option<Me>, metadata: Option<Metadat
         }
         Task::Recover { dead, believing } => {
             let replay = if believing { replay_believing } else { replay };
-            Box::new(move || Outcome::Replayed(replay(&image.places, dead.slot)))
+            let writer = Writer::Life(dead.incarnation);
+            Box::new(move || Outcome::Replayed(replay(&image.places, dead.slot, writer)))
         }
         Task::Use { locks, change, value, files, .. } => {
             let metadata = metadata?;
@@ -437,12 +438,15 @@ impl World {
                 self.note(|| format!("process {pid} has replayed {dead:?}: {done:?}"));
                 self.report.replayed += done.written;
                 self.report.recoveries += 1;
+                self.has_replayed(dead.slot);
                 self.recovered_by(pid, dead, true);
             }
-            // A read failed: it is done again.
+            // A read failed, or the journal is refused: it is done again.
             Err(e) if !matches!(e, Error::Damaged { .. } | Error::Inconsistent { .. }) => {
                 self.note(|| format!("process {pid} cannot replay {dead:?}: {e}"));
-                self.repair_journal(dead.slot);
+                if matches!(e, Error::Journal { .. }) {
+                    self.repair_journal(dead.slot);
+                }
                 self.recovered_by(pid, dead, false);
             }
             Err(e) => self.fail(format!("process {pid} cannot replay {dead:?}: {e}")),

@@ -37,6 +37,9 @@ fn seeds_that_failed_once() {
     // A node that left waited for a fence of its own, and when that ended last nobody told it: it stayed.
     run(32_809, &Cluster::of_hosts(32_809), false).unwrap_or_else(|failure| panic!("{failure}"));
     run(16_061, &Cluster::of_files(16_061), false).unwrap_or_else(|failure| panic!("{failure}"));
+    // Who recovered a dead node again, since its first recoverer had died, failed, and freed the slot all the
+    // same; and what a rotten header had said was put back after its journal had been replayed.
+    run(17_492, &Cluster::of_files(17_492), false).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Nodes on hosts of their own: silence, fences, late writes. `BRAID_SIM_HOSTS=FIRST..LAST` chooses

@@ -12,7 +12,7 @@ use crate::volume::Volume;
 /// of earlier lives stay in the ring. A block of one of their images may have become file data
 /// since, so none of them may be put in place, whatever is lost of the headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Writer {
+pub enum Writer {
     /// The records of this life.
     Life(Incarnation),
     /// No records: the slot is free.
@@ -28,17 +28,21 @@ impl Writer {
     ///
     /// # Errors
     /// When a device fails.
-    pub fn of_slot(volume: &Volume, slot: NodeId) -> Result<Self> {
+    pub(crate) fn of_slot(volume: &Volume, slot: NodeId) -> Result<Self> {
         if volume.elsewhere.is_some() {
             return Ok(Self::Any);
         }
         let store = volume.node_store(volume.node_areas()?);
         let bytes = store.read_slot(slot).map_err(LockError::NodeStore)?;
-        Ok(match SlotRecord::decode(&bytes, slot) {
-            Ok(record) if record.state == SlotState::Free => Self::Nobody,
-            Ok(record) => Self::Life(record.life.incarnation),
-            Err(_) => Self::Unknown,
-        })
+        Ok(Self::of_record(SlotRecord::decode(&bytes, slot).ok().as_ref()))
+    }
+    /// As a slot's record says, if it can be read.
+    pub fn of_record(record: Option<&SlotRecord>) -> Self {
+        match record {
+            Some(record) if record.state == SlotState::Free => Self::Nobody,
+            Some(record) => Self::Life(record.life.incarnation),
+            None => Self::Unknown,
+        }
     }
     /// Whether records of this incarnation may have to be replayed.
     pub(super) fn may_be(self, incarnation: Incarnation) -> bool {

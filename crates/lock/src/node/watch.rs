@@ -27,6 +27,8 @@
 //! * a slot is freed only by its recoverer, or by its own node;
 //! * a recoverer's own journal is replayed before what it was recovering is looked at: it may have
 //!   changed the windows of the dead one;
+//! * a recovery is finished only by a node that has ended its first half itself: that the journal is
+//!   replayed, which the slot says from then on, does not say that what was begun again is done;
 //! * every step may be repeated: a recoverer that dies leaves a record that says so.
 
 use std::collections::{BTreeMap, HashMap};
@@ -158,6 +160,8 @@ pub struct Watch {
     pauses: HashMap<NodeId, Pause>,
     /// What is under way for each slot.
     tasks: BTreeMap<NodeId, Task>,
+    /// The lives whose recovery has come so far here, since they were claimed last, that it can be finished.
+    recovered: HashMap<NodeId, Me>,
     finishing: Option<Finishing>,
     /// When it looked last.
     looked: Option<Time>,
@@ -192,6 +196,7 @@ impl Watch {
             tracks: HashMap::new(),
             pauses: HashMap::new(),
             tasks: BTreeMap::new(),
+            recovered: HashMap::new(),
             finishing: None,
             looked: None,
         }
@@ -237,18 +242,18 @@ impl Watch {
         out.extend(self.end_finishing(now, nonce));
         // If another node was finishing a dead node, too, that is recovered from the beginning: the other
         // may have been writing by the dead node's redundancy log, to take its slot.
-        let (replayed, left): (Vec<_>, Vec<_>) = slots
+        let (recovered, left): (Vec<_>, Vec<_>) = slots
             .iter()
             .filter(|s| self.is_due(now, s, slots))
             .map(|s| &s.record)
-            .partition(|r| r.is_replayed() && r.recoverer == Some(self.me));
+            .partition(|r| self.has_recovered(r));
         let fencing = self.fences_under_way();
         let most = (fencing + Self::RECOVERIES_MAX).saturating_sub(self.tasks.len());
         // Each write of this step needs a nonce of its own in its slot only.
         for dead in left.into_iter().take(most) {
             out.push(self.claim(dead, nonce));
         }
-        if let Some(dead) = replayed.first().filter(|_| self.finishing.is_none()) {
+        if let Some(dead) = recovered.first().filter(|_| self.finishing.is_none()) {
             out.push(self.finish(Box::new((*dead).clone())));
         }
         out
@@ -288,7 +293,15 @@ impl Watch {
         }
     }
 
+    /// Whether nothing is left to do for a dead node but to finish its recovery. A claim keeps what the slot
+    /// says of the journal, so that alone would also hold for one that failed here, or whose outcome is unknown.
+    fn has_recovered(&self, record: &SlotRecord) -> bool {
+        let here = self.recovered.get(&record.life.slot) == Some(&record.life);
+        here && record.is_replayed() && record.recoverer == Some(self.me)
+    }
+
     fn claim(&mut self, dead: &SlotRecord, nonce: u64) -> WatchAction {
+        self.recovered.remove(&dead.life.slot);
         let expected = Box::new(dead.clone());
         let mut new = expected.clone();
         new.state = SlotState::Recovering;
@@ -530,6 +543,7 @@ impl Watch {
         let write = match outcome {
             Recovery::Done => {
                 self.pauses.remove(&slot);
+                self.recovered.insert(slot, record.life);
                 let old = (*record).clone();
                 let new = Box::new(SlotRecord { replayed: true, damage: None, nonce, ..old });
                 self.tasks.insert(slot, Task::Publishing(new.clone()));
@@ -1247,12 +1261,55 @@ mod tests {
     }
 
     #[test]
+    fn what_another_node_had_replayed_is_not_finished_before_it_is_recovered_again() {
+        let mut w = watch();
+        let mut dead = active(me(1, 1), 1);
+        (dead.record.state, dead.record.recoverer) = (SlotState::Recovering, Some(me(2, 1)));
+        dead.record.replayed = true;
+        let mut by = active(me(2, 1), 1);
+        by.record = freed(&by.record, 9);
+        let mut slots = vec![active(me(0, 1), 1), dead, by];
+        let slot = NodeId(1);
+        // The claim stands, but nobody says so here; then it fails; then the journal is damaged.
+        let damage = SlotDamage {
+            block: braid_format::BlockNo(5),
+            part: braid_format::node::DamagedPart::JournalHeader,
+            replayed: false,
+        };
+        let failures = [None, Some(Recovery::Failed), Some(Recovery::Damaged(damage))];
+        for (n, failure) in (1..).zip(failures) {
+            let actions = w.step(BEAT * (n * 10), 9, WatchEvent::Observed(slots.clone()));
+            assert_eq!(claims(&actions), Some(me(1, 1)));
+            assert!(stand(&mut slots, &actions));
+            let claimed = w.step(BEAT * (n * 10), 9, WatchEvent::Wrote(slot, failure.is_some()));
+            let Some(failure) = failure else { continue };
+            assert_eq!(recovers(&claimed), Some(me(1, 1)));
+            let noted = w.step(BEAT * (n * 10), 9, WatchEvent::Recovered(slot, failure));
+            if stand(&mut slots, &noted) {
+                w.step(BEAT * (n * 10), 9, WatchEvent::Wrote(slot, true));
+            }
+        }
+        let record = &slots[1].record;
+        assert_eq!((record.recoverer, record.replayed), (Some(me(0, 1)), true));
+        assert_eq!(record.damage, Some(damage));
+        // It succeeds, and is finished.
+        let actions = w.step(BEAT * 50, 9, WatchEvent::Observed(slots.clone()));
+        assert!(stand(&mut slots, &actions));
+        w.step(BEAT * 50, 9, WatchEvent::Wrote(slot, true));
+        let said = w.step(BEAT * 50, 9, WatchEvent::Recovered(slot, Recovery::Done));
+        assert!(stand(&mut slots, &said));
+        let next = w.step(BEAT * 50, 9, WatchEvent::Wrote(slot, true));
+        assert!(matches!(next[..], [WatchAction::Gone(_), WatchAction::Finish(_)]), "{next:?}");
+    }
+
+    #[test]
     fn damage_met_after_the_replay_is_noted_and_only_the_rest_tried_again() {
         let mut w = watch();
         let mut dead = active(me(1, 1), 1);
         dead.life_locked = false;
         (dead.record.state, dead.record.recoverer) = (SlotState::Recovering, Some(me(0, 1)));
         dead.record.replayed = true;
+        w.recovered.insert(NodeId(1), me(1, 1));
         let mut slots = vec![active(me(0, 1), 1), dead];
         let part = braid_format::node::DamagedPart::Window;
         let damage = SlotDamage { block: braid_format::BlockNo(77), part, replayed: true };
