@@ -91,6 +91,37 @@ fn whole(mut c: Cluster, members: &[usize]) {
     assert!(said.contains("clean"), "{said}");
 }
 
+/// Names are of the directory: who lists them does not wait for a node that holds a file there.
+#[test]
+fn names_are_listed_while_a_node_that_holds_a_file_is_stopped() {
+    if !can_mount() {
+        return;
+    }
+    // Long enough that nobody takes it for dead meanwhile.
+    let c = cluster("io_timeout=30");
+    let [here, there] = &c.nodes[..] else { panic!("two nodes") };
+    std::fs::create_dir(here.join("d")).unwrap();
+    for n in 0..40 {
+        std::fs::write(here.join(format!("d/{n}")), "x").unwrap();
+    }
+    // The other node gives these up when it goes on.
+    for n in [3, 17, 30] {
+        std::fs::write(there.join(format!("d/{n}")), "changed").unwrap();
+    }
+    std::fs::read_dir(here.join("d")).unwrap().for_each(drop);
+    for n in [3, 17, 30] {
+        std::fs::write(there.join(format!("d/{n}")), "changed again").unwrap();
+    }
+    let stopped = Stopped::stop(&c, 1);
+    let begun = Instant::now();
+    let names = std::fs::read_dir(here.join("d")).unwrap().count();
+    let took = begun.elapsed();
+    drop(stopped);
+    assert_eq!(names, 40);
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(std::fs::read_to_string(here.join("d/17")).unwrap(), "changed again");
+}
+
 #[test]
 fn a_node_that_is_stopped_while_the_pool_changes_is_ended_and_recovered() {
     if !can_mount() {

@@ -17,7 +17,8 @@ use braid_pool::device::{AlignedBuf, Device};
 use braid_pool::{MemberSelector, Pool};
 
 use crate::attr::{
-    Attr, Cred, DirEntry, EarlyReply, Fh, KernelCache, SetAttr, StatFs, Write, WriteFlags,
+    Attr, Cred, DirEntry, EarlyReply, Fh, KernelCache, SetAttr, StatFs, WithAttrs, Write,
+    WriteFlags,
 };
 use crate::core::Core;
 use crate::data::{ReadHold, ReadRange};
@@ -255,10 +256,10 @@ impl Fs {
         &self,
         ino: InodeNo,
         cookie: u64,
-        plus: bool,
+        with: WithAttrs,
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.run(|c| namei::readdir(c, ino, cookie, plus, emit))
+        self.run(|c| namei::readdir(c, ino, cookie, with, emit))
     }
 
     fn open_locked(&self, locked: &Locked, flags: i32) -> Fh {

@@ -180,6 +180,18 @@ impl EarlyReply for () {
     fn send(&mut self) {}
 }
 
+/// Whether `readdir` hands out attributes with the names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithAttrs {
+    /// Names alone.
+    No,
+    /// Those whose locks are here, or come within a tenth of a second in all: names do not wait for another node that
+    /// holds a file.
+    IfSoon,
+    /// All of them.
+    Yes,
+}
+
 /// An entry that `readdir` hands out.
 #[derive(Debug, Clone, Copy)]
 pub struct DirEntry<'a> {

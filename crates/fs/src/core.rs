@@ -82,6 +82,18 @@ impl Core {
     pub fn lock_shared(&self, ino: InodeNo) -> Result<Locked> {
         self.lock(ino, Mode::Shared, Local::Shared)
     }
+    /// Takes an inode's shared lock and loads its state, for whoever needs it next, unless that is over before. Ignores
+    /// failures. No lock may be held.
+    pub fn prefetch(&self, ino: InodeNo, is_over: &dyn Fn() -> bool) {
+        let lock = LockNo::from(ino);
+        if self.check_ino(ino).is_ok()
+            && self.check_alive().is_ok()
+            && let Ok(Some(guard)) =
+                self.locks.acquire_unless(lock, Mode::Shared, Local::Shared, is_over)
+        {
+            let _ = self.loaded(ino, guard);
+        }
+    }
     /// To read or overwrite contents in place: as [`Self::lock`], but concurrent if other nodes do
     /// the same, see [`LockManager::acquire_concurrent`].
     pub fn lock_concurrent(&self, ino: InodeNo, alone: Mode) -> Result<Locked> {

@@ -9,7 +9,7 @@ use braid_format::InodeNo;
 pub use rustix::io::Errno;
 
 use crate::api::Fs;
-use crate::attr::{Attr, Cred, DirEntry, EarlyReply, Fh, SetAttr, StatFs, Write};
+use crate::attr::{Attr, Cred, DirEntry, EarlyReply, Fh, SetAttr, StatFs, WithAttrs, Write};
 use crate::data::{ReadHold, ReadRange};
 use crate::error::Error;
 use crate::plock::Canceller;
@@ -214,7 +214,8 @@ impl FileSystem for Fs {
         plus: bool,
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Answer<()> {
-        seen(self.readdir(ino, cookie, plus, emit))
+        let with = if plus { WithAttrs::IfSoon } else { WithAttrs::No };
+        seen(self.readdir(ino, cookie, with, emit))
     }
     fn create(
         &self,

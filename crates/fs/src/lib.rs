@@ -125,7 +125,7 @@ mod xattr;
 pub use api::Fs;
 pub use attr::{
     Attr, Cred, DirEntry, Durable, EarlyReply, Fh, KernelCache, NoKernelCache, SetAttr, StatFs,
-    Time, TimeSet, Write, WriteFlags,
+    Time, TimeSet, WithAttrs, Write, WriteFlags,
 };
 pub use braid_format as format;
 pub use braid_lock as lock;

@@ -1,14 +1,13 @@
 //! HTTP: `GET /metrics`, a request for each connection.
 //!
-//! Bounded in all: connections at a time, of which the oldest that has not asked makes room for the next; the
-//! length of a request; the time that a caller may take. Gathering
+//! Bounded in all: connections at a time, of which the oldest that has not asked makes room for the next (of the
+//! address that has most); the length of a request; the time that a caller may take. Gathering
 //! takes no lock for longer than `braid status` does; if it hangs all the same, later callers are refused, and
 //! what Prometheus calls `up` is 0.
 
-use std::collections::VecDeque;
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -24,7 +23,9 @@ use super::text::{Format, encode};
 use crate::control::Node;
 
 /// Callers that are answered at a time.
-const CALLERS_MAX: usize = 8;
+const ANSWERED_MAX: usize = 8;
+/// Callers that have not asked yet.
+const SILENT_MAX: usize = 64;
 /// Longest request line and headers.
 const REQUEST_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
@@ -113,6 +114,13 @@ enum Caller {
 }
 
 impl Caller {
+    /// `None`: it is of this host, by a socket in the file system.
+    fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(tcp) => tcp.peer_addr().ok().map(|address| address.ip()),
+            Self::Unix(_) => None,
+        }
+    }
     fn set_times(&self) -> io::Result<()> {
         match self {
             Self::Tcp(tcp) => {
@@ -157,42 +165,52 @@ impl Write for &Caller {
 /// Those that are being served.
 #[derive(Debug, Default)]
 struct Callers {
-    count: usize,
-    /// Of them, those that have not asked yet, from the oldest on.
-    silent: VecDeque<Arc<Caller>>,
+    /// Those that have asked.
+    answered: usize,
+    /// Those that have not asked yet, from the oldest on.
+    silent: Vec<Arc<Caller>>,
 }
 
 impl Callers {
-    /// Takes one more; `false` if there is no room. The oldest that has not asked makes room: who only holds
-    /// connections keeps nobody out.
-    fn admit(&mut self, caller: &Arc<Caller>) -> bool {
-        if self.count >= CALLERS_MAX {
-            let Some(oldest) = self.silent.pop_front() else { return false };
-            oldest.cut();
+    /// Takes one more. If there are too many that have not asked, the oldest of the address that has most of them
+    /// makes room: who only holds connections keeps nobody else out.
+    fn admit(&mut self, caller: &Arc<Caller>) {
+        if self.silent.len() >= SILENT_MAX {
+            let of = |address| self.silent.iter().filter(|c| c.address() == address).count();
+            let most = self.silent.iter().map(|c| c.address()).max_by_key(|address| of(*address));
+            let oldest = self.silent.iter().position(|c| Some(c.address()) == most);
+            oldest.map(|at| self.silent.remove(at)).inspect(|oldest| oldest.cut());
         }
-        self.count += 1;
-        self.silent.push_back(caller.clone());
-        true
+        self.silent.push(caller.clone());
     }
-    /// It has asked.
-    fn asked(&mut self, caller: &Arc<Caller>) {
+    /// It has asked; whether it may be answered.
+    fn asks(&mut self, caller: &Arc<Caller>) -> bool {
         self.silent.retain(|c| !Arc::ptr_eq(c, caller));
-    }
-    fn gone(&mut self, caller: &Arc<Caller>) {
-        self.asked(caller);
-        self.count -= 1;
+        let room = self.answered < ANSWERED_MAX;
+        self.answered += usize::from(room);
+        room
     }
 }
 
-/// One that is served; it is counted as long as this lives.
+/// One that is served, as long as this lives.
 struct Served {
     caller: Arc<Caller>,
     callers: Arc<Mutex<Callers>>,
+    answered: bool,
+}
+
+impl Served {
+    fn may_be_answered(&mut self) -> bool {
+        self.answered = self.callers.lock().asks(&self.caller);
+        self.answered
+    }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.callers.lock().gone(&self.caller);
+        let mut callers = self.callers.lock();
+        callers.silent.retain(|c| !Arc::ptr_eq(c, &self.caller));
+        callers.answered -= usize::from(self.answered);
     }
 }
 
@@ -222,17 +240,12 @@ fn take(
 ) -> io::Result<()> {
     caller.set_times()?;
     let caller = Arc::new(caller);
-    if !callers.lock().admit(&caller) {
-        return (&*caller).write_all(&Reply::refused("503 Service Unavailable").bytes(true));
-    }
-    let served = Served { caller, callers: callers.clone() };
+    callers.lock().admit(&caller);
+    let mut served = Served { caller: caller.clone(), callers: callers.clone(), answered: false };
     let thread = std::thread::Builder::new().name("metrics".into());
     thread.spawn(move || {
-        let gather = || {
-            served.callers.lock().asked(&served.caller);
-            gather()
-        };
-        if let Err(error) = answer(&mut &*served.caller, gather) {
+        let gather = || served.may_be_answered().then(gather);
+        if let Err(error) = answer(&mut &*caller, gather) {
             tracing::debug!(%error, "a caller of the metrics");
         }
     })?;
@@ -264,7 +277,7 @@ impl Reply {
 /// Reads one request and answers it.
 fn answer(
     caller: &mut (impl Read + Write + ?Sized),
-    gather: impl FnOnce() -> Vec<Sample>,
+    gather: impl FnOnce() -> Option<Vec<Sample>>,
 ) -> io::Result<()> {
     let (begun, mut got) = (Instant::now(), Vec::new());
     let mut part = [0; 1024];
@@ -288,7 +301,10 @@ fn answer(
     }
 }
 
-fn reply(request: &httparse::Request<'_, '_>, gather: impl FnOnce() -> Vec<Sample>) -> Reply {
+fn reply(
+    request: &httparse::Request<'_, '_>,
+    gather: impl FnOnce() -> Option<Vec<Sample>>,
+) -> Reply {
     if !matches!(request.method, Some("GET" | "HEAD")) {
         return Reply::refused("405 Method Not Allowed");
     }
@@ -305,7 +321,8 @@ fn reply(request: &httparse::Request<'_, '_>, gather: impl FnOnce() -> Vec<Sampl
     };
     let format =
         if accepted.into_iter().any(wants) { Format::OpenMetrics } else { Format::Prometheus };
-    match encode(gather(), format) {
+    let Some(samples) = gather() else { return Reply::refused("503 Service Unavailable") };
+    match encode(samples, format) {
         Ok(body) => Reply { status: "200 OK", content_type: format.content_type(), body },
         Err(_) => Reply::refused("500 Internal Server Error"),
     }
@@ -322,7 +339,8 @@ mod tests {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         near.write_all(request.as_bytes()).unwrap();
         near.shutdown(std::net::Shutdown::Write).unwrap();
-        let polls = || vec![Sample { family: &LOCK_POLLS, labels: vec![], value: Value::Whole(7) }];
+        let polls =
+            || Some(vec![Sample { family: &LOCK_POLLS, labels: vec![], value: Value::Whole(7) }]);
         answer(&mut far, polls).unwrap();
         drop(far);
         let mut got = String::new();
@@ -376,7 +394,7 @@ mod tests {
             take(Caller::Unix(far), &callers, gather).unwrap();
             near
         };
-        let mut silent: Vec<_> = (0..CALLERS_MAX + 3).map(|_| call(Box::new(polls))).collect();
+        let mut silent: Vec<_> = (0..SILENT_MAX + 3).map(|_| call(Box::new(polls))).collect();
         let mut said = String::new();
         // The oldest has made room.
         assert_eq!(silent[0].read_to_string(&mut said).unwrap(), 0);
@@ -389,13 +407,13 @@ mod tests {
         assert!(said.ends_with("braid_lock_polls_total 7\n"), "{said}");
         drop(silent);
         // Those that have asked are answered first, however long that takes.
-        let (go, gate) = std::sync::mpsc::sync_channel::<()>(CALLERS_MAX);
+        let (go, gate) = std::sync::mpsc::sync_channel::<()>(ANSWERED_MAX);
         let gate = Arc::new(Mutex::new(gate));
         let (began, begun) = std::sync::mpsc::channel();
-        while callers.lock().count > 0 {
+        while !callers.lock().silent.is_empty() || callers.lock().answered > 0 {
             std::thread::yield_now();
         }
-        let slow: Vec<_> = (0..CALLERS_MAX)
+        let slow: Vec<_> = (0..ANSWERED_MAX)
             .map(|_| {
                 let (gate, began) = (gate.clone(), began.clone());
                 ask(call(Box::new(move || {
@@ -407,7 +425,7 @@ mod tests {
             .collect();
         slow.iter().for_each(|_| begun.recv().unwrap());
         let mut said = String::new();
-        call(Box::new(polls)).read_to_string(&mut said).unwrap();
+        ask(call(Box::new(polls))).read_to_string(&mut said).unwrap();
         assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
         slow.iter().for_each(|_| go.send(()).unwrap());
         for mut caller in slow {

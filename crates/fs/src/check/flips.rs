@@ -11,7 +11,7 @@ use braid_pool::Pool;
 use braid_pool::device::{AlignedBuf, Device, MemoryDevice};
 
 use super::{CheckOptions, check};
-use crate::attr::{Cred, NoKernelCache, SetAttr, WriteFlags};
+use crate::attr::{Cred, NoKernelCache, SetAttr, WithAttrs, WriteFlags};
 use crate::error::Error;
 use crate::make::{MakeOptions, make};
 use crate::options::MountOptions;
@@ -109,7 +109,7 @@ pub(super) fn walk(fs: &Fs) -> Walked {
     let mut todo = vec![(Vec::new(), fs.root())];
     while let Some((path, dir)) = todo.pop() {
         let mut names = Vec::new();
-        let listed = fs.readdir(dir, 0, true, &mut |entry| {
+        let listed = fs.readdir(dir, 0, WithAttrs::Yes, &mut |entry| {
             if entry.name != b"." && entry.name != b".." {
                 names.push((entry.name.to_vec(), entry.ino));
             }

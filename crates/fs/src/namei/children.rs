@@ -18,22 +18,28 @@ const THREADS: usize = 7;
 const SLOW: Duration = Duration::from_micros(50);
 
 /// Takes the shared locks of those children whose locks this node does not have, and keeps them as
-/// it keeps any. Ignores failures: the next request for the child meets them again. No lock may be
-/// held.
-pub(super) fn take_locks(core: &Arc<Core>, children: &[InodeNo]) {
+/// it keeps any; not after `until`. Ignores failures: the next request for the child meets them again. No
+/// lock may be held.
+pub(super) fn take_locks(core: &Arc<Core>, children: &[InodeNo], until: Option<Instant>) {
+    let is_over = || until.is_some_and(|until| Instant::now() >= until);
     let missing = |ino: &InodeNo| !core.locks.held(LockNo::from(*ino)).covers(Mode::Shared);
     let mut missing = children.iter().copied().filter(missing);
     let Some(first) = missing.next() else { return };
     let began = Instant::now();
-    drop(core.lock_shared(first));
+    if is_over() {
+        return;
+    }
+    core.prefetch(first, &is_over);
     if began.elapsed() < SLOW {
         return;
     }
     let rest: Vec<InodeNo> = missing.collect();
     let next = AtomicUsize::new(0);
     let take = || {
-        while let Some(ino) = rest.get(next.fetch_add(1, Ordering::Relaxed)) {
-            drop(core.lock_shared(*ino));
+        while let Some(ino) = rest.get(next.fetch_add(1, Ordering::Relaxed))
+            && !is_over()
+        {
+            core.prefetch(*ino, &is_over);
         }
     };
     std::thread::scope(|scope| {

@@ -1,17 +1,18 @@
 //! Reading names.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
 use braid_format::dinode::{Layout, RawDinode};
 use braid_format::tree::RawExtent;
 use braid_format::{BlockCount, BlockNo, Bytes};
-use braid_lock::Mode;
+use braid_lock::{Local, Mode};
 use braid_pool::device::AlignedBuf;
 use zerocopy::FromBytes;
 
 use super::{children, kind_of, lock_named, reader};
-use crate::attr::{Attr, DirEntry};
+use crate::attr::{Attr, DirEntry, WithAttrs};
 use crate::core::Core;
 use crate::dir::{self, Listed};
 use crate::error::{Error, Result};
@@ -22,6 +23,8 @@ use crate::mode::{S_IFDIR, S_IFLNK};
 /// about twenty.
 const BATCH: usize = 256;
 const BATCH_PLUS: usize = 32;
+/// See [`WithAttrs::IfSoon`].
+const ATTRS_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The inode that `name` in `dir` leads to. "." and ".." work too.
 pub(crate) fn lookup(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<Attr> {
@@ -92,7 +95,7 @@ pub(crate) fn readlink(core: &Arc<Core>, ino: InodeNo) -> Result<Vec<u8>> {
 }
 
 /// Hands the entries after `cookie` to `emit` until it says that it is full (that entry then
-/// counts as not taken) or the directory ends. `plus`: with attributes.
+/// counts as not taken) or the directory ends.
 ///
 /// No lock is held while `emit` runs. Attributes are read after the directory's lock was given
 /// up, one child's lock at a time, so no lock order is violated; an entry whose inode has gone
@@ -101,9 +104,11 @@ pub(crate) fn readdir(
     core: &Arc<Core>,
     ino: InodeNo,
     cookie: u64,
-    plus: bool,
+    with: WithAttrs,
     emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
 ) -> Result<()> {
+    let (plus, until) = (with != WithAttrs::No, Instant::now() + ATTRS_PATIENCE);
+    let until = (with == WithAttrs::IfSoon).then_some(until);
     let mut cookie = cookie;
     let mut batch: Vec<Listed> = Vec::new();
     loop {
@@ -131,10 +136,10 @@ pub(crate) fn readdir(
         }
         if plus {
             let children: Vec<InodeNo> = batch.iter().map(|listed| listed.ino).collect();
-            children::take_locks(core, &children);
+            children::take_locks(core, &children, until);
         }
         for Listed { cookie: next, ino: to, kind, name } in batch.drain(..) {
-            let attr = if plus { attr_if_there(core, to, kind)? } else { None };
+            let attr = if plus { attr_if_there(core, to, kind, until.is_some())? } else { None };
             let handed_out = attr.is_some();
             if emit(DirEntry { ino: to, next, kind, name: &name, attr }) {
                 if handed_out {
@@ -150,20 +155,27 @@ pub(crate) fn readdir(
     }
 }
 
-/// Attributes of a child seen a moment ago, handed out; `None` when it has gone.
-fn attr_if_there(core: &Arc<Core>, ino: InodeNo, kind: u32) -> Result<Option<Attr>> {
-    match core.lock_shared(ino) {
-        Ok(locked) => {
+/// Attributes of a child seen a moment ago, handed out; `None` when it has gone. `at_once`: also when its lock is
+/// not here.
+fn attr_if_there(core: &Arc<Core>, ino: InodeNo, kind: u32, at_once: bool) -> Result<Option<Attr>> {
+    let locked = if at_once {
+        core.try_lock(ino, Mode::Shared, Local::Shared).transpose()
+    } else {
+        Some(core.lock_shared(ino))
+    };
+    match locked {
+        None => Ok(None),
+        Some(Ok(locked)) => {
             let attr = locked.attr(core.volume.geo);
             let there = attr.nlink > 0 && kind_of(attr.mode) == kind;
             Ok(there.then(|| hand_out(core, &locked)))
         }
-        Err(Error::Stale(_)) => Ok(None),
+        Some(Err(Error::Stale(_))) => Ok(None),
         // Its name is listed all the same; a request for the inode itself gets EIO.
-        Err(e) if e.damaged_block().is_some() => {
+        Some(Err(e)) if e.damaged_block().is_some() => {
             core.meta.note_damage(&e);
             Ok(None)
         }
-        Err(e) => Err(e),
+        Some(Err(e)) => Err(e),
     }
 }

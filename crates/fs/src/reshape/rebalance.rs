@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::groups::takes_data;
 use crate::jobs::{Job, JobSlot};
 use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
-use crate::{DirEntry, Fs};
+use crate::{DirEntry, Fs, WithAttrs};
 
 /// A part is left alone if it is fuller, or emptier, than the average by no more than this part of
 /// its blocks (a divisor).
@@ -202,7 +202,7 @@ impl Fs {
     /// Some of a directory from a cookie on.
     fn children(&self, dir: InodeNo, from: u64) -> Result<Children> {
         let (mut some, mut at, mut more) = (Vec::new(), from, false);
-        let listed = self.readdir(dir, from, true, &mut |entry: DirEntry<'_>| {
+        let listed = self.readdir(dir, from, WithAttrs::Yes, &mut |entry: DirEntry<'_>| {
             more = some.len() >= CHILDREN;
             if more {
                 return true;

@@ -8,7 +8,7 @@ use braid_pool::{CreateOptions, Pool};
 
 use super::attributes::{CREATE, REPLACE};
 use super::*;
-use crate::attr::{Cred, SetAttr};
+use crate::attr::{Cred, SetAttr, WithAttrs};
 use crate::core::Core;
 use crate::error::Error;
 use crate::namei::fixture::{mount, pool};
@@ -103,7 +103,7 @@ fn share_the_dinode_with_entries_and_targets() {
         assert_eq!(get(&node, dir, b"user.v").unwrap(), value, "after {i} entries");
     }
     let mut count = 0;
-    readdir(&node, dir, 0, false, &mut |_| {
+    readdir(&node, dir, 0, WithAttrs::No, &mut |_| {
         count += 1;
         false
     })

@@ -14,7 +14,7 @@ use braid_format::InodeNo;
 
 use super::fixture::{mount, pool, pool_of};
 use super::*;
-use crate::attr::{Attr, Cred, SetAttr, Time, TimeSet};
+use crate::attr::{Attr, Cred, SetAttr, Time, TimeSet, WithAttrs};
 use crate::orphan;
 
 const CRED: Cred = Cred { uid: 1000, gid: 100, pid: 1, umask: 0o022 };
@@ -28,7 +28,7 @@ fn make_dir(core: &Arc<Core>, dir: InodeNo, name: &str) -> InodeNo {
 }
 fn names(core: &Arc<Core>, dir: InodeNo) -> Vec<String> {
     let mut out = Vec::new();
-    readdir(core, dir, 0, false, &mut |e| {
+    readdir(core, dir, 0, WithAttrs::No, &mut |e| {
         out.push(String::from_utf8_lossy(e.name).into_owned());
         false
     })
@@ -264,17 +264,23 @@ fn a_reader_sees_every_lasting_entry_once_while_others_come_and_go() {
     loop {
         let mut left = 37;
         let mut full = false;
-        readdir(&node, dir, cookie, round % 2 == 1, &mut |e| {
-            if left == 0 {
-                full = true;
-                return true;
-            }
-            left -= 1;
-            cookie = e.next;
-            assert_eq!(e.attr.is_some(), round % 2 == 1);
-            seen.push(String::from_utf8_lossy(e.name).into_owned());
-            false
-        })
+        readdir(
+            &node,
+            dir,
+            cookie,
+            if round % 2 == 1 { WithAttrs::Yes } else { WithAttrs::No },
+            &mut |e| {
+                if left == 0 {
+                    full = true;
+                    return true;
+                }
+                left -= 1;
+                cookie = e.next;
+                assert_eq!(e.attr.is_some(), round % 2 == 1);
+                seen.push(String::from_utf8_lossy(e.name).into_owned());
+                false
+            },
+        )
         .unwrap();
         if !full {
             break;

@@ -154,7 +154,7 @@ impl Model {
 /// The whole tree as the file system shows it.
 fn seen(node: &Node, dir: InodeNo, out: &mut BTreeMap<InodeNo, Inode>, parent: InodeNo) {
     let mut entries = BTreeMap::new();
-    readdir(node, dir, 0, true, &mut |e| {
+    readdir(node, dir, 0, WithAttrs::Yes, &mut |e| {
         let name = String::from_utf8(e.name.to_vec()).unwrap();
         match name.as_str() {
             "." => assert_eq!(e.ino, dir),

@@ -148,7 +148,7 @@ fn a_whiteout_stays_at_the_old_name() {
     let is_whiteout = |dir, name: &str| {
         let attr = lookup(&t.node, dir, name.as_bytes()).unwrap();
         let mut kind = 0;
-        readdir(&t.node, dir, DOT_DOT, false, &mut |e| {
+        readdir(&t.node, dir, DOT_DOT, WithAttrs::No, &mut |e| {
             kind = if e.name == name.as_bytes() { e.kind } else { kind };
             false
         })
@@ -196,7 +196,7 @@ fn exchange() {
     t.mv((t.a, "f"), (t.a, "sub"), EXCHANGE).unwrap();
     assert_eq!((t.at(t.a, "f"), t.at(t.a, "sub")), (Some(t.sub), Some(t.b)));
     let mut kinds = Vec::new();
-    readdir(&t.node, t.b, DOT_DOT, true, &mut |e| {
+    readdir(&t.node, t.b, DOT_DOT, WithAttrs::Yes, &mut |e| {
         kinds.push((String::from_utf8_lossy(e.name).into_owned(), e.kind));
         assert_eq!(e.kind, kind_of(e.attr.unwrap().mode));
         false

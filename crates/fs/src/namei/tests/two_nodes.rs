@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::super::fixture::{make_in, mount_under};
 use super::*;
-use crate::attr::KernelCache;
+use crate::attr::{KernelCache, WithAttrs};
 
 #[test]
 fn a_name_made_on_one_node_is_seen_on_the_other_at_once() {
@@ -271,7 +271,7 @@ fn listing_with_attributes_takes_the_locks_of_children_side_by_side() {
     let compares = Rule::on(&[CommandKind::CompareAndWrite]);
     let slow = device.add(compares.delays(std::time::Duration::from_millis(5)));
     let mut seen = Vec::new();
-    readdir(&b, dir, 0, true, &mut |entry| {
+    readdir(&b, dir, 0, WithAttrs::Yes, &mut |entry| {
         seen.extend(entry.attr.map(|a| a.ino));
         false
     })
