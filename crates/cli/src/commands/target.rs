@@ -1,16 +1,19 @@
 //! `braid target`
 
+use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use braid_format::Bytes;
 use braid_iscsi_target::{Chap, LunOptions, Secret, Target, TargetOptions};
 use braid_pool::device::{ByteLockGuard, Device, FileDevice, MemoryDevice, OpenOptions};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::terminal::size;
 
@@ -64,9 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         print!("{}", braid_iscsi_target::tell(socket.as_ref(), &words.join(" "))?);
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(dir) = &args.reservations {
-        std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
-    }
+    let _kept = args.reservations.as_deref().map(keep_reservations).transpose()?;
     let lun = |(n, word): (usize, &String)| -> Result<LunOptions> {
         let reservations = args.reservations.as_ref().map(|dir| dir.join(format!("lun{n}")));
         // What was in memory is gone with its target: the next one's is another unit.
@@ -99,6 +100,29 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     std::io::stdout().flush()?;
     loop {
         std::thread::park();
+    }
+}
+
+/// Makes the directory of reservations this target's alone, as long as the answer lives. A target that has just been
+/// ended is waited for.
+fn keep_reservations(dir: &Path) -> Result<File> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let shown = || dir.display().to_string();
+    std::fs::create_dir_all(dir).with_context(shown)?;
+    let held = File::open(dir).with_context(shown)?;
+    let begun = Instant::now();
+    loop {
+        match flock(&held, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(held),
+            Err(Errno::AGAIN) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(Errno::AGAIN) => bail!(
+                "{}: another target keeps its reservations there; give each target a directory of its own",
+                dir.display()
+            ),
+            Err(error) => return Err(error).with_context(shown),
+        }
     }
 }
 
@@ -166,4 +190,23 @@ fn secret(word: &str) -> Result<Secret> {
     };
     let (name, secret) = text.trim_end().split_once('%').context("a secret is USER%SECRET")?;
     Ok(Secret { name: name.to_owned(), secret: secret.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_of_reservations_is_one_targets() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kept");
+        let first = keep_reservations(&path).unwrap();
+        let refused = keep_reservations(&path).unwrap_err().to_string();
+        assert!(refused.contains("another target"), "{refused}");
+        // One that ends is waited for.
+        let second = std::thread::spawn(move || keep_reservations(&path));
+        std::thread::sleep(Duration::from_millis(100));
+        drop(first);
+        second.join().unwrap().unwrap();
+    }
 }

@@ -164,13 +164,12 @@ fn attr_if_there(core: &Arc<Core>, ino: InodeNo, kind: u32, at_once: bool) -> Re
         Some(core.lock_shared(ino))
     };
     match locked {
-        None => Ok(None),
         Some(Ok(locked)) => {
             let attr = locked.attr(core.volume.geo);
             let there = attr.nlink > 0 && kind_of(attr.mode) == kind;
             Ok(there.then(|| hand_out(core, &locked)))
         }
-        Some(Err(Error::Stale(_))) => Ok(None),
+        None | Some(Err(Error::Stale(_))) => Ok(None),
         // Its name is listed all the same; a request for the inode itself gets EIO.
         Some(Err(e)) if e.damaged_block().is_some() => {
             core.meta.note_damage(&e);
