@@ -41,6 +41,53 @@ fn a_write_that_returned_is_seen_by_the_other_node_without_reopening() {
     c.finish();
 }
 
+/// What the nodes have issued to the devices so far: reads, compare-and-writes.
+fn issued(c: &Cluster) -> [u64; 2] {
+    let of = |dir: &Path| -> [u64; 2] {
+        let said = common::ok(&["status", "--io", "--json", dir.to_str().unwrap()]);
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let sum = |count: &dyn Fn(&serde_json::Value) -> u64| {
+            said["io"][0]["members"].as_array().unwrap().iter().map(count).sum()
+        };
+        let reads = |m: &serde_json::Value| m["reads"]["requests"].as_u64().unwrap();
+        let compares = |m: &serde_json::Value| m["compare_and_writes"].as_u64().unwrap();
+        [sum(&reads), sum(&compares)]
+    };
+    let [one, other] = [c.node(0), c.node(1)].map(of);
+    [one[0] + other[0], one[1] + other[1]]
+}
+
+/// By messages: one compare-and-write for each hand-over, and no read of a record. If they were lost, each would
+/// cost two of both.
+#[test]
+fn a_hand_over_is_one_compare_and_write() {
+    const CYCLES: u64 = 300;
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(1, 256, 2);
+    fs::write(c.node(0).join("f"), "begin").unwrap();
+    let on_a = OpenOptions::new().write(true).open(c.node(0).join("f")).unwrap();
+    let on_b = File::open(c.node(1).join("f")).unwrap();
+    let cycle = |n: u64| {
+        let (content, mut seen) = (format!("{n:08}"), [0; 8]);
+        on_a.write_all_at(content.as_bytes(), 0).unwrap();
+        on_b.read_exact_at(&mut seen, 0).unwrap();
+        assert_eq!(seen, content.as_bytes());
+    };
+    (0..20).for_each(cycle);
+    let before = issued(&c);
+    (0..CYCLES).for_each(cycle);
+    let after = issued(&c);
+    let [reads, compares] = [after[0] - before[0], after[1] - before[1]];
+    println!("{CYCLES} cycles: {reads} reads, {compares} compare-and-writes");
+    // On a machine that does much else some answers come too late.
+    assert!((2 * CYCLES..3 * CYCLES).contains(&compares), "{compares}");
+    assert!(reads < 3 * CYCLES, "{reads}");
+    drop((on_a, on_b));
+    c.finish();
+}
+
 #[test]
 fn names_are_the_same_everywhere_at_once() {
     if !can_mount() {

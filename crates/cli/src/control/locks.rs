@@ -33,6 +33,8 @@ fn counts(s: &LockStats) -> Value {
         "compare_and_writes": s.caws,
         "reads": s.reads,
         "given_up": s.demotions,
+        "asks": s.asks,
+        "gives": s.gives,
         "hints_sent": s.hints_sent,
         "hints_received": s.hints_received,
         "polls": s.polls,

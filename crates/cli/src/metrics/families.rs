@@ -67,6 +67,7 @@ LOCK_RECORD_READS = Counter "lock_record_reads" "" [] "Lock records read from th
 LOCK_COMPARE_AND_WRITES = Counter "lock_compare_and_writes" "" [] "Compare-and-writes of lock records";
 "Hints":
 HINTS = Counter "hints" "" ["direction"] "Messages between nodes that say which locks are wanted: sent, received";
+LOCK_ASKS = Counter "lock_asks" "" ["direction"] "Locks that were asked of their holder by a message: sent. Asks of other nodes that were answered by a message with the record: answered";
 "Caches":
 INODES_CACHED = Gauge "cached_inodes" "" [] "Inodes in memory";
 OPEN_FILES = Gauge "open_files" "" [] "Open files";

@@ -157,6 +157,8 @@ fn add_locks(all: &mut Samples, status: &NodeStatus) {
     all.whole(&f::LOCK_COMPARE_AND_WRITES, &[], locks.caws);
     all.whole(&f::HINTS, &["sent"], locks.hints_sent);
     all.whole(&f::HINTS, &["received"], locks.hints_received);
+    all.whole(&f::LOCK_ASKS, &["sent"], locks.asks);
+    all.whole(&f::LOCK_ASKS, &["answered"], locks.gives);
 }
 
 fn add_caches(all: &mut Samples, status: &NodeStatus) {
