@@ -155,6 +155,8 @@ pub(crate) struct Process {
     pub(crate) stopped: bool,
     /// Its journal is being closed.
     closing: bool,
+    /// It is clean; the slot is to be freed once nothing is under way.
+    closed: bool,
     /// Power was cut: nothing of it lands any more.
     pub(crate) cut: bool,
     /// Devices that refuse it, and how many requests it had issued before.
@@ -214,6 +216,7 @@ impl World {
             member,
             stopped: false,
             closing: false,
+            closed: false,
             cut: false,
             barred: Vec::new(),
         });

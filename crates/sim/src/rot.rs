@@ -52,11 +52,11 @@ impl World {
         self.rotten.remove(&slot);
     }
     /// A replay has refused a journal: if one of its headers has rotted, that is honest, and a repair puts
-    /// it right.
+    /// it right. Power may take the repair back; then the journal is refused again, and repaired again.
     pub(crate) fn repair_journal(&mut self, slot: NodeId) {
-        let Some(Rotten { place, good, bad }) = self.rotten.remove(&slot) else { return };
-        let address = Address::Data(place, good.len());
-        if self.disk.at(address) == bad {
+        let Some(Rotten { place, good, bad }) = self.rotten.get(&slot) else { return };
+        let (address, good) = (Address::Data(*place, good.len()), good.clone());
+        if self.disk.at(address) == *bad {
             self.note(|| format!("the journal of slot {slot} is repaired"));
             self.disk.land(Pid::MAX, address, &Op::Write(good));
         }

@@ -40,6 +40,10 @@ fn seeds_that_failed_once() {
     // Who recovered a dead node again, since its first recoverer had died, failed, and freed the slot all the
     // same; and what a rotten header had said was put back after its journal had been replayed.
     run(17_492, &Cluster::of_files(17_492), false).unwrap_or_else(|failure| panic!("{failure}"));
+    // A node that left freed its slot while it was recovering another, and wrote after that; the repair of a rotten
+    // header was lost with the power.
+    run(14_746, &Cluster::of_files(14_746), false).unwrap_or_else(|failure| panic!("{failure}"));
+    run(12_716, &Cluster::of_hosts(12_716), false).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Nodes on hosts of their own: silence, fences, late writes. `BRAID_SIM_HOSTS=FIRST..LAST` chooses

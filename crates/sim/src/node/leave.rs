@@ -33,6 +33,9 @@ impl World {
         if process.state != State::Leaving || recovering {
             return;
         }
+        if std::mem::take(&mut process.closed) {
+            return self.begin_leave(pid);
+        }
         if process.locks.iter().any(Lock::in_use) {
             return;
         }
@@ -43,8 +46,14 @@ impl World {
             self.work(pid, Task::Close);
         }
     }
-    /// The journal is clean.
+    /// The journal is clean. What the watcher has begun meanwhile ends before the slot is freed: it may write.
     pub(crate) fn closed(&mut self, pid: Pid) {
+        if let Some(process) = self.processes.get_mut(pid) {
+            process.closed = true;
+        }
+        self.leave_if_done(pid);
+    }
+    fn begin_leave(&mut self, pid: Pid) {
         let nonce = self.nonce();
         if let Some(member) = self.member(pid) {
             member.leave = Some(Leave::new(nonce));

@@ -121,6 +121,11 @@ impl World {
     }
 
     fn watch(&mut self, pid: Pid, event: WatchEvent) {
+        // The watcher of a node that leaves begins nothing new once the journal is clean.
+        let closed = self.processes.get(pid).is_some_and(|process| process.closed);
+        if closed && matches!(event, WatchEvent::Observed(_)) {
+            return self.leave_if_done(pid);
+        }
         let (now, nonce) = (self.clock(pid), self.nonce());
         let Some(watch) = self.member(pid).and_then(|m| m.watch.as_mut()) else { return };
         for action in watch.step(now, nonce, event) {
