@@ -91,7 +91,7 @@ impl Counts {
 
 /// A write that has not reached where it goes.
 #[derive(Debug)]
-struct Held {
+struct DelayedWrite {
     at: ByteOffset,
     data: Box<[u8]>,
 }
@@ -104,11 +104,11 @@ struct State {
     /// Sectors that cannot be read until they are written.
     spoilt: BTreeSet<u64>,
     /// The volatile cache, in order of arrival.
-    cached: Vec<Held>,
+    cached: Vec<DelayedWrite>,
     /// The newest cached copy of a sector: (write, sector in it).
     newest: BTreeMap<u64, (usize, usize)>,
     /// Late writes, and the count of writes at which each lands.
-    late: Vec<(u64, Held)>,
+    late: Vec<(u64, DelayedWrite)>,
 }
 
 /// What becomes of an operation.
@@ -253,7 +253,7 @@ impl FaultyDevice {
         for n in 0..data.len() / sector.to_usize() {
             state.newest.insert(first + n as u64, (write, n));
         }
-        state.cached.push(Held { at, data: data.into() });
+        state.cached.push(DelayedWrite { at, data: data.into() });
         Ok(())
     }
     /// Reads what the device shows: the inner device under the cache.
@@ -307,7 +307,7 @@ impl FaultyDevice {
             FaultKind::Misdirected(there) => self.land(state, there, data),
             FaultKind::Late(after) => {
                 let due = state.counts.writes.saturating_add(after);
-                state.late.push((due, Held { at, data: data.into() }));
+                state.late.push((due, DelayedWrite { at, data: data.into() }));
                 Ok(())
             }
         }
@@ -319,7 +319,7 @@ impl FaultyDevice {
         }
         let (due, later) = std::mem::take(&mut state.late).into_iter().partition(|l| l.0 <= now);
         state.late = later;
-        let due: Vec<(u64, Held)> = due;
+        let due: Vec<(u64, DelayedWrite)> = due;
         for (_, held) in due {
             self.land(state, held.at, &held.data)?;
         }

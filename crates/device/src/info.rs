@@ -57,7 +57,7 @@ pub struct DeviceInfo {
     pub lock_place: Option<LockPlace>,
     /// A compare-and-write is made of a kernel lock there: it excludes only those who lock the same
     /// place. Otherwise the device has the command.
-    pub compares_by_lock: bool,
+    pub emulates_compare_and_write: bool,
 }
 
 impl DeviceInfo {

@@ -70,7 +70,7 @@ impl MemoryDevice {
                 },
                 engine: "memory",
                 lock_place: Some(fresh_place()),
-                compares_by_lock: true,
+                emulates_compare_and_write: true,
             },
             chunks: (0..chunks).map(|_| RwLock::new(None)).collect(),
             held: Arc::default(),
@@ -142,8 +142,8 @@ fn all_zero(bytes: &[u8]) -> bool {
     bytes.chunks(512).all(|piece| piece.iter().fold(0, |all, b| all | b) == 0)
 }
 
-struct Held(Arc<Mutex<HashSet<u64>>>, u64);
-impl Drop for Held {
+struct LivenessByte(Arc<Mutex<HashSet<u64>>>, u64);
+impl Drop for LivenessByte {
     fn drop(&mut self) {
         self.0.lock().remove(&self.1);
     }
@@ -230,7 +230,7 @@ impl Device for MemoryDevice {
 impl LivenessLocks for MemoryDevice {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         let fresh = self.held.lock().insert(byte);
-        Ok(fresh.then(|| ByteLockGuard::new(Held(self.held.clone(), byte))))
+        Ok(fresh.then(|| ByteLockGuard::new(LivenessByte(self.held.clone(), byte))))
     }
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         Ok(self.held.lock().contains(&byte))

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_format::{InodeNo, MemberIndex};
-use braid_lock::{Local, Me, Mode, NodeView, NodeWait};
+use braid_lock::{Life, Local, Mode, NodeView, NodeWait};
 use braid_pool::device::{AlignedBuf, Device};
 use braid_pool::{MemberSelector, Pool};
 
@@ -83,7 +83,7 @@ impl Fs {
         &self.core().volume.pool
     }
     /// Who this node is.
-    pub fn life(&self) -> Me {
+    pub fn life(&self) -> Life {
         self.core().me
     }
     /// The root directory's number.

@@ -265,11 +265,11 @@ pub trait KernelCache: Send + Sync {
     /// This node may not act any more: its lease is over, or, `for_good`, it has withdrawn. Drops all
     /// that is cached, in `within`; from then on requests fail, those too that are under way and
     /// keep pages from being dropped. Returns after `within` at the latest.
-    fn shut(&self, for_good: bool, within: std::time::Duration) {
+    fn suspend(&self, for_good: bool, within: std::time::Duration) {
         let _ = (for_good, within);
     }
     /// The lease lasts again: requests are answered.
-    fn reopen(&self) {}
+    fn resume(&self) {}
 }
 
 /// For native callers: nothing is cached above.

@@ -15,8 +15,8 @@ use braid_format::node::{RawHeartbeat, SlotRecord, SlotState};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{LockNo, NodeId};
 use braid_lock::{
-    DemoteFailed, Demoted, GlockOps, Guard, JoinOptions, Liveness, Local, LockError, LockManager,
-    LockStore, ManagerOptions, Me, Membership, Mode, NodeStore, PeerObserver, Peers,
+    DemoteFailed, Demoted, GlockOps, Guard, JoinOptions, Life, Liveness, Local, LockError,
+    LockManager, LockStore, ManagerOptions, Membership, Mode, NodeStore, PeerObserver, Peers,
 };
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
 use parking_lot::Mutex;
@@ -35,7 +35,7 @@ enum Log {
 /// it holds of itself in circles is let go by [`Cluster::end`].
 pub(crate) struct Cluster {
     pool: Pool,
-    me: Me,
+    me: Life,
     nodes: Arc<dyn NodeStore>,
     peer_observer: PeerObserver,
     /// Held while a dead node's log is recovered.
@@ -61,7 +61,7 @@ impl Cluster {
         volume: &Volume,
         nodes: &Arc<dyn NodeStore>,
         options: &JoinOptions,
-        me: Me,
+        me: Life,
     ) -> Result<Option<Arc<Self>>> {
         let sb = &volume.sb;
         let count = u64::from(sb.named_count.get() - RawSuperblock::NAMED_COUNT);
@@ -100,7 +100,7 @@ impl Cluster {
     }
 
     /// Who this node is.
-    pub fn me(&self) -> Me {
+    pub fn me(&self) -> Life {
         self.me
     }
 
@@ -168,7 +168,7 @@ impl Cluster {
     }
 
     /// The log of a dead life that this node recovers.
-    fn log_of(&self, dead: Me) -> Option<Log> {
+    fn log_of(&self, dead: Life) -> Option<Log> {
         let recovering = self.recovering.lock();
         recovering.iter().find(|r| r.0 == dead.slot && dead != self.me).map(|r| r.1)
     }
@@ -322,7 +322,7 @@ impl Cluster {
     /// Then its log must be replayed on those bytes before anything else.
     fn is_kept_by_dead(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
         let Some(record) = self.record(lock)? else { return Ok(false) };
-        let unrecovered = |life: &Me| match self.log_of(*life) {
+        let unrecovered = |life: &Life| match self.log_of(*life) {
             Some(log) => log == Log::InUse,
             None => *life != self.me && self.is_unrecovered(*life),
         };
@@ -343,7 +343,7 @@ impl Cluster {
     }
 
     /// Whether a life is gone, and its slot not yet free again.
-    fn is_unrecovered(&self, life: Me) -> bool {
+    fn is_unrecovered(&self, life: Life) -> bool {
         let record = self.slot(life.slot);
         let of_slot =
             |r: SlotRecord| r.state != SlotState::Free && life.incarnation >= r.life.incarnation;
@@ -363,7 +363,7 @@ impl Cluster {
         if !self.pool.info().redundant {
             return Ok(());
         }
-        let dead = |life: &Me| life.slot == slot && *life != self.me;
+        let dead = |life: &Life| life.slot == slot && *life != self.me;
         for lock in (0..self.count).map(|n| self.lock(n)) {
             let names = || -> std::result::Result<bool, PoolError> {
                 let Some(record) = self.record(lock)? else { return Ok(false) };
@@ -383,10 +383,10 @@ impl Cluster {
 }
 
 impl Others for Cluster {
-    fn me(&self) -> Me {
+    fn me(&self) -> Life {
         self.me
     }
-    fn is_gone(&self, life: Me) -> bool {
+    fn is_gone(&self, life: Life) -> bool {
         life != self.me && (self.log_of(life).is_some() || self.peer_observer.is_gone(life))
     }
     fn all_use(&self, tag: EpochTag) -> bool {
@@ -409,7 +409,7 @@ impl Others for Cluster {
 }
 
 impl Peers for Cluster {
-    fn liveness(&self, lock: LockNo, life: Me) -> Liveness {
+    fn liveness(&self, lock: LockNo, life: Life) -> Liveness {
         if life == self.me {
             return Liveness::Alive;
         }
@@ -430,12 +430,12 @@ impl Peers for Cluster {
         let nothing = || self.is_gone(life) && !self.is_kept_by_dead(lock).unwrap_or(true);
         if self.peer_observer.is_over(life) || nothing() { Liveness::Dead } else { Liveness::Alive }
     }
-    fn hint(&self, to: Me, lock: LockNo, hint: &braid_lock::Hint) {
+    fn hint(&self, to: Life, lock: LockNo, hint: &braid_lock::Hint) {
         if let Some(membership) = self.membership() {
             membership.hint(to, lock, hint);
         }
     }
-    fn reaches(&self, life: Me) -> bool {
+    fn reaches(&self, life: Life) -> bool {
         self.membership().is_some_and(|membership| membership.reaches(life))
     }
 }

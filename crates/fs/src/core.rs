@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_format::{BlockNo, FormatError, InodeNo, LockNo};
-use braid_lock::{Guard, Liveness, Local, LockError, LockManager, Me, Membership, Mode};
+use braid_lock::{Guard, Life, Liveness, Local, LockError, LockManager, Membership, Mode};
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
@@ -45,7 +45,7 @@ pub(crate) struct Core {
     pub orphans: crate::orphan_list::Orphans,
     pub plocks: crate::plock_table::Plocks,
     /// This node, in this life.
-    pub me: Me,
+    pub me: Life,
     pub membership: Arc<Membership>,
     /// First failure, once the node has withdrawn.
     pub withdrawn: OnceLock<Arc<str>>,
@@ -288,10 +288,10 @@ impl Drop for ConcurrentChanges<'_> {
 }
 
 impl Lives for Core {
-    fn me(&self) -> Me {
+    fn me(&self) -> Life {
         self.me
     }
-    fn is_live(&self, life: Me) -> bool {
+    fn is_live(&self, life: Life) -> bool {
         life == self.me || self.membership.liveness(life) == Liveness::Alive
     }
 }

@@ -34,7 +34,7 @@ impl Discarder {
     }
     /// Ends it, soon.
     pub fn stop(&self) {
-        self.stop.say();
+        self.stop.request();
         if let Some(thread) = self.thread.lock().take() {
             thread.join().ok();
         }
@@ -48,7 +48,7 @@ fn run(core: &Weak<Core>, stop: &Stop) {
         if core.withdrawn.get().is_some() {
             return;
         }
-        let over = || stop.is_said() || core.withdrawn.get().is_some();
+        let over = || stop.is_requested() || core.withdrawn.get().is_some();
         // Nobody waits for it.
         let _own = BackgroundIo::begin();
         if let Err(e) = core.watch(core.alloc.discard_freed(&over)) {

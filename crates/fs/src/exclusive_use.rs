@@ -59,14 +59,15 @@ fn claim_slots(volume: &Volume, lives: Vec<PoolByteLock>) -> Result<Claim> {
     let (mut silent, mut time) = (Vec::new(), Duration::ZERO);
     // If the kernel's locks are what excludes others, a node that does not see them was refused.
     let usual = Timing::default();
-    let unknown = if store.compares_by_lock() { usual.beat() * 8 } else { usual.fenced() };
+    let unknown =
+        if store.emulates_compare_and_write() { usual.beat() * 8 } else { usual.fence_after() };
     for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
         let bytes = store.read_slot(slot).map_err(LockError::NodeStore)?;
         let (host, long) = match SlotRecord::decode(&bytes, slot) {
             Ok(record) if is_known_dead(&record) => continue,
             Ok(record) if this.sees_lock_of(&record, &places) => continue,
             Ok(record) if this.is_earlier_boot_of(&record) => {
-                (record.host, Timing::of_slot(record.io_timeout).fenced())
+                (record.host, Timing::of_slot(record.io_timeout).fence_after())
             }
             Ok(record) => {
                 return Err(Error::Mounted { slot, host: record.host.into(), away: true });

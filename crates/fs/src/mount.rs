@@ -10,8 +10,8 @@ use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_lock::etcd::HintWatch;
 use braid_lock::interrupt::Interrupt;
 use braid_lock::{
-    FenceMethod, GlockView, HintsBy, JoinOptions, LockError, LockManager, LockStats,
-    ManagerOptions, Me, Membership, NodeView, NodeWait, OnLease,
+    FenceMethod, GlockView, HintsBy, JoinOptions, Life, LockError, LockManager, LockStats,
+    ManagerOptions, Membership, NodeView, NodeWait, OnLease,
 };
 use braid_pool::device::{UnitName, answers};
 use braid_pool::{BackgroundIo, EpochTag, Pool, PoolError};
@@ -308,7 +308,7 @@ impl Mounted {
         // silent node come once it is fenced. For longer nobody waits. The slot's next owner
         // inherits what is left.
         let timing = core.options.timing;
-        let patience = timing.fenced() + timing.io_timeout();
+        let patience = timing.fence_after() + timing.io_timeout();
         let interrupt = Interrupt::of_steps();
         {
             let _scope = interrupt.scope();
@@ -450,10 +450,10 @@ struct KernelLease(Arc<dyn KernelCache>);
 
 impl OnLease for KernelLease {
     fn over(&self, for_good: bool, within: Duration) {
-        self.0.shut(for_good, within);
+        self.0.suspend(for_good, within);
     }
     fn regained(&self) {
-        self.0.reopen();
+        self.0.resume();
     }
 }
 
@@ -489,7 +489,7 @@ impl MaintenancePeers for Weak<Membership> {
 /// Dies for the others as [`abandon`] says, after programs here can read nothing any more that the
 /// others are about to change.
 fn withdraw_from(core: &Core, membership: &Membership) {
-    core.kernel.shut(true, membership.grace());
+    core.kernel.suspend(true, membership.grace());
     abandon(&core.volume, membership, core.cluster.as_deref());
 }
 
@@ -534,8 +534,8 @@ impl Housekeeper {
     fn start(core: &Arc<Core>, membership: &Arc<Membership>) -> Self {
         let stop = Arc::<Stop>::default();
         let (weak, signal) = (Arc::downgrade(core), stop.clone());
-        let rouse = stop.clone();
-        core.meta.on_filling(Box::new(move || rouse.rouse()));
+        let wake = stop.clone();
+        core.meta.on_filling(Box::new(move || wake.wake()));
         let (membership, interval) = (membership.clone(), core.options.commit_interval);
         let thread = std::thread::Builder::new()
             .name("braid-keeper".into())
@@ -549,7 +549,7 @@ impl Housekeeper {
         Self { stop, threads: [thread, watch] }
     }
     fn stop(self) {
-        self.stop.say();
+        self.stop.request();
         for thread in self.threads {
             thread.join().ok();
         }
@@ -564,7 +564,7 @@ const DISK_BEAT: Duration = Duration::from_secs(1);
 fn watch_disks(core: &Weak<Core>, stop: &Stop) {
     let begun = Instant::now();
     let mut refused = String::new();
-    while !stop.is_said() {
+    while !stop.is_requested() {
         let next = Instant::now() + DISK_BEAT;
         let Some(core) = core.upgrade() else { return };
         let pool = &core.volume.pool;
@@ -642,8 +642,8 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
             let _own = BackgroundIo::begin();
             // Contents overwritten in place may be in no transaction: without one it only flushes.
             let done = core.meta.barrier().and_then(|()| {
-                let tended = core.alloc.tend();
-                crate::orphan::reap(&core).map(drop).and(tended)
+                let maintained = core.alloc.maintain();
+                crate::orphan::reap(&core).map(drop).and(maintained)
             });
             for e in [core.watch(flushed), core.watch(done)].into_iter().filter_map(Result::err) {
                 tracing::error!("housekeeping: {e}");
@@ -693,7 +693,7 @@ pub fn accept_members(pool: Pool) -> Result<()> {
 ///
 /// # Errors
 /// As [`crate::Fs::mount`]; the slot then stays to be recovered by the next node.
-pub fn give_slot_back(pool: Pool, life: Me, options: MountOptions) -> Result<bool> {
+pub fn give_slot_back(pool: Pool, life: Life, options: MountOptions) -> Result<bool> {
     let lives = nodes(&Volume::open(pool.clone())?)?;
     if !lives.iter().any(|n| n.life == life && n.state == SlotState::Active) {
         return Ok(false);

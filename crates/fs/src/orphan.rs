@@ -40,7 +40,7 @@ const RETRY_SECONDS: i64 = 60;
 /// How many listed inodes are looked at before that, when the lists are full and room is wanted.
 const LOOKS_MAX: usize = 64;
 
-/// A promise of room in the lists. Dropped unused, it goes back.
+/// A reservation of room in the lists. Dropped unused, it goes back.
 pub(crate) struct Room {
     core: Arc<Core>,
     /// Whose file it is for.
@@ -53,7 +53,7 @@ impl Drop for Room {
         if !self.used
             && let Some(table) = self.core.orphans.table.lock().as_mut()
         {
-            table.promised = table.promised.saturating_sub(1);
+            table.reserved = table.reserved.saturating_sub(1);
             table.uncount(self.uid);
         }
     }
@@ -84,7 +84,7 @@ pub(crate) fn load(core: &Core) -> Result<()> {
         listed.extend(inos.into_iter().map(|ino| (ino, Listed { block: n, retry_at: 0, uid: 0 })));
     }
     let capacity = core.volume.geo.body_len().saturating_sub(HEAD) / ENTRY;
-    *table = Some(Table { listed, counts, capacity, promised: 0, by_user: HashMap::new() });
+    *table = Some(Table { listed, counts, capacity, reserved: 0, by_user: HashMap::new() });
     Ok(())
 }
 
@@ -94,16 +94,16 @@ pub(crate) fn load(core: &Core) -> Result<()> {
 /// `TooManyOrphans`.
 pub(crate) fn room(core: &Arc<Core>, uid: u32) -> Result<Room> {
     load(core)?;
-    let promised = || {
+    let reserved = || {
         let mut table = core.orphans.table.lock();
         let Some(table) = table.as_mut().filter(|table| table.has_room_for(uid)) else {
             return false;
         };
-        table.promised += 1;
+        table.reserved += 1;
         table.count(uid);
         true
     };
-    if promised() || (core.orphans.await_leaving(LEAVE_PATIENCE) && promised()) {
+    if reserved() || (core.orphans.await_leaving(LEAVE_PATIENCE) && reserved()) {
         return Ok(Room { core: core.clone(), uid, used: false });
     }
     Err(Error::TooManyOrphans)
@@ -111,8 +111,8 @@ pub(crate) fn room(core: &Arc<Core>, uid: u32) -> Result<Room> {
 
 /// Rooms given out and not used yet.
 #[cfg(test)]
-pub(crate) fn promised(core: &Core) -> usize {
-    core.orphans.table.lock().as_ref().map_or(0, |table| table.promised)
+pub(crate) fn reserved(core: &Core) -> usize {
+    core.orphans.table.lock().as_ref().map_or(0, |table| table.reserved)
 }
 
 /// Lists an inode that is losing its last name, in the same transaction.
@@ -123,7 +123,7 @@ pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -
     let mut table = core.orphans.table.lock();
     let Some(table) = table.as_mut() else { return Err(Error::TooManyOrphans) };
     room.used = true;
-    table.promised = table.promised.saturating_sub(1);
+    table.reserved = table.reserved.saturating_sub(1);
     // A stale entry of the number's former inode does as well.
     if table.listed.contains_key(&ino) {
         table.uncount(room.uid);
@@ -284,7 +284,7 @@ pub(crate) fn delete_locked(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     let mut attributes = place::held(core, locked)?.len();
     crate::data::free_contents(core, locked)?;
     while attributes > place::FREED_WITH_DINODE {
-        place::shed(core, locked)?;
+        place::remove_some(core, locked)?;
         attributes = place::held(core, locked)?.len();
     }
     let mut r = core.alloc.reserve(0, 0, 1 + attributes as u64)?;

@@ -68,7 +68,7 @@ pub(crate) struct Table {
     /// Entries that fit in one block.
     pub capacity: usize,
     /// Rooms given out and not used yet.
-    pub promised: usize,
+    pub reserved: usize,
     /// Entries, and rooms given out, by user; not root's.
     pub by_user: HashMap<u32, usize>,
 }
@@ -79,9 +79,9 @@ const USER_PART: usize = 2;
 const ROOT_PART: usize = 8;
 
 impl Table {
-    /// Entries for which there is room, and none promised.
+    /// Entries for which there is room, and none reserved.
     pub fn free(&self) -> usize {
-        self.all().saturating_sub(self.listed.len() + self.promised)
+        self.all().saturating_sub(self.listed.len() + self.reserved)
     }
     fn all(&self) -> usize {
         self.counts.len() * self.capacity
@@ -92,7 +92,7 @@ impl Table {
         let users = self.free() > self.all() / ROOT_PART && own < self.all().div_ceil(USER_PART);
         self.free() > 0 && (uid == 0 || users)
     }
-    /// A file of `uid` takes a place, or is promised one.
+    /// A file of `uid` takes or reserves a place.
     pub fn count(&mut self, uid: u32) {
         if uid != 0 {
             *self.by_user.entry(uid).or_default() += 1;

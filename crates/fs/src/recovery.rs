@@ -12,7 +12,7 @@ use braid_format::meta::MetaKind;
 use braid_format::node::{DamagedPart, SlotDamage};
 use braid_format::{BlockNo, LockNo, NodeId};
 use braid_lock::interrupt::Interrupt;
-use braid_lock::{JoinOptions, Me, Mode, NodeStore, NotRecovered, Recover};
+use braid_lock::{JoinOptions, Life, Mode, NodeStore, NotRecovered, Recover};
 use parking_lot::{Mutex, RwLock};
 
 use crate::cluster::Cluster;
@@ -48,7 +48,7 @@ pub(crate) struct Finishing {
 }
 
 impl Recover for Recoverer {
-    fn recover(&self, dead: Me, by: Me) -> std::result::Result<(), NotRecovered> {
+    fn recover(&self, dead: Life, by: Life) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
         let _stays = self.leaving.read();
         let cluster = self.cluster(by).map_err(|e| NotRecovered::Failed(e.into()))?;
@@ -83,7 +83,7 @@ impl Recover for Recoverer {
         }
         done.and(volume.pool.detach().map_err(pool_error))
     }
-    fn finish(&self, dead: Me, _: Me) -> std::result::Result<(), NotRecovered> {
+    fn finish(&self, dead: Life, _: Life) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
         let leaving = self.leaving.read();
         let interrupt = Interrupt::of_steps();
@@ -131,7 +131,7 @@ impl Recover for Recoverer {
 
 impl Recoverer {
     /// This node's place among the others, made when it is first needed.
-    pub fn cluster(&self, me: Me) -> Result<Option<Arc<Cluster>>> {
+    pub fn cluster(&self, me: Life) -> Result<Option<Arc<Cluster>>> {
         let mut cluster = self.cluster.lock();
         if let Some(of_before) = cluster.take_if(|c| c.me() != me) {
             // It was to join by another slot, which it could not recover.
@@ -164,7 +164,7 @@ impl Recoverer {
     }
 
     /// The dead node's journal.
-    fn replay(&self, dead: Me) -> std::result::Result<(), NotRecovered> {
+    fn replay(&self, dead: Life) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
         let replayed = crate::replay::replay(volume, dead.slot, Writer::Life(dead.incarnation))
             .map_err(|e| not_recovered(volume, dead.slot, false, e))?;

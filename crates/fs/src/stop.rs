@@ -7,30 +7,30 @@ use parking_lot::{Condvar, Mutex};
 /// A word to end, for one thread that sleeps between its turns.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
-    said: Mutex<bool>,
+    requested: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Stop {
-    /// Says it, and wakes the thread.
-    pub fn say(&self) {
-        *self.said.lock() = true;
+    /// Asks the thread to end, and wakes it.
+    pub fn request(&self) {
+        *self.requested.lock() = true;
         self.changed.notify_all();
     }
     /// Wakes the thread for a turn before its time.
-    pub fn rouse(&self) {
+    pub fn wake(&self) {
         self.changed.notify_all();
     }
-    /// Whether it was said.
-    pub fn is_said(&self) -> bool {
-        *self.said.lock()
+    /// Whether it was asked to end.
+    pub fn is_requested(&self) -> bool {
+        *self.requested.lock()
     }
-    /// Sleeps until then, or until it is roused; whether it is to end.
+    /// Sleeps until then, or until it is woken; whether it was asked to end.
     pub fn sleep_until(&self, then: Instant) -> bool {
-        let mut said = self.said.lock();
-        if !*said {
-            self.changed.wait_until(&mut said, then);
+        let mut requested = self.requested.lock();
+        if !*requested {
+            self.changed.wait_until(&mut requested, then);
         }
-        *said
+        *requested
     }
 }

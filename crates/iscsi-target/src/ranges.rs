@@ -24,14 +24,14 @@ struct State {
 
 /// Keeps a range in use until it is dropped.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct RangeGuard<'a> {
     ranges: &'a Ranges,
     id: u64,
 }
 
 impl Ranges {
     /// Waits until `range` is free (`alone`), or used by readers only.
-    pub fn take(&self, range: Range<u64>, alone: bool) -> Held<'_> {
+    pub fn take(&self, range: Range<u64>, alone: bool) -> RangeGuard<'_> {
         let mut state = self.state.lock();
         let meets = |other: &Range<u64>| other.start < range.end && range.start < other.end;
         while state.held.iter().any(|(_, other, theirs)| (alone || *theirs) && meets(other)) {
@@ -42,11 +42,11 @@ impl Ranges {
         let id = state.next;
         state.next += 1;
         state.held.push((id, range, alone));
-        Held { ranges: self, id }
+        RangeGuard { ranges: self, id }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.ranges.state.lock();
         if let Some(at) = state.held.iter().position(|(id, ..)| *id == self.id) {

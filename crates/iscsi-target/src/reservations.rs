@@ -47,7 +47,7 @@ fn readers_too(kind: Kind) -> bool {
 
 /// A reservation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct Reservation {
     /// Its type.
     pub kind: Kind,
     /// Who made it; of the types for all, everybody registered holds it.
@@ -68,7 +68,7 @@ pub struct Effects {
 pub struct Reservations {
     generation: u32,
     registered: Vec<(Nexus, u64)>,
-    held: Option<Held>,
+    held: Option<Reservation>,
     /// Kept over a restart.
     persistent: bool,
     file: Option<PathBuf>,
@@ -109,7 +109,7 @@ impl Reservations {
             }
             "reserved" => {
                 let kind = Kind::of(value.parse().ok()?)?;
-                self.held = Some(Held { kind, holder: nexus });
+                self.held = Some(Reservation { kind, holder: nexus });
             }
             _ => return None,
         }
@@ -128,7 +128,7 @@ impl Reservations {
                 let (isid, name) = (isid(nexus), nexus.name());
                 let _ = writeln!(text, "registered {key:x} {isid:x} {name}");
             }
-            if let Some(Held { kind, holder }) = &self.held {
+            if let Some(Reservation { kind, holder }) = &self.held {
                 let (isid, name) = (isid(holder), holder.name());
                 let _ = writeln!(text, "reserved {} {isid:x} {name}", *kind as u8);
             }
@@ -147,7 +147,7 @@ impl Reservations {
         &self.registered
     }
     /// What is reserved, and the key that is shown for it.
-    pub fn held(&self) -> Option<(&Held, u64)> {
+    pub fn held(&self) -> Option<(&Reservation, u64)> {
         let held = self.held.as_ref()?;
         let key = if for_all(held.kind) { 0 } else { self.key(&held.holder)? };
         Some((held, key))
@@ -161,7 +161,7 @@ impl Reservations {
     }
     /// Whether a registrant holds the reservation.
     pub fn holds(&self, nexus: &Nexus) -> bool {
-        let mine = |h: &Held| {
+        let mine = |h: &Reservation| {
             if for_all(h.kind) { self.key(nexus).is_some() } else { h.holder == *nexus }
         };
         self.held.as_ref().is_some_and(mine)
@@ -239,7 +239,7 @@ impl Reservations {
             Some(held) if !self.holds(nexus) || held.kind != kind => Err(Refusal::Conflict),
             Some(_) => Ok(Effects::default()),
             None => {
-                self.held = Some(Held { kind, holder: nexus.clone() });
+                self.held = Some(Reservation { kind, holder: nexus.clone() });
                 Ok(Effects::default())
             }
         }
@@ -302,7 +302,7 @@ impl Reservations {
         let tell = |n: &Nexus| (n.clone(), UnitAttention::REGISTRATIONS_PREEMPTED);
         let mut attentions: Vec<_> = preempted.iter().map(tell).collect();
         if let (true, Some(kind)) = (takes, kind) {
-            let before = self.held.replace(Held { kind, holder: nexus.clone() });
+            let before = self.held.replace(Reservation { kind, holder: nexus.clone() });
             if before.is_some_and(|h| h.kind != kind && for_registrants(h.kind)) {
                 attentions.extend(self.tell(nexus, UnitAttention::RESERVATIONS_RELEASED));
             }

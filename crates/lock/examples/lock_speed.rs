@@ -17,9 +17,9 @@ use braid_device::{Device, OpenOptions};
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
 use braid_lock::{
-    DemoteFailed, Demoted, DeviceStore, GlockOps, HintsBy, HostIdentity, JoinOptions, Local,
-    LockManager, LockStore, ManagerOptions, Me, Membership, Mode, NodeAreas, NotRecovered,
-    PoolNodes, Recover,
+    DemoteFailed, Demoted, DeviceStore, GlockOps, HintsBy, HostIdentity, JoinOptions, Life, Local,
+    LockManager, LockStore, ManagerOptions, Membership, Mode, NodeAreas, NotRecovered, PoolNodes,
+    Recover,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -32,7 +32,7 @@ impl GlockOps for Clean {
     }
 }
 impl Recover for Clean {
-    fn recover(&self, _: Me, _: Me) -> Result<(), NotRecovered> {
+    fn recover(&self, _: Life, _: Life) -> Result<(), NotRecovered> {
         Ok(())
     }
 }

@@ -39,7 +39,7 @@ use std::time::Duration;
 use braid_format::LockNo;
 use braid_format::lock_record::{LockRecord, Mode, Waiter};
 
-use crate::Me;
+use crate::Life;
 
 /// A moment: time since an origin that the caller chose.
 pub type Time = Duration;
@@ -76,14 +76,14 @@ pub struct Seen {
     /// The record.
     pub record: Arc<LockRecord>,
     /// Lives named in it whose holds may be broken.
-    pub dead: Vec<Me>,
+    pub dead: Vec<Life>,
 }
 
 /// What the caller knows at a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Context {
     /// This node.
-    pub me: Me,
+    pub me: Life,
     /// Now.
     pub now: Time,
     /// A number never used before in any record: for the write that this step may issue.
@@ -119,7 +119,7 @@ pub enum Event {
     /// [`Hint::Ask`] came, from a life that was never known to be dead.
     Asked {
         /// From whom.
-        from: Me,
+        from: Life,
         /// What is wanted.
         mode: Mode,
         /// Its ticket.
@@ -160,7 +160,7 @@ pub enum Action {
     /// Send a hint.
     Hint {
         /// To whom.
-        to: Me,
+        to: Life,
         /// Which.
         hint: Hint,
     },
@@ -181,7 +181,7 @@ struct Giving {
 /// Another node's [`Hint::Ask`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Ask {
-    life: Me,
+    life: Life,
     mode: Mode,
     ticket: u64,
     /// The write in flight puts it into the record.
@@ -210,7 +210,7 @@ pub struct Dlock {
     demanded: Option<Mode>,
     io: Option<Io>,
     /// The node that we have asked, and the ticket, as long as that is outstanding.
-    asked: Option<(Me, u64)>,
+    asked: Option<(Life, u64)>,
     /// An ask was not answered since the lock was last granted: the record is the way.
     unanswered: bool,
     /// Other nodes' asks that no write of ours has put into the record, the oldest first; one for each slot.
@@ -390,7 +390,7 @@ impl Dlock {
         }
     }
 
-    fn given(&mut self, me: Me, ticket: u64, seen: Seen) {
+    fn given(&mut self, me: Life, ticket: u64, seen: Seen) {
         let ours = self.asked.is_some_and(|(_, outstanding)| outstanding == ticket);
         let usable = ours && self.io.is_none() && !self.paused;
         if usable && seen.record.mode_of(me) > self.held {
@@ -512,7 +512,7 @@ impl Dlock {
         &mut self,
         cx: &Context,
         record: &LockRecord,
-        dead: &[Me],
+        dead: &[Life],
         out: &mut Vec<Action>,
     ) {
         if self.held == Mode::Unlocked {
@@ -542,7 +542,7 @@ impl Dlock {
         &mut self,
         cx: &Context,
         record: Arc<LockRecord>,
-        dead: &[Me],
+        dead: &[Life],
         out: &mut Vec<Action>,
     ) {
         let mut new = (*record).clone();
@@ -609,7 +609,7 @@ impl Dlock {
     }
 
     /// Tells those whom our write has made holders.
-    fn tell_granted(me: Me, old: &LockRecord, new: &LockRecord, out: &mut Vec<Action>) {
+    fn tell_granted(me: Life, old: &LockRecord, new: &LockRecord, out: &mut Vec<Action>) {
         let granted = old.waiters.iter().map(|w| w.life).filter(|life| {
             *life != me
                 && new.holders.contains(life)
@@ -620,8 +620,9 @@ impl Dlock {
 }
 
 /// Drops the dead, and older lives of our own slot.
-fn purge(record: &mut LockRecord, dead: &[Me], me: Me) {
-    let gone = |l: &Me| (l.slot == me.slot && l.incarnation != me.incarnation) || dead.contains(l);
+fn purge(record: &mut LockRecord, dead: &[Life], me: Life) {
+    let gone =
+        |l: &Life| (l.slot == me.slot && l.incarnation != me.incarnation) || dead.contains(l);
     let held = record.holders.len();
     record.holders.retain(|l| !gone(l));
     record.waiters.retain(|w| !gone(&w.life));
@@ -636,7 +637,7 @@ fn purge(record: &mut LockRecord, dead: &[Me], me: Me) {
 }
 
 /// Puts `me` at the end of the queue, if it is not in it. A record has room for all nodes of a pool.
-fn enqueue(record: &mut LockRecord, me: Me, mode: Mode) {
+fn enqueue(record: &mut LockRecord, me: Life, mode: Mode) {
     if let Some(mine) = record.waiters.iter_mut().find(|w| w.life == me) {
         mine.mode = mine.mode.join(mode);
     } else {
@@ -664,7 +665,7 @@ fn advance(record: &mut LockRecord) {
 }
 
 /// Puts those who asked at the end of the queue, and hands the lock to the first of it.
-fn append_asks(record: &mut LockRecord, asks: &[Ask], me: Me) {
+fn append_asks(record: &mut LockRecord, asks: &[Ask], me: Life) {
     for ask in asks {
         let waiters = record.waiters.iter().map(|w| &w.life);
         let mut named = record.holders.iter().chain(waiters).chain(&record.openers);
@@ -681,7 +682,7 @@ fn append_asks(record: &mut LockRecord, asks: &[Ask], me: Me) {
 /// `record` with `me` no more than `giving.to`, and the lock handed on, at last to those who asked.
 fn released(
     record: &LockRecord,
-    dead: &[Me],
+    dead: &[Life],
     cx: &Context,
     giving: Giving,
     asks: &[Ask],
@@ -723,13 +724,13 @@ fn left_queue(record: &LockRecord, cx: &Context, asks: &[Ask]) -> Option<LockRec
 }
 
 /// The most that holder `me` may keep, given who waits before it (everyone, if it does not wait).
-fn allowed(record: &LockRecord, me: Me) -> Mode {
+fn allowed(record: &LockRecord, me: Life) -> Mode {
     let ahead = record.waiters.iter().take_while(|w| w.life != me);
     ahead.fold(Mode::Exclusive, |keep, waiter| keep.meet(waiter.mode.beside()))
 }
 
 /// The holders that a hint of `me` should reach.
-fn in_the_way(record: &LockRecord, me: Me) -> impl Iterator<Item = Me> + '_ {
+fn in_the_way(record: &LockRecord, me: Life) -> impl Iterator<Item = Life> + '_ {
     let waits = record.waiters.iter().any(|w| w.life == me);
     record
         .holders

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use braid_format::{BlockNo, FormatError, LockNo, NodeId};
 use thiserror::Error;
 
-use crate::Me;
+use crate::Life;
 
 /// The store of lock records could not be read or written.
 #[derive(Debug, Clone, Error)]
@@ -124,7 +124,7 @@ pub enum LockError {
     #[error("{}", foreign_locks(*node, host, *here))]
     ForeignLocks {
         /// Who.
-        node: Me,
+        node: Life,
         /// Its host.
         host: Arc<str>,
         /// It is of the same boot of the same host.
@@ -137,7 +137,7 @@ pub enum LockError {
     )]
     CopiedMember {
         /// Who.
-        node: Me,
+        node: Life,
         /// Its host.
         host: Arc<str>,
     },
@@ -148,7 +148,7 @@ pub enum LockError {
     )]
     Behind {
         /// Who.
-        node: Me,
+        node: Life,
         /// Its process, as its slot says.
         pid: u32,
     },
@@ -158,7 +158,7 @@ pub enum LockError {
         /// The slot.
         slot: NodeId,
         /// Who lives there.
-        holder: Me,
+        holder: Life,
         /// Its host.
         host: Box<str>,
     },
@@ -182,7 +182,7 @@ pub enum LockError {
     #[error("recovery of node {node:?} failed: {source}")]
     Recovery {
         /// The dead node.
-        node: Me,
+        node: Life,
         /// What the file system said.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
@@ -192,7 +192,7 @@ pub enum LockError {
     )]
     Damaged {
         /// The dead node.
-        node: Me,
+        node: Life,
         /// What was found.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
@@ -221,7 +221,7 @@ impl LockError {
     }
 }
 
-fn foreign_locks(node: Me, host: &str, here: bool) -> String {
+fn foreign_locks(node: Life, host: &str, here: bool) -> String {
     let slot = node.slot;
     if here {
         format!(

@@ -34,7 +34,7 @@ use crate::error::LockError;
 use crate::peers::Peers;
 use crate::runtime::join_all;
 use crate::store::LockStore;
-use crate::{Me, Mode};
+use crate::{Life, Mode};
 
 pub use state::{Admission, Glock, Request, Wish};
 pub use step::{Action, Context, Event};
@@ -208,9 +208,9 @@ pub struct GlockView {
     /// A demotion to this mode is under way.
     pub demoting: Option<Mode>,
     /// Holders in the record when it was last seen.
-    pub holders: Vec<Me>,
+    pub holders: Vec<Life>,
     /// Waiters in the record when it was last seen.
-    pub waiters: Vec<(Me, Mode)>,
+    pub waiters: Vec<(Life, Mode)>,
     /// Since when this node has it.
     pub held_for: Option<Duration>,
     /// How often it was given up because other nodes wanted it (rare ones are forgotten).
@@ -242,7 +242,7 @@ pub struct LockManager {
 }
 
 pub(crate) struct Core {
-    me: Me,
+    me: Life,
     store: Arc<dyn LockStore>,
     peers: Arc<dyn Peers>,
     ops: Arc<dyn GlockOps>,
@@ -317,7 +317,7 @@ impl LockManager {
     /// # Errors
     /// A thread could not be started.
     pub fn new(
-        me: Me,
+        me: Life,
         store: Arc<dyn LockStore>,
         peers: Arc<dyn Peers>,
         ops: Arc<dyn GlockOps>,
@@ -366,7 +366,7 @@ impl LockManager {
         Ok(())
     }
     /// Who this node is.
-    pub fn me(&self) -> Me {
+    pub fn me(&self) -> Life {
         self.core.me
     }
     /// Takes `lock`: at least `cluster` among nodes, `local` among this node's threads. Blocks.
@@ -539,7 +539,7 @@ impl LockManager {
     }
     /// Locks that threads of this node have waited for longer than `time`, for how long, and who held
     /// them when they were last looked at.
-    pub fn waits(&self, time: Duration) -> Vec<(LockNo, Duration, Vec<Me>)> {
+    pub fn waits(&self, time: Duration) -> Vec<(LockNo, Duration, Vec<Life>)> {
         let long: Vec<_> = {
             let wishes = self.core.wishes.lock();
             let ages = wishes.iter().map(|(lock, (since, _))| (*lock, since.elapsed()));
@@ -559,7 +559,7 @@ impl LockManager {
     }
     /// A message from a node that is not known to be dead: [`Hint::Ask`] and [`Hint::Give`] are heeded as what they
     /// are.
-    pub fn message(&self, from: Me, lock: LockNo, hint: &Hint) {
+    pub fn message(&self, from: Life, lock: LockNo, hint: &Hint) {
         self.core.counters.hints_received.fetch_add(1, Ordering::Relaxed);
         match hint {
             Hint::Wanted(_) => self.core.on_hint(lock, false),
@@ -663,7 +663,7 @@ impl Guard {
     }
     /// Living nodes that gave the lock up while a program of theirs had the file open, without
     /// this one. Complete only under an exclusive guard.
-    pub fn openers(&self) -> Vec<Me> {
+    pub fn openers(&self) -> Vec<Life> {
         let named = match self.entry.state.lock().dlock().known() {
             Some(known) => known.openers.clone(),
             None => Vec::new(),

@@ -28,7 +28,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::dlock::Hint;
-use crate::{Me, Mode};
+use crate::{Life, Mode};
 
 pub use tcp::TcpHints;
 pub use unix::{HintSocket, sweep};
@@ -67,7 +67,7 @@ const GIVE: u16 = 6;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
     /// Who says it sent it.
-    pub from: Me,
+    pub from: Life,
     /// About which lock.
     pub lock: LockNo,
     /// What it says.
@@ -75,7 +75,7 @@ pub struct Received {
 }
 
 /// `hint` as it travels. A give whose record is too long says only that the record is to be read.
-fn encode(from: Me, to: Me, lock: LockNo, hint: &Hint) -> RawHint {
+fn encode(from: Life, to: Life, lock: LockNo, hint: &Hint) -> RawHint {
     let (kind, mode, ticket, record) = match hint {
         Hint::Wanted(mode) => (WANTED, *mode, 0, None),
         Hint::Granted => (GRANTED, Mode::Unlocked, 0, None),
@@ -108,7 +108,7 @@ fn short(record: &LockRecord) -> Option<[u8; RECORD]> {
     tail.iter().all(|b| *b == 0).then_some(*head)
 }
 
-fn decode(bytes: &[u8], me: Me) -> Option<Received> {
+fn decode(bytes: &[u8], me: Life) -> Option<Received> {
     let raw = RawHint::read_from_bytes(bytes).ok()?;
     if raw.magic.get() != MAGIC
         || raw.version.get() != VERSION
@@ -129,7 +129,7 @@ fn decode(bytes: &[u8], me: Me) -> Option<Received> {
         }
         _ => return None,
     };
-    let from = Me {
+    let from = Life {
         slot: NodeId(raw.from_slot.get()),
         incarnation: Incarnation(raw.from_incarnation.get()),
     };
@@ -224,7 +224,7 @@ impl Hints {
     /// The system's, with the way that failed.
     pub fn bind(
         fs: uuid::Uuid,
-        me: Me,
+        me: Life,
         identity: [u8; 16],
         boot_id: [u8; 16],
         by: HintsBy,
@@ -326,8 +326,8 @@ mod tests {
 
     use super::*;
 
-    fn me(slot: u16) -> Me {
-        Me { slot: NodeId(slot), incarnation: Incarnation(3) }
+    fn me(slot: u16) -> Life {
+        Life { slot: NodeId(slot), incarnation: Incarnation(3) }
     }
 
     #[test]

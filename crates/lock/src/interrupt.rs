@@ -5,7 +5,7 @@
 //! after the other, each with a number ([`Interrupt::begin`]). Who trips it names the number, so that
 //! the next piece is not hit. Only waits for cluster locks end, with
 //! [`LockError::Interrupted`](crate::LockError::Interrupted), and only where nothing has been changed yet:
-//! what is changed in a transaction has no way back, so nothing is interrupted in one ([`Held`]).
+//! what is changed in a transaction has no way back, so nothing is interrupted in one ([`Uninterruptible`]).
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -141,9 +141,9 @@ impl Drop for Scope {
 /// While it is held this thread is not interrupted: it changes something. What is one piece of work
 /// ([`Interrupt::of_requests`]) is not interrupted any more afterwards either.
 #[must_use]
-pub struct Held(std::marker::PhantomData<*const ()>);
+pub struct Uninterruptible(std::marker::PhantomData<*const ()>);
 
-impl Held {
+impl Uninterruptible {
     /// Begins.
     pub fn begin() -> Self {
         HELD.set(HELD.get() + 1);
@@ -156,7 +156,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Uninterruptible {
     fn drop(&mut self) {
         HELD.set(HELD.get().saturating_sub(1));
     }
@@ -251,7 +251,7 @@ mod tests {
             assert!(!is_interrupted());
             interrupt.trip(4);
             assert!(is_interrupted());
-            let held = Held::begin();
+            let held = Uninterruptible::begin();
             assert!(!is_interrupted() && interrupt.under_way() == 4);
             drop(held);
             assert_eq!(is_interrupted(), !strict);

@@ -38,7 +38,7 @@ pub mod peers;
 pub mod runtime;
 pub mod store;
 
-pub use braid_format::lock_record::{Life as Me, Mode};
+pub use braid_format::lock_record::{Life, Mode};
 pub use dlock::Hint;
 pub use error::{LockError, StoreError};
 pub use etcd::{Etcd, EtcdAddress, EtcdNodes, EtcdStore};

@@ -56,7 +56,7 @@ use thiserror::Error;
 
 use crate::hints::{HintsBy, MessageWay};
 use crate::peers::{Liveness, Peers};
-use crate::{Me, Mode};
+use crate::{Life, Mode};
 
 pub use fence::{FenceOptions, NotFenced, Proofs, key_of};
 pub use fencing::FenceMethod;
@@ -71,7 +71,7 @@ pub use waits::{Awaited, NodeWait};
 pub use watch::HostIdentity;
 
 /// WaitLog once of each node that is silent, and that nothing here can fence.
-fn log_suspect(life: Me) {
+fn log_suspect(life: Life) {
     let slot = life.slot;
     tracing::warn!(
         ?life,
@@ -159,13 +159,13 @@ pub trait Recover: Send + Sync {
     ///
     /// # Errors
     /// The slot stays `Recovering`; it is tried again, less and less often.
-    fn recover(&self, dead: Me, by: Me) -> Result<(), NotRecovered>;
+    fn recover(&self, dead: Life, by: Life) -> Result<(), NotRecovered>;
     /// What else `dead` had begun is ended, after [`Recover::recover`] and once its slot says so. May
     /// take locks, also those that dead nodes hold, which are recovered meanwhile.
     ///
     /// # Errors
     /// As [`Recover::recover`].
-    fn finish(&self, dead: Me, by: Me) -> Result<(), NotRecovered> {
+    fn finish(&self, dead: Life, by: Life) -> Result<(), NotRecovered> {
         let _ = (dead, by);
         Ok(())
     }
@@ -203,11 +203,11 @@ pub enum NotRecovered {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeView {
     /// Who.
-    pub life: Me,
+    pub life: Life,
     /// Slot state.
     pub state: SlotState,
     /// Who recovers it, if it is being recovered.
-    pub recoverer: Option<Me>,
+    pub recoverer: Option<Life>,
     /// Host name.
     pub host: String,
     /// Process id.

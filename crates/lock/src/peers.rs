@@ -1,7 +1,7 @@
 //! What a lock manager asks about other nodes.
 
 use braid_format::LockNo;
-use braid_format::lock_record::Life as Me;
+use braid_format::lock_record::Life;
 use braid_format::node::SlotDamage;
 
 use crate::dlock::Hint;
@@ -18,17 +18,17 @@ pub enum Liveness {
 /// The other nodes, as the lock manager sees them.
 pub trait Peers: Send + Sync {
     /// Whether `life`'s hold of `lock` may be broken. In doubt: alive.
-    fn liveness(&self, lock: LockNo, life: Me) -> Liveness;
+    fn liveness(&self, lock: LockNo, life: Life) -> Liveness;
     /// What keeps `life`, which is dead and fenced, from being recovered for now: what it holds
     /// stands until the damage is repaired, so nobody should wait for it.
-    fn lost(&self, life: Me) -> Option<SlotDamage> {
+    fn lost(&self, life: Life) -> Option<SlotDamage> {
         let _ = life;
         None
     }
     /// Sends a hint; may be lost; never blocks.
-    fn hint(&self, to: Me, lock: LockNo, hint: &Hint);
+    fn hint(&self, to: Life, lock: LockNo, hint: &Hint);
     /// Whether hints reach `life`, and its own come back, as far as is known.
-    fn reaches(&self, life: Me) -> bool {
+    fn reaches(&self, life: Life) -> bool {
         let _ = life;
         false
     }

@@ -16,8 +16,8 @@ use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 use braid_lock::{
-    DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, Local, LockManager, ManagerOptions,
-    Me, Membership, Mode, NodeAreas, NotRecovered, PoolNodes, Recover,
+    DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, Life, Local, LockManager,
+    ManagerOptions, Membership, Mode, NodeAreas, NotRecovered, PoolNodes, Recover,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -37,7 +37,7 @@ impl GlockOps for Ops {
     }
 }
 impl Recover for Ops {
-    fn recover(&self, _: Me, _: Me) -> Result<(), NotRecovered> {
+    fn recover(&self, _: Life, _: Life) -> Result<(), NotRecovered> {
         self.recovered.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

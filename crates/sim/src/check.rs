@@ -2,7 +2,7 @@
 
 use braid_format::NodeId;
 use braid_fs::simulation::{Replayed, Writer, replay};
-use braid_lock::{Me, Mode};
+use braid_lock::{Life, Mode};
 
 use crate::disk::{Address, Answer, Op, blocks_of};
 use crate::image::{BLOCKS, BlockIndex, CELLS, SLOTS};
@@ -81,7 +81,7 @@ impl World {
         }
     }
     /// A living node that believes in a lock. (One that was fenced may believe what it likes.)
-    fn user_of(&self, lock: usize) -> Option<Me> {
+    fn user_of(&self, lock: usize) -> Option<Life> {
         let living = self.processes.iter().filter(|p| p.state != State::Gone && !p.fenced);
         let living = living.filter(|p| !p.recovered);
         let mut holders =
@@ -89,7 +89,7 @@ impl World {
         holders.next().and_then(|p| p.me)
     }
     /// What a node reads under a lock is the latest there is.
-    pub(crate) fn check_reads(&mut self, me: Me, reads: &[(BlockIndex, Option<u64>)]) {
+    pub(crate) fn check_reads(&mut self, me: Life, reads: &[(BlockIndex, Option<u64>)]) {
         for (block, value) in reads {
             let latest = self.model.value(*block);
             if *value != Some(latest) {
@@ -128,7 +128,7 @@ impl World {
         }
         // After a power cut, the record of a lock may be older than what was done under it.
         let dead = self.processes.iter().filter(|p| p.state == State::Gone && !p.recovered);
-        let dead: Vec<Me> = dead.filter_map(|p| p.me).collect();
+        let dead: Vec<Life> = dead.filter_map(|p| p.me).collect();
         for block in blocks_of(lock).filter(|b| !self.model.unsure(*b, &dead)).collect::<Vec<_>>() {
             if let Err(broken) = self.model.settled(block, self.disk.stable(block)) {
                 self.fail(format!("{broken}; lock {lock}: {record:?}"));
@@ -136,7 +136,7 @@ impl World {
         }
     }
     /// A life is over and recovered.
-    pub(crate) fn check_recovered(&mut self, me: Me) {
+    pub(crate) fn check_recovered(&mut self, me: Life) {
         let disk = &self.disk;
         let stands = |block| disk.stable(block).map(|(_, value)| value);
         if let Err(broken) = self.model.recovered(me, stands) {
@@ -200,7 +200,7 @@ impl World {
         let headers = self.disk.journal_headers();
         let first = self.replay_all();
         self.report.replayed += first.iter().map(|r| r.written).sum::<u64>();
-        let lives: Vec<Me> =
+        let lives: Vec<Life> =
             self.processes.iter().filter(|p| !p.recovered).filter_map(|p| p.me).collect();
         for me in lives {
             self.check_recovered(me);

@@ -16,7 +16,7 @@ use braid_format::lock_record::LockRecord;
 use braid_fs::simulation::OpenFile;
 use braid_lock::dlock::Time;
 use braid_lock::glock::{Demoted, Wish};
-use braid_lock::{Me, Mode};
+use braid_lock::{Life, Mode};
 
 use crate::Sabotage;
 use crate::contents::{Overlapping, content, value_of};
@@ -157,7 +157,7 @@ impl World {
         self.use_done(pid, thread);
     }
     /// What was read of contents under a lock, by a read that began then.
-    pub(crate) fn check_contents(&mut self, me: Me, from: u64, read: &[(u64, u64)]) {
+    pub(crate) fn check_contents(&mut self, me: Life, from: u64, read: &[(u64, u64)]) {
         for (sector, value) in read {
             if !self.files.contents.may_read(*sector, *value, from) {
                 let writes = self.files.contents.sectors.get(sector).cloned();
@@ -211,7 +211,7 @@ impl World {
     fn is_in_use(&self, pid: Pid, lock: usize) -> bool {
         let Some(process) = self.processes.get(pid) else { return false };
         let record = process.locks.get(lock).and_then(Lock::known);
-        let other = |life: &Me| Some(*life) != process.me && !process.says_dead(*life);
+        let other = |life: &Life| Some(*life) != process.me && !process.says_dead(*life);
         process.opened.is_open(lock) || record.is_some_and(|r| r.openers.iter().any(other))
     }
     fn delete_file(&mut self, pid: Pid, lock: usize) {
@@ -292,7 +292,7 @@ impl World {
         self.sync(pid, true);
     }
     /// A node that has recovered another goes on with what that one listed.
-    pub(crate) fn inherit_files(&mut self, pid: Pid, dead: Me) {
+    pub(crate) fn inherit_files(&mut self, pid: Pid, dead: Life) {
         let Some(me) = self.processes.get(pid).and_then(|p| p.me) else { return };
         if let Some(list) = self.files.lists.remove(&dead.slot) {
             self.files.lists.entry(me.slot).or_default().extend(list);

@@ -10,7 +10,7 @@ use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
 use braid_lock::dlock::{self, Hint, Seen, Time};
 use braid_lock::glock::{Action, Admission, Context, Event as LockEvent, Glock, Request, Wish};
-use braid_lock::{Local, LockError, Me, Mode, StoreError};
+use braid_lock::{Life, Local, LockError, Mode, StoreError};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
@@ -98,7 +98,7 @@ impl Lock {
         self.glock.dlock().known()
     }
     /// As which mode a wish is taken.
-    pub(crate) fn mode_for(&self, wish: Wish, me: Me) -> Mode {
+    pub(crate) fn mode_for(&self, wish: Wish, me: Life) -> Mode {
         self.glock.mode_for(wish, me)
     }
     /// Used, waited for, or being given up.
@@ -438,7 +438,7 @@ impl World {
         self.lock_for_recovery(pid, thread);
     }
     /// As it once was: what a recovery begins with is a lock.
-    pub(crate) fn lock_to_recover(&mut self, pid: Pid, dead: Me) {
+    pub(crate) fn lock_to_recover(&mut self, pid: Pid, dead: Life) {
         let thread = usize::from(self.cluster.threads) + 1 + usize::from(dead.slot.0);
         if let Some(process) = self.processes.get_mut(pid) {
             process.locking_for.retain(|life| life.slot != dead.slot);
@@ -475,7 +475,7 @@ impl World {
         }
     }
     /// The dead node that a thread recovers, other than the thread that ends recoveries.
-    fn dead_of(&self, pid: Pid, thread: usize) -> Option<Me> {
+    fn dead_of(&self, pid: Pid, thread: usize) -> Option<Life> {
         let slot = thread.checked_sub(usize::from(self.cluster.threads) + 1)?;
         let mut all = self.processes.get(pid)?.locking_for.iter();
         all.find(|life| usize::from(life.slot.0) == slot).copied()
@@ -491,7 +491,7 @@ impl World {
         }
     }
 
-    fn send_hint(&mut self, sender: Pid, to: Me, lock: usize, hint: &Hint) {
+    fn send_hint(&mut self, sender: Pid, to: Life, lock: usize, hint: &Hint) {
         let Some(pid) = self.process_of(to) else { return };
         let Some(from) = self.processes.get(sender).and_then(|p| p.me) else { return };
         let mut copies = 1;
@@ -520,7 +520,7 @@ impl World {
         }
     }
     /// A message arrives, as `Membership` takes it.
-    pub(crate) fn heard(&mut self, pid: Pid, from: Me, lock: usize, hint: Hint) {
+    pub(crate) fn heard(&mut self, pid: Pid, from: Life, lock: usize, hint: Hint) {
         let Some(process) = self.processes.get(pid) else { return };
         if process.says_dead(from) {
             return;
@@ -576,12 +576,12 @@ impl World {
         }
     }
     /// The lives in a record that a process knows to be dead.
-    fn dead_in(&self, pid: Pid, record: &LockRecord) -> Option<Vec<Me>> {
+    fn dead_in(&self, pid: Pid, record: &LockRecord) -> Option<Vec<Life>> {
         let process = self.processes.get(pid)?;
         let waiters = record.waiters.iter().map(|w| &w.life);
         let named = record.holders.iter().chain(waiters).chain(&record.openers);
         let wrong = self.cluster.sabotage == Some(Sabotage::BreakLiving);
-        let mut dead: Vec<Me> = named
+        let mut dead: Vec<Life> = named
             .copied()
             .filter(|l| Some(*l) != process.me && (wrong || process.says_dead(*l)))
             .collect();

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, HashSet};
 
 use braid_format::Generation;
-use braid_lock::Me;
+use braid_lock::Life;
 
 use crate::image::{BLOCKS, BlockIndex, LOCKS_MAX};
 
@@ -42,9 +42,9 @@ pub(crate) struct Model {
     values: Vec<u64>,
     /// The highest generation that ever was in place for good.
     floors: Vec<Generation>,
-    lives: HashMap<Me, Log>,
+    lives: HashMap<Life, Log>,
     /// Lives that were recovered. A process of one that was stopped meanwhile may still work in its memory.
-    over: HashSet<Me>,
+    over: HashSet<Life>,
     acknowledged: u64,
 }
 
@@ -66,7 +66,7 @@ impl Model {
         self.acknowledged
     }
     /// A transaction has been closed that set all of `blocks` to `value`.
-    pub(crate) fn closed(&mut self, me: Me, blocks: &[BlockIndex], value: u64) {
+    pub(crate) fn closed(&mut self, me: Life, blocks: &[BlockIndex], value: u64) {
         if self.over.contains(&me) {
             // It was stopped, and does not know yet that it is over: this is in its memory only.
             return;
@@ -80,17 +80,17 @@ impl Model {
         self.lives.entry(me).or_default().closed.push(Transaction { value, before });
     }
     /// How many transactions `me` has closed.
-    pub(crate) fn closed_by(&self, me: Me) -> usize {
+    pub(crate) fn closed_by(&self, me: Life) -> usize {
         self.lives.get(&me).map_or(0, |log| log.closed.len())
     }
     /// The number of the last transaction of `me` that changed something in `blocks`, from one.
-    pub(crate) fn last_in(&self, me: Me, blocks: &std::ops::Range<BlockIndex>) -> usize {
+    pub(crate) fn last_in(&self, me: Life, blocks: &std::ops::Range<BlockIndex>) -> usize {
         let Some(log) = self.lives.get(&me) else { return 0 };
         let touches = |t: &Transaction| t.before.iter().any(|(b, _)| blocks.contains(b));
         log.closed.iter().rposition(touches).map_or(0, |n| n + 1)
     }
     /// The first `count` transactions of `me` are durable.
-    pub(crate) fn durable(&mut self, me: Me, count: usize) {
+    pub(crate) fn durable(&mut self, me: Life, count: usize) {
         if let Some(log) = self.lives.get_mut(&me)
             && count > log.durable
         {
@@ -100,7 +100,7 @@ impl Model {
     }
     /// A power cut has taken a lock from the dead life `me`: what it did to the blocks under it,
     /// and all that it did later, must not survive, for others may use them at once.
-    pub(crate) fn revoked(&mut self, me: Me, blocks: &std::ops::Range<BlockIndex>) {
+    pub(crate) fn revoked(&mut self, me: Life, blocks: &std::ops::Range<BlockIndex>) {
         let Some(log) = self.lives.get_mut(&me) else { return };
         let unsure = log.closed.get(log.durable..).unwrap_or_default();
         let touches = |t: &Transaction| t.before.iter().any(|(b, _)| blocks.contains(b));
@@ -119,7 +119,7 @@ impl Model {
     /// What is wrong with what stands.
     pub(crate) fn recovered(
         &mut self,
-        me: Me,
+        me: Life,
         stands: impl Fn(BlockIndex) -> Option<u64>,
     ) -> Result<(), String> {
         self.over.insert(me);
@@ -179,7 +179,7 @@ impl Model {
         }
     }
     /// Whether one of `lives` has changed the block without knowing that to be durable.
-    pub(crate) fn unsure(&self, block: BlockIndex, lives: &[Me]) -> bool {
+    pub(crate) fn unsure(&self, block: BlockIndex, lives: &[Life]) -> bool {
         lives.iter().filter_map(|me| self.lives.get(me)).any(|log| {
             let unsure = log.closed.get(log.durable..).unwrap_or_default();
             unsure.iter().any(|t| t.before.iter().any(|(b, _)| *b == block))
@@ -193,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    const ME: Me = Me { slot: NodeId(0), incarnation: Incarnation(1) };
+    const ME: Life = Life { slot: NodeId(0), incarnation: Incarnation(1) };
 
     /// Three transactions, of which one is durable: {0, 1}, {1, 2}, {0, 2}.
     fn model() -> Model {

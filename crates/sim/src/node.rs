@@ -26,7 +26,7 @@ use braid_lock::node::observation::Heartbeats;
 use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::Watch;
 use braid_lock::node::wishes::Wishes;
-use braid_lock::{HostIdentity, Me, Proofs, Timing};
+use braid_lock::{HostIdentity, Life, Proofs, Timing};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, Op};
@@ -89,7 +89,7 @@ pub(crate) struct Member {
     /// While it joins.
     join: Option<Join>,
     /// The life that it has, or wants to have: it is named so in its heartbeats.
-    pub(crate) life: Option<Me>,
+    pub(crate) life: Option<Life>,
     /// The key by which the devices know it; 0: none.
     key: u64,
     /// Its slot, as it wrote it last.
@@ -125,7 +125,7 @@ impl Member {
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each asked by name")]
 pub(crate) struct Process {
     pub(crate) node: u16,
-    pub(crate) me: Option<Me>,
+    pub(crate) me: Option<Life>,
     pub(crate) state: State,
     /// Nothing of it lands any more.
     pub(crate) fenced: bool,
@@ -141,7 +141,7 @@ pub(crate) struct Process {
     pub(crate) kernel: Kernel,
     pub(crate) opened: Opened,
     /// Dead lives that it takes a lock for before it recovers them: as it once was.
-    pub(crate) locking_for: Vec<Me>,
+    pub(crate) locking_for: Vec<Life>,
     pub(crate) in_flight: u32,
     pub(crate) tokens: u64,
     pub(crate) requests: HashMap<u64, Purpose>,
@@ -164,7 +164,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn says_dead(&self, life: Me) -> bool {
+    pub(crate) fn says_dead(&self, life: Life) -> bool {
         self.member.slots.get(&life.slot).is_some_and(|record| is_over(record, life))
     }
 }
@@ -328,7 +328,7 @@ impl World {
     // Recovery.
 
     /// Replays the journal of `dead`, if nothing of it is under way any more.
-    pub(crate) fn begin_recovery(&mut self, pid: Pid, dead: Me) {
+    pub(crate) fn begin_recovery(&mut self, pid: Pid, dead: Life) {
         let owner = self.processes.iter().find(|p| p.me == Some(dead));
         // A life whose claim landed late never was a process.
         let fenced = owner
@@ -343,7 +343,7 @@ impl World {
         let believing = self.cluster.sabotage == Some(Sabotage::BelieveCleanHeaders);
         self.work(pid, Task::Recover { dead, believing });
     }
-    pub(crate) fn recovered_by(&mut self, pid: Pid, dead: Me, done: bool) {
+    pub(crate) fn recovered_by(&mut self, pid: Pid, dead: Life, done: bool) {
         self.note(|| format!("process {pid} has recovered {dead:?}: {done}"));
         if self.member(pid).is_some_and(|m| m.join.is_some()) {
             self.recovered_to_join(pid, done);

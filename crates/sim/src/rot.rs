@@ -3,7 +3,7 @@
 use braid_format::journal::RawJournalHeader;
 use braid_format::meta::MetaHeader;
 use braid_format::{Generation, NodeId};
-use braid_lock::Me;
+use braid_lock::Life;
 use zerocopy::FromBytes;
 
 use crate::disk::{Address, Op};
@@ -21,7 +21,7 @@ impl World {
     /// Of a dead node's journal the newer header rots, now and then: only where that one alone says that
     /// the journal is in use, and the older one that it is clean. The records that follow tell the truth.
     /// (One that was recovered while it was stopped has no journal: a later life may be in its slot.)
-    pub(crate) fn rot_journal(&mut self, me: Me) {
+    pub(crate) fn rot_journal(&mut self, me: Life) {
         if !self.faulty() || self.random.below(4) != 0 {
             return;
         }

@@ -17,7 +17,7 @@ use braid_format::{Bytes, Incarnation, LockNo, NodeId};
 use braid_lock::dlock::{Action, Context, Dlock, Event as LockEvent, Seen, Time};
 use braid_lock::node::observation::SlotObservation;
 use braid_lock::node::watch::{Watch, WatchEvent};
-use braid_lock::{HostIdentity, Me, Mode, Timing};
+use braid_lock::{HostIdentity, Life, Mode, Timing};
 
 const SECTOR: u64 = 512;
 const REQUEST: Bytes = Bytes::MIB;
@@ -101,7 +101,7 @@ impl Device {
 }
 
 struct Node {
-    me: Me,
+    me: Life,
     lock: Dlock,
     /// What the record's request was.
     asked: Option<Action>,
@@ -162,7 +162,7 @@ impl World {
     fn new(scale: Scale) -> Self {
         let device = || Device { pace: scale.pace, free: Time::ZERO, common: Duration::ZERO };
         let devices = usize::from(scale.nodes) + usize::from(scale.apart);
-        let life = |n| Me { slot: NodeId(n), incarnation: Incarnation(1) };
+        let life = |n| Life { slot: NodeId(n), incarnation: Incarnation(1) };
         let slots = (0..scale.nodes).map(|n| {
             let id = host(n);
             SlotRecord {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_format::Incarnation;
 use braid_format::node::SlotState;
-use braid_lock::{Me, Mode};
+use braid_lock::{Life, Mode};
 
 use crate::Sabotage;
 use crate::disk::{Address, Late, Op, blocks_of};
@@ -181,7 +181,7 @@ impl World {
     }
     /// The power cut may have taken locks from the dead.
     fn revoke_locks(&mut self) {
-        let dead: Vec<Me> =
+        let dead: Vec<Life> =
             self.processes.iter().filter(|p| !p.recovered).filter_map(|p| p.me).collect();
         for lock in 0..usize::from(self.cluster.locks) {
             let record = match self.disk.record(lock) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use braid_format::Bytes;
 use braid_fs::Error;
 use braid_fs::simulation::{Metadata, Replayed, Writer, replay, replay_believing};
-use braid_lock::{Me, Mode};
+use braid_lock::{Life, Mode};
 use braid_pool::PoolRequest;
 
 use crate::Sabotage;
@@ -51,7 +51,7 @@ pub(crate) enum Task {
     /// Puts everything under a lock in place.
     Demote { lock: usize },
     /// Replays the journal of a dead node; `believing` a header that says clean.
-    Recover { dead: Me, believing: bool },
+    Recover { dead: Life, believing: bool },
     /// Leaves the journal clean.
     Close,
 }
@@ -87,7 +87,7 @@ pub(crate) struct Work {
     queues: Vec<Queue>,
     pub(crate) metadata: Option<Metadata>,
     /// Dead lives whose journals are being replayed here, one after the other.
-    pub(crate) recovering: Vec<Me>,
+    pub(crate) recovering: Vec<Life>,
 }
 
 impl Work {
@@ -117,7 +117,7 @@ impl Work {
         self.queues.first().map_or(0, |q| q.later.len() + usize::from(q.now.is_some()))
     }
     /// Begins the next task of a lane, if it has none.
-    fn begin(&mut self, lane: usize, me: Option<Me>) -> Option<Stop<Outcome>> {
+    fn begin(&mut self, lane: usize, me: Option<Life>) -> Option<Stop<Outcome>> {
         let queue = self.queues.get_mut(lane)?;
         if queue.now.is_some() {
             return None;
@@ -136,7 +136,12 @@ impl Work {
 type Job = Box<dyn FnOnce() -> Outcome + Send>;
 
 /// The code of a task. `None`: nothing can be done yet.
-fn job(task: &Task, image: &Arc<Image>, me: Option<Me>, metadata: Option<Metadata>) -> Option<Job> {
+fn job(
+    task: &Task,
+    image: &Arc<Image>,
+    me: Option<Life>,
+    metadata: Option<Metadata>,
+) -> Option<Job> {
     let image = image.clone();
     Some(match task.clone() {
         Task::Open => {
@@ -429,7 +434,7 @@ impl World {
         }
         self.work(pid, Task::Demote { lock });
     }
-    fn replayed(&mut self, pid: Pid, dead: Me, done: Result<Replayed, Error>) {
+    fn replayed(&mut self, pid: Pid, dead: Life, done: Result<Replayed, Error>) {
         if let Some(work) = self.processes.get_mut(pid).and_then(|p| p.work.as_mut()) {
             work.recovering.retain(|life| *life != dead);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::rot::Rotten;
 use braid_format::NodeId;
 use braid_format::node::LockPlace;
-use braid_lock::Me;
+use braid_lock::Life;
 use braid_lock::dlock::{Hint, Time};
 use braid_lock::glock::Event as LockEvent;
 
@@ -39,7 +39,7 @@ pub(crate) enum Event {
     /// A thread goes on without a lock.
     Refused { pid: Pid, thread: usize },
     /// A message about a lock arrives.
-    Hint { pid: Pid, from: Me, lock: usize, hint: Hint },
+    Hint { pid: Pid, from: Life, lock: usize, hint: Hint },
     /// A pause of a join is over.
     Join { pid: Pid },
     /// Time to write a heartbeat of a series.
@@ -569,7 +569,7 @@ impl World {
     }
 
     /// The living process of a life, if it can be reached.
-    pub(crate) fn process_of(&self, life: Me) -> Option<Pid> {
+    pub(crate) fn process_of(&self, life: Life) -> Option<Pid> {
         self.processes.iter().position(|p| p.me == Some(life) && p.state == State::Running)
     }
 }

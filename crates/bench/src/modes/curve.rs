@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, Measure, Room, RunOptions, System, TestArea, at, base, distinct, test_areas};
+use super::{
+    Cell, Measure, RunOptions, SpaceNeeds, System, TestArea, at, base, distinct, test_areas,
+};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Order, Pace, Pattern, Stream, in_turns};
 use crate::report::Report;
@@ -72,7 +74,8 @@ impl Measure for Args {
         let (size, request) = (self.size, self.request);
         ensure!(size >= request, "--size: {size} bytes are less than a request of {request}");
         let write = self.op == Direction::Write;
-        let room = Room { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
+        let room =
+            SpaceNeeds { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
         let Some(first) = areas.first() else { return Ok(()) };
         let time = Some(Duration::from_secs_f64(self.time));

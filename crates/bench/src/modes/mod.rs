@@ -26,10 +26,10 @@ use anyhow::{Context, Result};
 
 use crate::engine::{Limits, Outcome, Stream};
 use crate::progress::{Now, Show};
-use crate::report::{Gate, Report, Row, Verdict};
+use crate::report::{Acceptance, Report, Row, Verdict};
 use crate::run::repeat::{Budget, Ended, Rounds, rounds};
 
-pub(crate) use test_area::{Room, System, TestArea, distinct, test_areas};
+pub(crate) use test_area::{SpaceNeeds, System, TestArea, distinct, test_areas};
 
 /// Options of all modes: how often to measure, and what to do with the result.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -54,7 +54,7 @@ pub(crate) struct RunOptions {
     pub look: u64,
     /// Fail if a median ratio is below this; WORD=RATIO: only for rows with that word in their name
     #[arg(long, value_name = "[WORD=]RATIO")]
-    pub accept: Vec<Gate>,
+    pub accept: Vec<Acceptance>,
     /// Print the result as JSON, with all samples
     #[arg(long)]
     pub json: bool,
@@ -113,9 +113,9 @@ pub(crate) trait Measure: serde::Serialize {
     fn measure(&self, report: &mut Report) -> Result<()>;
     /// What is known when all is measured.
     fn conclude(&self, _report: &mut Report) {}
-    /// What its gates say of it.
+    /// How it did against what `--accept` asks.
     fn judge(&self, report: &Report) -> Vec<Verdict> {
-        crate::report::gate::judge(report, &self.how().accept)
+        crate::report::acceptance::judge(report, &self.how().accept)
     }
     /// The result, whatever happened.
     fn result(&self) -> (Report, Result<()>) {
@@ -297,7 +297,7 @@ impl RunOptions {
         if self.accept.is_empty() {
             return Ok(());
         }
-        crate::report::gate::pass(&report.verdicts)
+        crate::report::acceptance::pass(&report.verdicts)
     }
 }
 

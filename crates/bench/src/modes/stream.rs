@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, Measure, Room, RunOptions, System, TestArea, at, base, distinct, test_areas};
+use super::{
+    Cell, Measure, RunOptions, SpaceNeeds, System, TestArea, at, base, distinct, test_areas,
+};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Pace, Pattern, Stream, in_turns};
 use crate::report::{Report, Row};
@@ -90,7 +92,7 @@ impl Measure for Args {
         ensure!((1..=1024).contains(&streams), "--streams: 1 to 1024");
         let bytes = self.frame.saturating_mul(self.frames);
         let write = self.op == Direction::Write;
-        let room = Room { streams, bytes, write, force: self.how.force_destroy };
+        let room = SpaceNeeds { streams, bytes, write, force: self.how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
         self.how.compare(report, &areas, self.streams.len(), |report, area| {
             self.streams.iter().try_for_each(|count| self.play(area, *count, report))

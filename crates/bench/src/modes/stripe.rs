@@ -2,11 +2,11 @@
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, Measure, Room, RoundPlan, RunOptions, System, TestArea, at, test_areas};
+use super::{Cell, Measure, RoundPlan, RunOptions, SpaceNeeds, System, TestArea, at, test_areas};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Pattern, Stream};
-use crate::report::gate::judge_by;
-use crate::report::{Gate, Report, Verdict};
+use crate::report::acceptance::judge_by;
+use crate::report::{Acceptance, Report, Verdict};
 use crate::run::cache::left;
 use crate::statistics::Samples;
 
@@ -72,9 +72,9 @@ pub(crate) struct Words {
     pub together: bool,
 }
 
-/// An efficiency, not a speed-up, is what a gate is for.
-pub(crate) fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
-    judge_by(report, gates, |row, base| {
+/// An efficiency, not a speed-up, is what `--accept` judges.
+pub(crate) fn judge(report: &Report, accepted: &[Acceptance]) -> Vec<Verdict> {
+    judge_by(report, accepted, |row, base| {
         let ways = row.more.get("ways").map_or(1.0, Samples::median);
         let mut ratio = row.ratio_to(base);
         ratio.0.iter_mut().for_each(|r| *r /= ways);
@@ -99,7 +99,8 @@ impl Job {
         let (size, request) = (self.size, self.request);
         ensure!(size >= request, "--size: {size} bytes are less than a request of {request}");
         let write = self.ops.contains(&Direction::Write);
-        let room = Room { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
+        let room =
+            SpaceNeeds { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
         let areas = test_areas(ways, room, report)?;
         let turns = RoundPlan::new(areas.len(), self.ops.len());
         self.how.rounds(report, turns, |report, _, system| {

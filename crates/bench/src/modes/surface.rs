@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, Measure, Room, RunOptions, System, TestArea, at, base, distinct, test_areas};
+use super::{
+    Cell, Measure, RunOptions, SpaceNeeds, System, TestArea, at, base, distinct, test_areas,
+};
 use crate::arguments::{Sizes, size};
 use crate::engine::{Direction, Limits, Pattern, Stream, Target};
 use crate::report::{Report, Summary};
@@ -61,7 +63,7 @@ impl Measure for Args {
         ensure!(least > 0 && bytes >= least, "--transfers: none is as large as a request");
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
         let write = self.ops.contains(&Direction::Write);
-        let room = Room { streams: 1, bytes, write, force: self.how.force_destroy };
+        let room = SpaceNeeds { streams: 1, bytes, write, force: self.how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
         let cells = cells(&self.requests, &self.transfers);
         let rows = cells.len() * self.cache.len() * self.ops.len();

@@ -4,7 +4,9 @@
 use anyhow::{Result, ensure};
 
 use super::surface::word;
-use super::{Cell, Measure, Room, RunOptions, System, TestArea, at, base, distinct, test_areas};
+use super::{
+    Cell, Measure, RunOptions, SpaceNeeds, System, TestArea, at, base, distinct, test_areas,
+};
 use crate::arguments::{Sizes, size};
 use crate::engine::{Limits, Order, Pattern, Stream};
 use crate::report::Report;
@@ -90,7 +92,7 @@ impl Measure for Args {
         let most = self.requests.iter().copied().max().unwrap_or(0);
         ensure!(self.size >= most, "--size: {} bytes are less than a request of {most}", self.size);
         let (bytes, write) = (self.size, self.reads.iter().any(|r| *r < 100));
-        let room = Room { streams, bytes, write, force: self.how.force_destroy };
+        let room = SpaceNeeds { streams, bytes, write, force: self.how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
         let rows = self.cache.len() * self.reads.len() * self.streams.len() * self.requests.len();
         self.how.compare(report, &areas, rows, |report, area| {

@@ -142,7 +142,7 @@ impl TestArea {
 
 /// What a mode needs of each system.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct SpaceNeeds {
     pub streams: usize,
     /// Of each stream.
     pub bytes: u64,
@@ -169,7 +169,7 @@ pub(crate) fn distinct(systems: &[System]) -> Result<()> {
 /// See [`Refusal`].
 pub(crate) fn test_areas(
     systems: &[System],
-    room: Room,
+    room: SpaceNeeds,
     report: &mut Report,
 ) -> Result<Vec<TestArea>> {
     let new = |s: &System| TestArea::new(s, room.streams, room.bytes, room.force);

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::gate::{Verdict, ruled, short};
+use super::acceptance::{Verdict, ruled, short};
 use crate::statistics::{Samples, three_digits};
 
 /// An experiment with its cells.

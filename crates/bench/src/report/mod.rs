@@ -1,8 +1,8 @@
 //! A result: one structure for all modes. It is written as JSON, printed as a table, drawn as HTML.
 
+pub(crate) mod acceptance;
 mod axis;
 mod colours;
-pub(crate) mod gate;
 mod lines;
 mod page;
 mod plots;
@@ -25,7 +25,7 @@ use crate::run::environment::{Facts, facts};
 use crate::run::repeat::Rounds;
 use crate::statistics::{Interval, Samples, float, rate};
 
-pub(crate) use gate::{Gate, Goal, Verdict};
+pub(crate) use acceptance::{Acceptance, Goal, Verdict};
 #[cfg(test)]
 pub(crate) use lines::Line;
 pub(crate) use lines::{lines, numbers};
@@ -220,7 +220,7 @@ pub(crate) struct Report {
     /// Of a surface.
     #[serde(default)]
     pub summaries: Vec<Summary>,
-    /// What the gates said.
+    /// What `--accept` said.
     #[serde(default)]
     pub verdicts: Vec<Verdict>,
     /// What a reader must know.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use super::gate::{Verdict, ruled};
+use super::acceptance::{Verdict, ruled};
 use crate::run::repeat::Rounds;
 use crate::statistics::{Interval, float, rate};
 
@@ -52,7 +52,7 @@ pub(super) fn text(report: &Report) -> String {
     if let Some(said) = report.rounds.as_ref().and_then(Rounds::said) {
         let _ = writeln!(out, "{said}");
     }
-    rest(&mut out, report, super::gate::table);
+    rest(&mut out, report, super::acceptance::table);
     out
 }
 

@@ -125,7 +125,7 @@ mod tests {
             }
         }
         report.note("a, \"b\"");
-        report.verdicts = crate::report::gate::judge(&report, &["0.95".parse().unwrap()]);
+        report.verdicts = crate::report::acceptance::judge(&report, &["0.95".parse().unwrap()]);
         report
     }
 

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use braid_format::label::MemberState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{Bytes, Incarnation, NodeId};
-use braid_fs::lock::{HintsBy, Me, Timing};
+use braid_fs::lock::{HintsBy, Life, Timing};
 use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
@@ -358,7 +358,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let pool = assemble(devices)?;
     answers::wait_for(MEMBER_TIME);
     let name = pool.info().name.clone();
-    let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fenced());
+    let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fence_after());
     let ending = Ending::watch(&plan_dir, args.ready, plan.log.clone())?;
     let session = Session::mount(args.shown_as.as_ref().unwrap_or(&name), plan.fuse)?;
     ending.mounted();
@@ -445,7 +445,7 @@ fn say_mounted(fs: &Fs, dir: &Path, args: &Args) {
 fn give_slot_back(
     args: &Args,
     (devices, dir): (&[PathBuf], &Path),
-    (life, patience): (Me, Duration),
+    (life, patience): (Life, Duration),
 ) {
     // By names that hold in any directory.
     let named = each(&args.options).filter(|o| o.starts_with("devices=")).map(str::to_owned);
@@ -483,7 +483,7 @@ fn ends_within(child: &Child, time: Duration) -> Result<bool> {
 /// What [`give_slot_back`] starts.
 fn free_slot(plan: Plan, life: &str) -> Result<ExitCode> {
     let (slot, incarnation) = life.split_once(':').context("SLOT:LIFE")?;
-    let life = Me { slot: NodeId(slot.parse()?), incarnation: Incarnation(incarnation.parse()?) };
+    let life = Life { slot: NodeId(slot.parse()?), incarnation: Incarnation(incarnation.parse()?) };
     let devices = sources::open_devices(&sources::resolve(&plan.devices)?, false)?;
     if braid_fs::give_slot_back(Pool::assemble(devices)?, life, plan.fs)? {
         tracing::info!("what it had in its journal is in place, and its slot is free again");

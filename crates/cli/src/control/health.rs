@@ -370,7 +370,7 @@ fn of_node(pool: &PoolFacts, n: &NodeView) -> Option<Finding> {
             format!("turn its host off, then `braid fence {} {slot} --confirm`", pool.name);
         (format!("{who} has shown no life{since}, and nothing here can fence it; {locked}"), action)
     } else {
-        let fenced = n.timing.fenced().as_secs_f64();
+        let fenced = n.timing.fence_after().as_secs_f64();
         let meaning = format!(
             "{who} has shown no life{since}; after {fenced:.1} s it is fenced by {}; {locked}",
             n.fence.name()

@@ -32,7 +32,7 @@ pub fn as_json(n: &NodeView, state: &str) -> Value {
     let seconds = |d: Duration| d.as_secs_f64();
     // A process of this host is seen to be dead at two looks; others are silent for long before.
     let here = n.fence == FenceMethod::Kernel;
-    let bound = if here { n.timing.beat() * 2 } else { n.timing.fenced() };
+    let bound = if here { n.timing.beat() * 2 } else { n.timing.fence_after() };
     json!({
         "slot": n.life.slot.get(),
         "incarnation": n.life.incarnation.get(),
@@ -48,7 +48,7 @@ pub fn as_json(n: &NodeView, state: &str) -> Value {
         "messages": n.messages.map(MessageWay::name),
         "key": (n.key != 0).then(|| format!("{:#018x}", n.key)),
         "io_timeout_s": seconds(n.timing.io_timeout()),
-        "suspect_after_s": seconds(n.timing.suspect()),
+        "suspect_after_s": seconds(n.timing.suspect_after()),
         "fenced_after_s": (n.fence != FenceMethod::Operator).then(|| seconds(bound)),
     })
 }

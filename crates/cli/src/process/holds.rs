@@ -35,7 +35,7 @@ impl Holds {
     /// Of the members that the pool of `fs` has at any time. The first look is over on return.
     pub fn of(fs: &Fs) -> Self {
         let (stop, stopped) = channel();
-        let mut held = Held::default();
+        let mut held = ProcessHolds::default();
         held.look_at(members(fs.pool()));
         let fs = fs.clone();
         let work = move || {
@@ -66,13 +66,13 @@ fn members(pool: &Pool) -> HashSet<Member> {
 
 /// What one process holds.
 #[derive(Debug, Default)]
-struct Held {
+struct ProcessHolds {
     holds: HashMap<Member, Hold>,
     /// What cannot be held is said once.
     told: HashSet<Member>,
 }
 
-impl Held {
+impl ProcessHolds {
     /// Lets go of what is no member any more, and takes what nobody holds.
     fn look_at(&mut self, members: HashSet<Member>) {
         self.holds.retain(|member, _| members.contains(member));

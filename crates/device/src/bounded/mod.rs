@@ -127,9 +127,9 @@ impl BoundedDevice {
 }
 
 /// A liveness byte of a node.
-struct Held(Option<ByteLockGuard>, Arc<Workers>);
+struct LivenessByte(Option<ByteLockGuard>, Arc<Workers>);
 
-impl Drop for Held {
+impl Drop for LivenessByte {
     fn drop(&mut self) {
         if let Some(byte) = self.0.take() {
             self.1.let_go(byte);
@@ -208,7 +208,7 @@ impl AnswerBound for BoundedDevice {
 impl LivenessLocks for BoundedDevice {
     fn lock_byte(&self, byte: u64) -> Result<Option<ByteLockGuard>, DeviceError> {
         let held = self.0.device.abilities().locks.lock_byte(byte)?;
-        Ok(held.map(|held| ByteLockGuard::new(Held(Some(held), self.0.clone()))))
+        Ok(held.map(|held| ByteLockGuard::new(LivenessByte(Some(held), self.0.clone()))))
     }
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         self.0.device.abilities().locks.byte_locked(byte)

@@ -411,7 +411,7 @@ impl Opening<'_> {
             caps,
             engine: if in_memory { "pread" } else { crate::default_engine() },
             lock_place,
-            compares_by_lock: disk.is_none(),
+            emulates_compare_and_write: disk.is_none(),
         };
         let locks = if self.options.read_only {
             Locks::for_reading(file.clone())

@@ -137,7 +137,7 @@ pub(super) fn probe(
         },
         engine: "iscsi",
         lock_place: None,
-        compares_by_lock: false,
+        emulates_compare_and_write: false,
     };
     let serial = probe.page(0x80, 255)?;
     let cache = probe.cache()?;
@@ -304,7 +304,7 @@ mod tests {
                 caps: Capabilities::default(),
                 engine: "iscsi",
                 lock_place: None,
-                compares_by_lock: false,
+                emulates_compare_and_write: false,
             },
             limits: Limits { write_cache, ..Limits::default() },
             opened_read_only: false,

@@ -184,7 +184,7 @@ fn wrong_place_unknown_feature_and_revision_are_named() {
     revision[16] = 9;
     assert!(matches!(
         Label::decode(&resealed(revision), Label::COPY0_AT),
-        Err(FormatError::BadField { field: "revision", value: 9, .. })
+        Err(FormatError::OtherRevision { found: 9, .. })
     ));
     assert!(matches!(
         Label::decode(&bytes[..100], Label::COPY0_AT),

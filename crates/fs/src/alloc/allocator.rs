@@ -1,4 +1,4 @@
-//! Space is promised, taken, used and freed; the allocator is opened and closed.
+//! Space is reserved, taken, used and freed; the allocator is opened and closed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -97,14 +97,14 @@ impl Alloc {
     /// # Errors
     /// `NoSpace`, with everything as before. Windows are bounded in number: in a pool that is
     /// nearly full and badly fragmented they may not hold all that is asked for beside all that is
-    /// promised; then write out what is dirty (which turns promises into used space) and ask again.
+    /// reserved; then write out what is dirty (which turns reservations into used space) and ask again.
     pub fn reserve(&self, data: u64, slots: u64, frees: u64) -> Result<Reservation> {
         let home = &self.inner;
         if frees > 0 {
             home.share_frees()?;
         }
-        let promised = home.state.lock().promise(data, slots, frees);
-        if !promised {
+        let reserved = home.state.lock().reserve(data, slots, frees);
+        if !reserved {
             match home.refill_for(data, slots, frees) {
                 // A program that removes a file and then writes another may rely on its space.
                 Err(Error::NoSpace)
@@ -120,8 +120,8 @@ impl Alloc {
     /// As [`Alloc::reserve`] of data blocks, out of this node's windows as they are: waits for nothing.
     pub fn reserve_here(&self, data: u64) -> Option<Reservation> {
         let home = &self.inner;
-        let promised = home.state.lock().promise(data, 0, 0);
-        promised.then(|| Reservation { data, slots: 0, frees: 0, home: home.clone() })
+        let reserved = home.state.lock().reserve(data, 0, 0);
+        reserved.then(|| Reservation { data, slots: 0, frees: 0, home: home.clone() })
     }
     /// Promises all blocks that this node's windows have.
     #[cfg(test)]
@@ -129,40 +129,40 @@ impl Alloc {
         let data = self.inner.state.lock().data_free();
         self.reserve_here(data).expect("as many as there are")
     }
-    /// Moves `from`'s promise into `into`.
-    #[expect(clippy::unused_self, reason = "both are promises of this allocator")]
+    /// Moves `from`'s reservation into `into`.
+    #[expect(clippy::unused_self, reason = "both are reservations of this allocator")]
     pub fn merge(&self, into: &mut Reservation, mut from: Reservation) {
         into.data += std::mem::take(&mut from.data);
         into.slots += std::mem::take(&mut from.slots);
         into.frees += std::mem::take(&mut from.frees);
     }
     /// Takes up to `want` blocks in one run, near or right after `goal` if possible, in memory.
-    /// Never fails while the reservation covers it (at least one block is promised).
+    /// Never fails while the reservation covers it (at least one block is reserved).
     ///
     /// # Panics
-    /// If nothing is promised.
+    /// If nothing is reserved.
     pub fn claim(&self, r: &mut Reservation, want: u64, goal: Option<BlockNo>) -> Result<Run> {
-        assert!(r.data > 0, "claim without a promise");
+        assert!(r.data > 0, "claim without a reservation");
         let want = want.clamp(1, r.data);
         let mut state = self.inner.state.lock();
         let (start, len) = state
             .claim(want, goal.map(BlockNo::get))
-            .ok_or(Error::Invalid("space promised and not there"))?;
+            .ok_or(Error::Invalid("space reserved and not there"))?;
         r.data -= len;
-        state.unpromise(len, 0, 0);
+        state.unreserve(len, 0, 0);
         Ok(Run { start: BlockNo(start), len, home: Some(self.inner.clone()) })
     }
     /// As [`Alloc::claim`], in a group for which `wanted` holds; `None`: none has any room.
     ///
     /// # Panics
-    /// If nothing is promised.
+    /// If nothing is reserved.
     pub fn claim_in(
         &self,
         r: &mut Reservation,
         want: u64,
         wanted: &dyn Fn(u64) -> bool,
     ) -> Result<Option<Run>> {
-        assert!(r.data > 0, "claim without a promise");
+        assert!(r.data > 0, "claim without a reservation");
         let want = want.clamp(1, r.data);
         let _share = self.inner.share(Mode::Shared)?;
         loop {
@@ -170,7 +170,7 @@ impl Alloc {
                 let mut state = self.inner.state.lock();
                 if let Some((start, len)) = state.claim_where(want, wanted) {
                     r.data -= len;
-                    state.unpromise(len, 0, 0);
+                    state.unreserve(len, 0, 0);
                     let home = Some(self.inner.clone());
                     return Ok(Some(Run { start: BlockNo(start), len, home }));
                 }
@@ -203,7 +203,7 @@ impl Alloc {
         state.settle(start, len);
         state.unclaim(start + len, run.len - len);
         drop(state);
-        // Used space needs no promise any more, and a window that is used up may be given away.
+        // Used space needs no reservation any more, and a window that is used up may be given away.
         self.inner.note_space();
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Alloc {
     /// follows with [`Tx::create`].
     ///
     /// # Panics
-    /// If no slot is promised.
+    /// If no slot is reserved.
     pub fn take_slot(&self, tx: &mut Tx<'_>, r: &mut Reservation) -> Result<BlockNo> {
         let slot = self.inner.claim_slot(r)?;
         self.inner.use_slot(tx, slot, 0)?;
@@ -220,9 +220,9 @@ impl Alloc {
     /// A metadata slot for a dinode, with its lock held exclusively. Before the transaction.
     ///
     /// # Panics
-    /// If no slot is promised.
+    /// If no slot is reserved.
     pub fn claim_dinode(&self, r: &mut Reservation) -> Result<(BlockNo, Guard)> {
-        assert!(r.slots > 0, "slot without a promise");
+        assert!(r.slots > 0, "slot without a reservation");
         let mut passed = Vec::new();
         let mut found = None;
         while passed.len() < DINODE_TRIES {
@@ -244,7 +244,7 @@ impl Alloc {
         // without waiting for another lock.
         let found = match found {
             Some(found) => Ok(found),
-            None if passed.is_empty() => Err(Error::Invalid("slot promised and not there")),
+            None if passed.is_empty() => Err(Error::Invalid("slot reserved and not there")),
             None => {
                 let slot = passed.swap_remove(0);
                 let lock =
@@ -260,7 +260,7 @@ impl Alloc {
         }
         let (slot, guard) = found?;
         r.slots -= 1;
-        state.unpromise(0, 1, 0);
+        state.unreserve(0, 1, 0);
         Ok((BlockNo(slot), guard))
     }
     /// Makes a claimed dinode slot used. (`unclaim_dinode` gives it back instead.)
@@ -278,7 +278,7 @@ impl Alloc {
     /// [`Error::Inconsistent`] when the run does not lie in groups for data (before any change).
     ///
     /// # Panics
-    /// If an entry is needed and none is promised.
+    /// If an entry is needed and none is reserved.
     pub fn free_data(
         &self,
         tx: &mut Tx<'_>,
@@ -310,7 +310,7 @@ impl Alloc {
     /// [`Error::Inconsistent`] when the slot does not lie in a group (before any change).
     ///
     /// # Panics
-    /// If an entry is needed and none is promised.
+    /// If an entry is needed and none is reserved.
     pub fn free_slot(
         &self,
         tx: &mut Tx<'_>,
@@ -332,14 +332,14 @@ impl Alloc {
     }
     /// Promised and not used yet: data blocks, metadata slots, entries of the free log.
     #[cfg(test)]
-    pub fn promised(&self) -> (u64, u64, u64) {
+    pub fn reserved(&self) -> (u64, u64, u64) {
         let state = self.inner.state.lock();
-        (state.data_promised, state.slots_promised, state.frees_promised)
+        (state.data_reserved, state.slots_reserved, state.frees_reserved)
     }
     /// Housekeeping, now and then: applies the free log; and when space is short and this node has
     /// not allocated since the last call, gives its idle windows back, so that other nodes may use
     /// what is in them.
-    pub fn tend(&self) -> Result<()> {
+    pub fn maintain(&self) -> Result<()> {
         let short = self.inner.is_short();
         let mut refill = self.inner.refill.lock();
         self.inner.drain(&mut refill)?;
@@ -380,13 +380,13 @@ impl Inner {
         let what = "claimed block outside this node's windows";
         self.state.lock().place_of(block).ok_or(Error::Inconsistent { block: block_no, what })
     }
-    /// A slot for which `r` holds a promise.
+    /// A slot for which `r` holds a reservation.
     fn claim_slot(&self, r: &mut Reservation) -> Result<u64> {
-        assert!(r.slots > 0, "slot without a promise");
+        assert!(r.slots > 0, "slot without a reservation");
         let mut state = self.state.lock();
-        let slot = state.next_slot().ok_or(Error::Invalid("slot promised and not there"))?;
+        let slot = state.next_slot().ok_or(Error::Invalid("slot reserved and not there"))?;
         r.slots -= 1;
-        state.unpromise(0, 1, 0);
+        state.unreserve(0, 1, 0);
         Ok(slot)
     }
     /// A claimed slot is used from `tx` on, by so many inodes.
@@ -427,11 +427,11 @@ impl Inner {
             }));
             return Ok(());
         }
-        assert!(r.frees > 0, "free without a promise");
+        assert!(r.frees > 0, "free without a reservation");
         let place = {
             let mut state = self.state.lock();
             r.frees -= 1;
-            state.unpromise(0, 0, 1);
+            state.unreserve(0, 0, 1);
             state.log.add(freed)
         };
         private.write_log(tx, place, Some(freed))

@@ -117,7 +117,7 @@ impl Inner {
 
 impl Alloc {
     /// This node's change of the cluster's counters since these were last updated, with what dirty data
-    /// was promised.
+    /// was reserved.
     pub fn deltas(&self) -> Deltas {
         self.inner.state.lock().shown_deltas()
     }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 #[derive(Debug, Default)]
 pub(super) struct Full {
     pub(super) last: Mutex<Option<FailedSearch>>,
-    /// Counts what gives this node more space to promise.
+    /// Counts what gives this node more space to reserve.
     pub(super) events: AtomicU64,
     /// Searches, for tests.
     #[cfg(test)]

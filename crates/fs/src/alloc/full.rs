@@ -2,7 +2,7 @@
 //!
 //! On a full pool every page that a program has stored to through a mapping over a hole comes back for a
 //! block and finds none; each such search commits, and looks into every group. What one found out
-//! holds for the next ones as long as nothing changes here (a free, a promise that ends, space that is
+//! holds for the next ones as long as nothing changes here (a free, a reservation that ends, space that is
 //! used), and no other node asks for the space lock, which this one holds exclusively, or for a
 //! resource group's. It is believed for 250 ms at most: another node can free into a group whose lock
 //! this one no longer holds.

@@ -83,15 +83,15 @@ impl std::fmt::Debug for Inner {
     }
 }
 
-/// A promise of space, made before the transaction (or when data is dirtied). Dropping it returns
+/// A reservation of space, made before the transaction (or when data is dirtied). Dropping it returns
 /// what was not used.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    /// Data blocks still promised.
+    /// Data blocks still reserved.
     pub data: u64,
-    /// Metadata slots still promised.
+    /// Metadata slots still reserved.
     pub slots: u64,
-    /// Free-log entries still promised.
+    /// Free-log entries still reserved.
     pub frees: u64,
     pub(super) home: Arc<Inner>,
 }
@@ -99,7 +99,7 @@ pub(crate) struct Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.data + self.slots + self.frees != 0 {
-            self.home.state.lock().unpromise(self.data, self.slots, self.frees);
+            self.home.state.lock().unreserve(self.data, self.slots, self.frees);
             if self.data + self.slots > 0 {
                 self.home.note_space();
             }

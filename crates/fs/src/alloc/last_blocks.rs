@@ -8,7 +8,7 @@
 //! ```text
 //! nothing in the groups --> space lock, exclusive --> each holder: commit, drain the free log,
 //!                                                     give windows back, and parts of those
-//! take it, or NoSpace  <----------------------------- that have promised blocks
+//! take it, or NoSpace  <----------------------------- that have reserved blocks
 //! ```
 //!
 //! While the lock is held exclusively nobody else takes a window, so the node that asked gets the
@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 /// How long the housekeeper waits for the lock.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Slots that are not called available: each change of a file's tree is promised more than it uses.
+/// Slots that are not called available: each change of a file's tree reserves more than it uses.
 const SLOTS_KEPT: u64 = 16;
 
 impl Alloc {
@@ -41,7 +41,7 @@ impl Alloc {
     pub fn note_change_by_others(&self) {
         self.inner.note_space();
     }
-    /// Gives what nobody here was promised to the groups: the space lock is given up.
+    /// Gives what nobody here has reserved to the groups: the space lock is given up.
     pub fn hand_out(&self) -> Result<()> {
         let inner = &self.inner;
         inner.share.note(false);
@@ -112,7 +112,7 @@ impl Inner {
     pub(super) fn share_frees(&self) -> Result<()> {
         if self.share.is_held() { Ok(()) } else { self.share(Mode::Shared).map(drop) }
     }
-    /// Gives parts of windows that stay, because something in them is promised or under way.
+    /// Gives parts of windows that stay, because something in them is reserved or under way.
     fn give_parts(&self) -> Result<()> {
         let spare = self.state.lock().take_spare(self.slot_blocks());
         let mut groups: BTreeMap<u64, Vec<Spare>> = BTreeMap::new();

@@ -63,7 +63,7 @@ impl Inner {
             };
             // The others go when what is claimed of them is used.
             let Some((data, slots)) = left else { return Ok(false) };
-            // What is in it is promised: it has to come from elsewhere.
+            // What is in it is reserved: it has to come from elsewhere.
             let need = Need { data: data.max(1), slots: slots > 0, home: false, existing: false };
             let more = match slots {
                 0 => self.extend(refill, need, &mut 0)?,
@@ -134,7 +134,7 @@ fn use_of(group: &Group) -> Use {
 }
 
 impl Alloc {
-    /// Gives back idle windows of parts that are closed; windows of others hold what was promised of
+    /// Gives back idle windows of parts that are closed; windows of others hold what was reserved of
     /// them. Whether there is none left.
     pub fn leave(&self) -> Result<bool> {
         let inner = &self.inner;

@@ -23,7 +23,7 @@
 //! * what is takeable in memory is free in a durable image of the window, or was never used;
 //! * a metadata slot becomes nothing else while two nodes live ([`crate::unused_metadata`]), and its
 //!   `Free` body is stable before its bit says `MetaFree` where another node may look;
-//! * promises never exceed what is takeable.
+//! * reservations never exceed what is takeable.
 //!
 //! Lock order: the space lock ([`last_blocks`]), then [`refill::Refill`] (held across I/O and group locks),
 //! then [`state::State`] (short, never across a call into the cache or the locks).

@@ -28,7 +28,7 @@ const SHARE: u64 = 4;
 /// Windows given up for better ones in one call.
 const TRADES_MAX: u32 = 64;
 
-/// How long a reservation waits for places in the free log that others were promised.
+/// How long a reservation waits for places in the free log that others have reserved.
 const LOG_WAIT: Duration = Duration::from_millis(100);
 
 /// How often a thread that waits until another has refilled looks whether it is interrupted.
@@ -59,7 +59,7 @@ impl Inner {
             }
         }
     }
-    /// Gets what a reservation wants, and promises it. If there is nothing, other nodes are asked for what
+    /// Gets what a reservation wants, and reserves it. If there is nothing, other nodes are asked for what
     /// they have.
     pub(super) fn refill_for(&self, data: u64, slots: u64, frees: u64) -> Result<()> {
         if self.is_known_full(data, slots) {
@@ -98,7 +98,7 @@ impl Inner {
         loop {
             let (data_free, slots_free, log_free) = {
                 let mut state = self.state.lock();
-                if state.promise(data, slots, frees) {
+                if state.reserve(data, slots, frees) {
                     return Ok(());
                 }
                 (state.data_free(), state.slots_free(), state.log_free())

@@ -1,4 +1,4 @@
-//! What is promised, claimed and takeable: the allocator's memory. No I/O; held for moments.
+//! What is reserved, claimed and takeable: the allocator's memory. No I/O; held for moments.
 
 use std::collections::VecDeque;
 
@@ -21,9 +21,9 @@ const TAILS: usize = 16;
 pub(super) struct State {
     pub windows: Vec<Window>,
     pub log: FreeLog,
-    pub data_promised: u64,
-    pub slots_promised: u64,
-    pub frees_promised: u64,
+    pub data_reserved: u64,
+    pub slots_reserved: u64,
+    pub frees_reserved: u64,
     /// Where the latest streams would go on.
     tails: VecDeque<u64>,
     /// Window that the last small claim came from.
@@ -40,27 +40,27 @@ impl State {
         Self {
             windows: (0..windows).map(|_| Window::default()).collect(),
             log,
-            data_promised: 0,
-            slots_promised: 0,
-            frees_promised: 0,
+            data_reserved: 0,
+            slots_reserved: 0,
+            frees_reserved: 0,
             tails: VecDeque::new(),
             current: 0,
             claims: 0,
             deltas: Deltas::default(),
         }
     }
-    /// The change of the counters with what dirty data was promised: space that nobody else can have.
+    /// The change of the counters with what dirty data has reserved: space that nobody else can have.
     pub fn shown_deltas(&self) -> Deltas {
-        let promised = i64::try_from(self.data_promised).unwrap_or(i64::MAX);
-        Deltas { free: self.deltas.free.saturating_sub(promised), ..self.deltas }
+        let reserved = i64::try_from(self.data_reserved).unwrap_or(i64::MAX);
+        Deltas { free: self.deltas.free.saturating_sub(reserved), ..self.deltas }
     }
     fn slots(&self) -> u64 {
         self.windows.iter().filter(|w| w.gives_slots()).map(|w| w.slots.count()).sum()
     }
-    /// Takeable data blocks that nobody was promised.
+    /// Takeable data blocks that nobody has reserved.
     pub fn data_free(&self) -> u64 {
         let data = self.windows.iter().filter(|w| w.gives_data()).map(|w| w.data.count());
-        data.sum::<u64>().saturating_sub(self.data_promised)
+        data.sum::<u64>().saturating_sub(self.data_reserved)
     }
     /// Blocks that may become slots. If they may also become data: what is not reserved.
     pub fn chunks_free(&self) -> u64 {
@@ -69,31 +69,31 @@ impl State {
         let apart: u64 = apart.map(|w| w.data.count()).sum();
         apart + if shared { self.data_free() } else { 0 }
     }
-    /// Takeable slots that nobody was promised.
+    /// Takeable slots that nobody has reserved.
     pub fn slots_free(&self) -> u64 {
-        self.slots().saturating_sub(self.slots_promised)
+        self.slots().saturating_sub(self.slots_reserved)
     }
-    /// Places of the log that nobody was promised.
+    /// Places of the log that nobody has reserved.
     pub fn log_free(&self) -> u64 {
-        self.log.room().saturating_sub(self.frees_promised)
+        self.log.room().saturating_sub(self.frees_reserved)
     }
     /// Promises all, or nothing.
-    pub fn promise(&mut self, data: u64, slots: u64, frees: u64) -> bool {
+    pub fn reserve(&mut self, data: u64, slots: u64, frees: u64) -> bool {
         let fits = (data == 0 || self.data_free() >= data)
             && (slots == 0 || self.slots_free() >= slots)
             && (frees == 0 || self.log_free() >= frees);
         if fits {
-            self.data_promised += data;
-            self.slots_promised += slots;
-            self.frees_promised += frees;
+            self.data_reserved += data;
+            self.slots_reserved += slots;
+            self.frees_reserved += frees;
         }
         fits
     }
-    /// Takes promises back, or turns them into claims.
-    pub fn unpromise(&mut self, data: u64, slots: u64, frees: u64) {
-        self.data_promised -= data;
-        self.slots_promised -= slots;
-        self.frees_promised -= frees;
+    /// Takes reservations back, or turns them into claims.
+    pub fn unreserve(&mut self, data: u64, slots: u64, frees: u64) {
+        self.data_reserved -= data;
+        self.slots_reserved -= slots;
+        self.frees_reserved -= frees;
     }
 
     /// Puts window `place` into use, with nothing takeable.
@@ -171,7 +171,7 @@ impl State {
             })
             .collect()
     }
-    /// Closes idle windows of groups for which `f` holds, as long as the promises can do without.
+    /// Closes idle windows of groups for which `f` holds, as long as the reservations can do without.
     pub fn close_of(&mut self, f: impl Fn(u64) -> bool) -> Vec<u64> {
         std::iter::from_fn(|| self.close_poorest(|w| f(w.group))).collect()
     }
@@ -208,7 +208,7 @@ impl State {
         self.close_poorest(|w| like(w) == first)
             .or_else(|| self.close_poorest(|w| like(w) != first))
     }
-    /// Closes idle windows as long as the promises can do without.
+    /// Closes idle windows as long as the reservations can do without.
     pub fn close_spare(&mut self) -> Vec<u64> {
         std::iter::from_fn(|| self.close_poorest(|_| true)).collect()
     }
@@ -221,7 +221,7 @@ impl State {
             || self.log.room() < self.log.capacity()
             || self.windows.iter().any(apart)
     }
-    /// Takes out of all windows what nobody was promised. [`State::end_spare`] follows.
+    /// Takes out of all windows what nobody has reserved. [`State::end_spare`] follows.
     pub fn take_spare(&mut self, slot_blocks: u64) -> Vec<Spare> {
         let (mut data, mut slots) = (self.data_free(), self.slots_free());
         let mut out = Vec::new();
@@ -400,10 +400,10 @@ impl State {
         self.claims += 1;
         Some(slot)
     }
-    /// Claims another slot beside one that is covered by a promise, if that leaves enough for all
-    /// promises.
+    /// Claims another slot beside one that is covered by a reservation, if that leaves enough for all
+    /// reservations.
     pub fn spare_slot(&mut self) -> Option<u64> {
-        if self.slots() >= self.slots_promised { self.next_slot() } else { None }
+        if self.slots() >= self.slots_reserved { self.next_slot() } else { None }
     }
     /// A claimed slot is takeable again.
     pub fn put_slot(&mut self, slot: u64) {

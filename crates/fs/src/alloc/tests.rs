@@ -9,8 +9,8 @@ use braid_format::meta::MetaKind;
 use braid_format::rgrp::BlockState;
 use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
 use braid_lock::{
-    Deltas, DemoteFailed, Demoted, GlockOps, Hint, Liveness, Local, LockManager, ManagerOptions,
-    Me, Mode, Peers,
+    Deltas, DemoteFailed, Demoted, GlockOps, Hint, Life, Liveness, Local, LockManager,
+    ManagerOptions, Mode, Peers,
 };
 use braid_pool::Pool;
 use parking_lot::{Mutex, RwLock};
@@ -27,13 +27,13 @@ use crate::volume::Volume;
 #[derive(Default)]
 struct Net {
     nodes: RwLock<Vec<Weak<LockManager>>>,
-    dead: Mutex<HashSet<Me>>,
+    dead: Mutex<HashSet<Life>>,
 }
 impl Peers for Net {
-    fn liveness(&self, _: LockNo, life: Me) -> Liveness {
+    fn liveness(&self, _: LockNo, life: Life) -> Liveness {
         if self.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
     }
-    fn hint(&self, to: Me, lock: LockNo, hint: &Hint) {
+    fn hint(&self, to: Life, lock: LockNo, hint: &Hint) {
         let all: Vec<_> = self.nodes.read().iter().filter_map(Weak::upgrade).collect();
         if let Some(manager) = all.into_iter().find(|m| m.me() == to) {
             manager.hint(lock, hint);
@@ -69,7 +69,7 @@ struct Cluster {
 
 struct Node {
     net: Arc<Net>,
-    me: Me,
+    me: Life,
     meta: Arc<Meta>,
     locks: Arc<LockManager>,
     alloc: Alloc,
@@ -83,7 +83,7 @@ impl Cluster {
         Self { pool, volume, net: Arc::default() }
     }
     fn node(&self, slot: u16, incarnation: u32) -> Node {
-        let me = Me { slot: NodeId(slot), incarnation: Incarnation(incarnation) };
+        let me = Life { slot: NodeId(slot), incarnation: Incarnation(incarnation) };
         let geo = self.volume.geo;
         let store =
             braid_lock::DeviceStore::new(self.pool.clone(), geo.block_size, geo.lock_sector);
@@ -244,7 +244,7 @@ fn two_streams_do_not_share_a_run() {
 }
 
 #[test]
-fn unused_promises_and_claims_go_back() {
+fn unused_reservations_and_claims_go_back() {
     let c = Cluster::new(64);
     let node = c.node(0, 1);
     let before = node.alloc.totals();
@@ -392,7 +392,7 @@ fn idle_windows_go_back_when_space_is_short() {
     let c = Cluster::new(64);
     let (a, b) = (c.node(0, 1), c.node(1, 1));
     a.write(10).unwrap();
-    a.alloc.tend().unwrap();
+    a.alloc.maintain().unwrap();
     let mut b_has = 0;
     while let Ok(runs) = b.write(200) {
         b_has += runs.iter().map(|r| r.1).sum::<u64>();
@@ -401,7 +401,7 @@ fn idle_windows_go_back_when_space_is_short() {
     let all = a.alloc.totals().free;
     let others = Deltas { free: -i64::try_from(b_has).unwrap(), ..Deltas::default() };
     a.alloc.set_others(Box::new(move || Some(others)));
-    a.alloc.tend().unwrap();
+    a.alloc.maintain().unwrap();
     // What others give back may be missed for a moment.
     let more = (0..200).find_map(|_| {
         let more = b.alloc.reserve(all - b_has, 0, 0).ok();
@@ -607,7 +607,7 @@ impl World {
             7..=10 => self.create(i),
             11..=15 => self.free(i),
             16 => self.nodes[i].meta.commit().unwrap(),
-            17 => self.nodes[i].alloc.tend().unwrap(),
+            17 => self.nodes[i].alloc.maintain().unwrap(),
             18 => self.nodes[i].alloc.shrink().unwrap(),
             _ => self.crash(i),
         }

@@ -5,7 +5,7 @@
 //! * what is free stays free: a node that frees blocks commits before the group's bitmap says so
 //!   (the free log and the windows are drained after a commit), and gives the lock up only with the
 //!   bitmap in place;
-//! * nobody has it: what is in a window, claimed, promised, or freed and not durable, is `Data` here;
+//! * nobody has it: what is in a window, claimed, reserved, or freed and not durable, is `Data` here;
 //! * it was never metadata: slots stay slots, and lock records and journals lie in none of it. So no
 //!   journal has an image for it.
 //!
@@ -62,7 +62,7 @@ impl Alloc {
     /// free log.
     ///
     /// # Errors
-    /// As [`Alloc::tend`].
+    /// As [`Alloc::maintain`].
     pub fn give_up_spare(&self) -> Result<()> {
         // Blocks whose free is not durable yet keep their window.
         self.inner.meta.commit()?;

@@ -172,7 +172,7 @@ fn who_takes_the_slot_of_a_damaged_node_over_keeps_its_regions() {
     let [one] = nodes();
     let cluster = cluster(&one);
     let slot = NodeId(3);
-    let life = |n| Me { slot, incarnation: braid_format::Incarnation(n) };
+    let life = |n| Life { slot, incarnation: braid_format::Incarnation(n) };
     let damage = |replayed| SlotDamage {
         block: braid_format::BlockNo(9),
         part: braid_format::node::DamagedPart::Window,

@@ -6,7 +6,7 @@ use braid_lock::{Local, Mode};
 use braid_pool::device::AlignedBuf;
 
 use super::read::with_bytes;
-use super::{Held, require_regular, write};
+use super::{HeldInode, require_regular, write};
 use crate::attr::{EarlyReply, Write, WriteFlags};
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -67,7 +67,7 @@ fn copy_step(
     let n = {
         let locked = core.lock(source.inode.ino, Mode::Shared, Local::Shared)?;
         require_regular(&locked)?;
-        with_bytes(Held::of(core, &locked), from, len, |bytes| {
+        with_bytes(HeldInode::of(core, &locked), from, len, |bytes| {
             if let Some(to) = memory.get_mut(..bytes.len()) {
                 to.copy_from_slice(bytes);
             }

@@ -9,7 +9,7 @@ use braid_pool::PoolRequest;
 use smallvec::SmallVec;
 
 use super::read::bytes;
-use super::{Held, View, limit, touch};
+use super::{HeldInode, View, limit, touch};
 use crate::attr::EarlyReply;
 use crate::error::{Error, Result};
 use crate::file_data::Delalloc;
@@ -26,7 +26,7 @@ use crate::writeback::flush::{What, commit_extents, flush_locked};
 /// # Errors
 /// `Contents`: the range may hold old or new bytes. None once the program was answered.
 pub(super) fn write_concurrent(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     offset: u64,
     data: &[u8],
     reply: &mut dyn EarlyReply,
@@ -77,7 +77,7 @@ pub(super) fn write_concurrent(
 /// # Errors
 /// `Contents`: the range may hold old or new bytes.
 pub(super) fn overwrite(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     offset: u64,
     data: &[u8],
     unseen: &UnseenWrite,
@@ -106,7 +106,7 @@ pub(super) fn overwrite(
 
 /// The program was answered, and then a device refuses: what it wrote stays dirty, and `fsync` of
 /// the file reports it. If the error is not a device's, the node can do no more.
-fn keep(held: Held<'_>, offset: u64, data: &[u8], error: Error) {
+fn keep(held: HeldInode<'_>, offset: u64, data: &[u8], error: Error) {
     let ino = held.inode.ino;
     if error.is_fatal() {
         return held.core.withdraw(&error);
@@ -128,7 +128,7 @@ fn keep(held: Held<'_>, offset: u64, data: &[u8], error: Error) {
 
 /// Writes with no other user on this node; `change` held.
 pub(super) fn write_alone(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     delalloc: &mut Delalloc,
     offset: u64,
     data: &[u8],
@@ -164,7 +164,7 @@ pub(super) fn write_alone(
 
 /// Dirty pages that must go first: those in the range, all when the file gets longer past bytes
 /// that only they hold, all of a stuffed file.
-fn must_flush(held: Held<'_>, offset: u64, end: u64, view: View) -> bool {
+fn must_flush(held: HeldInode<'_>, offset: u64, end: u64, view: View) -> bool {
     if !held.data().is_dirty() {
         return false;
     }
@@ -178,7 +178,7 @@ fn must_flush(held: Held<'_>, offset: u64, end: u64, view: View) -> bool {
 /// devices can refuse any more. The range is the caller's alone.
 #[expect(clippy::needless_pass_by_value, reason = "a handle and a loan")]
 fn put(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     change: Option<&mut Delalloc>,
     (offset, data): (u64, &[u8]),
     claimed: &mut dyn FnMut(u64) -> Result<()>,
@@ -225,7 +225,7 @@ fn put(
 
 /// Promises and claims blocks for the holes; unwritten blocks will be marked written.
 fn claim(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     own: &mut Delalloc,
     pieces: &Pieces,
     links: &mut Vec<ExtentCommit>,
@@ -259,7 +259,7 @@ type Requests<'a> = SmallVec<[PoolRequest<'a>; 2]>;
 
 /// One submission for the whole range.
 fn requests<'a>(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     pieces: &Pieces,
     links: &[ExtentCommit],
     data: &'a [u8],

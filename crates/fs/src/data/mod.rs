@@ -50,7 +50,7 @@ pub(crate) mod write;
 use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::mode::{S_IFDIR, S_IFREG};
-use crate::writeback::{Held, View, fsync, limit, touch};
+use crate::writeback::{HeldInode, View, fsync, limit, touch};
 
 pub(crate) use copy::copy_file_range;
 pub use read::{ReadHold, ReadRange};

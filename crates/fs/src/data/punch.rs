@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::Held;
+use super::HeldInode;
 use crate::error::Result;
 use crate::file_data::Delalloc;
 use crate::inode::InodeState;
@@ -13,7 +13,7 @@ use crate::tree;
 /// Extents that one transaction takes away.
 const CUTS_PER_TX: usize = 64;
 
-impl Held<'_> {
+impl HeldInode<'_> {
     /// Takes all blocks from file block `from` on away, the last ones first, so that a crash
     /// between
     /// two transactions leaves a shorter file and never former contents past its end. `finish` gets
@@ -105,7 +105,7 @@ impl Held<'_> {
         self.core.volume.groups.touched(e.len)
     }
 
-    /// Forgets dirty blocks of `range`; with none left their promise goes back.
+    /// Forgets dirty blocks of `range`; with none left their reservation goes back.
     pub fn forget_pages(&self, delalloc: &mut Delalloc, range: Range<u64>) {
         let empty = {
             let mut pages = self.data().pages.write();

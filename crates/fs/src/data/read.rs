@@ -10,7 +10,7 @@ use braid_pool::device::{HugeBuf, fitting, memory_part};
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Held, View, require_regular};
+use super::{HeldInode, View, require_regular};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
@@ -62,7 +62,7 @@ struct Want<'b> {
     memory: &'b mut [u8],
 }
 
-impl Held<'_> {
+impl HeldInode<'_> {
     /// Fills `memory` (whole blocks) with file blocks from `first`. Bytes past the end of the file
     /// are undefined. Stuffed files without dirty pages are not read here.
     pub fn read_blocks(&self, first: u64, memory: &mut [u8]) -> Result<()> {
@@ -177,7 +177,8 @@ pub(crate) fn read_reply<R>(
 ) -> Result<R> {
     let locked = lock_to_read(core, file, range)?;
     let readahead = range.fill.then_some(&file.readahead);
-    let plan = ReadPlan::of(Held::of(core, &locked), range.offset, range.len.into(), range.fill)?;
+    let plan =
+        ReadPlan::of(HeldInode::of(core, &locked), range.offset, range.len.into(), range.fill)?;
     plan.with_bytes(readahead, reply)
 }
 
@@ -195,7 +196,7 @@ pub(crate) fn read_into(
     let locked = lock_to_read(core, file, range)?;
     let readahead = range.fill.then_some(&file.readahead);
     let len = u64::from(range.len).min(memory.len() as u64);
-    let plan = ReadPlan::of(Held::of(core, &locked), range.offset, len, range.fill)?;
+    let plan = ReadPlan::of(HeldInode::of(core, &locked), range.offset, len, range.fill)?;
     let n = plan.into_memory(readahead, memory)?;
     Ok((n, ReadHold { _locked: locked }))
 }
@@ -241,7 +242,7 @@ fn lock_to_fill(core: &Arc<Core>, file: &OpenFile) -> Result<Locked> {
 
 /// What a read returns, decided once: the inode's lock is held until it is done.
 struct ReadPlan<'a> {
-    held: Held<'a>,
+    held: HeldInode<'a>,
     offset: u64,
     /// One past the last byte; not below `offset`.
     end: u64,
@@ -252,7 +253,7 @@ struct ReadPlan<'a> {
 impl<'a> ReadPlan<'a> {
     /// Of `len` bytes from `offset`, those that the file has. Waits for direct writes under way there.
     /// `fill`: for pages of the kernel.
-    fn of(held: Held<'a>, offset: u64, len: u64, fill: bool) -> Result<Self> {
+    fn of(held: HeldInode<'a>, offset: u64, len: u64, fill: bool) -> Result<Self> {
         let asked = offset..offset.saturating_add(len);
         // First, then the size: a page that is filled beside a write to it is as long as the write makes
         // the file, or the write is not answered early.
@@ -328,7 +329,7 @@ impl<'a> ReadPlan<'a> {
 
 /// Calls `f` with the contents of `len` bytes from `offset`, cut at the end of the file.
 pub(super) fn with_bytes<R>(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     offset: u64,
     len: u64,
     f: impl FnOnce(&[u8]) -> R,

@@ -16,7 +16,7 @@ use braid_format::{BlockNo, Bytes, InodeNo};
 use braid_pool::device::AlignedBuf;
 use braid_pool::{NoChecksums, PoolError};
 
-use super::Held;
+use super::HeldInode;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::map::{self, Extent, LOGICAL_END, Load};
@@ -54,7 +54,7 @@ pub(crate) fn relocate(
         return Ok(None);
     }
     let locked = core.lock_exclusive(ino)?;
-    let held = Held::of(core, &locked);
+    let held = HeldInode::of(core, &locked);
     let mut delalloc = held.data().change.lock();
     flush_locked(held, &mut delalloc, What::Contents)?;
     if held.view()?.layout != Layout::Extents || locked.st().raw.nlink.get() == 0 {
@@ -67,12 +67,12 @@ pub(crate) fn relocate(
 /// Whether anything of a file may have to move. Most files are skipped with a shared lock only.
 fn may_move(core: &Arc<Core>, ino: InodeNo, places: &dyn Places) -> Result<bool> {
     let locked = core.lock_shared(ino)?;
-    let held = Held::of(core, &locked);
+    let held = HeldInode::of(core, &locked);
     Ok(held.data().is_dirty()
         || (held.view()?.layout == Layout::Extents && held.next_to_go(0, places)?.is_some()))
 }
 
-impl Held<'_> {
+impl HeldInode<'_> {
     /// The next extent (or part of a long one) that is to move, and its group. What is shared
     /// stays.
     fn next_to_go(&self, at: u64, places: &dyn Places) -> Result<Option<(Extent, u64)>> {

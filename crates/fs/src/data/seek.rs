@@ -5,7 +5,7 @@ use std::sync::Arc;
 use braid_format::dinode::Layout;
 use braid_lock::{Local, Mode};
 
-use super::{Held, require_regular};
+use super::{HeldInode, require_regular};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
@@ -27,7 +27,7 @@ pub(crate) fn lseek(core: &Arc<Core>, file: &OpenFile, offset: u64, whence: i32)
     };
     let locked = core.lock(file.inode.ino, Mode::Shared, Local::Shared)?;
     require_regular(&locked)?;
-    let held = Held::of(core, &locked);
+    let held = HeldInode::of(core, &locked);
     core.inflight.wait_for(file.inode.ino, &(offset..u64::MAX));
     let view = held.view()?;
     if offset >= view.size {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use braid_format::dinode::{Layout, RawDinode};
 use braid_lock::interrupt::is_interrupted;
 
-use super::{Held, SIZE_MAX, limit, require_regular, touch};
+use super::{HeldInode, SIZE_MAX, limit, require_regular, touch};
 use crate::attr::EarlyReply;
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 16;
 
-/// Blocks that one step allocates: bounds what is promised at a time.
+/// Blocks that one step allocates: bounds what is reserved at a time.
 const STEP: u64 = 64 << 10;
 /// One for which there is no space is cut into so many.
 const STEP_CUT: u64 = 8;
@@ -63,7 +63,7 @@ pub(crate) fn fallocate(
     if flags & RawDinode::FLAG_IMMUTABLE != 0 || append {
         return Err(Error::NotPermitted);
     }
-    let held = Held::of(core, &locked);
+    let held = HeldInode::of(core, &locked);
     let mut delalloc = held.data().change.lock();
     let keep_size = mode & KEEP_SIZE != 0;
     let what = mode & !KEEP_SIZE;
@@ -79,7 +79,7 @@ pub(crate) fn fallocate(
     held.preallocate(&mut delalloc, offset..end, keep_size)
 }
 
-impl Held<'_> {
+impl HeldInode<'_> {
     /// Zeros in place of bytes `range`; whole blocks of it become holes.
     fn punch(&self, delalloc: &mut Delalloc, range: Range<u64>) -> Result<()> {
         let view = self.view()?;
@@ -146,7 +146,7 @@ impl Held<'_> {
             return self.write_tail(view.size, &[], size);
         }
         self.unstuff(delalloc)?;
-        // Dirty blocks over holes get their blocks now: promised and allocated would be too much.
+        // Dirty blocks over holes get their blocks now: reserved and allocated would be too much.
         flush_locked(*self, delalloc, What::Contents)?;
         let blocks = range.start >> self.shift()..self.blocks_for(range.end);
         self.hopes_for(self.missing(&blocks)?)?;

@@ -329,7 +329,7 @@ fn a_full_pool_keeps_what_is_there() {
             break;
         }
     }
-    // A last block or two may be left; blocks that are promised must really be there.
+    // A last block or two may be left; blocks that are reserved must really be there.
     fixture.fs.sync().unwrap();
     let full = fixture.fs.statfs().unwrap();
     assert!(full.free < before.blocks / 50, "{} of {} blocks free", full.free, before.blocks);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use braid_format::dinode::{Layout, RawDinode};
 use braid_format::meta::MetaKind;
 
-use super::{Held, SIZE_MAX, View, require_regular, touch};
+use super::{HeldInode, SIZE_MAX, View, require_regular, touch};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::file_data::Delalloc;
@@ -28,7 +28,7 @@ pub(crate) fn truncate(core: &Arc<Core>, locked: &Locked, size: u64) -> Result<(
     if locked.st().raw.flags.get() & forbidden != 0 {
         return Err(Error::NotPermitted);
     }
-    let held = Held::of(core, locked);
+    let held = HeldInode::of(core, locked);
     let mut delalloc = held.data().change.lock();
     let view = held.view()?;
     if size < view.size {
@@ -39,7 +39,7 @@ pub(crate) fn truncate(core: &Arc<Core>, locked: &Locked, size: u64) -> Result<(
     }
 }
 
-impl Held<'_> {
+impl HeldInode<'_> {
     /// Makes the file longer by a hole. `change` held, alone on this node.
     pub fn extend(&self, delalloc: &mut Delalloc, view: View, size: u64) -> Result<()> {
         if size <= view.size {
@@ -184,7 +184,7 @@ impl Held<'_> {
 /// # Errors
 /// What is on disk contradicts itself, or a device failed.
 pub(crate) fn free_contents(core: &Arc<Core>, locked: &Locked) -> Result<()> {
-    let held = Held::of(core, locked);
+    let held = HeldInode::of(core, locked);
     let mut delalloc = held.data().change.lock();
     held.forget_pages(&mut delalloc, 0..u64::MAX >> held.shift());
     *held.data().lost.lock() = None;
@@ -200,7 +200,7 @@ pub(crate) fn free_contents(core: &Arc<Core>, locked: &Locked) -> Result<()> {
 }
 
 /// Frees a tree whose leaves hold nothing that must be freed.
-fn free_tree(held: Held<'_>) -> Result<()> {
+fn free_tree(held: HeldInode<'_>) -> Result<()> {
     let core = held.core;
     while held.root()?.height > 0 {
         let path = tree::descend(&mut held.reader(), 0)?;

@@ -8,7 +8,7 @@ use braid_format::meta::MetaKind;
 use braid_lock::{Local, Mode};
 
 use super::read::{bytes, small, with_scratch};
-use super::{Held, SIZE_MAX, View, direct, fsync, limit, require_regular, touch};
+use super::{HeldInode, SIZE_MAX, View, direct, fsync, limit, require_regular, touch};
 use crate::attr::{Durable, EarlyReply, Write, WriteFlags};
 use crate::core::Core;
 use crate::error::{Error, Result};
@@ -104,7 +104,7 @@ fn from_program(
     if !flags.append && is_aligned(core, offset, data) {
         let locked = core.lock_concurrent(ino, Mode::Exclusive)?;
         check(&locked, offset, data.len(), false)?;
-        let held = Held::of(core, &locked);
+        let held = HeldInode::of(core, &locked);
         let reply: &mut dyn EarlyReply = if flags.direct { &mut () } else { reply };
         let unseen = unseen(offset);
         let plain = || privileged(core, &locked, flags.kill_privileges).map(|p| !p);
@@ -124,7 +124,7 @@ fn from_program(
     let offset = if flags.append { locked.st().raw.size.get() } else { offset };
     check(&locked, offset, data.len(), flags.append)?;
     kill_privileges(core, &locked, flags.kill_privileges)?;
-    let held = Held::of(core, &locked);
+    let held = HeldInode::of(core, &locked);
     let mut delalloc = held.data().change.lock();
     let unseen = unseen(offset);
     if wants_direct(core, offset, data, flags) {
@@ -152,7 +152,7 @@ fn from_page_cache(core: &Arc<Core>, file: &OpenFile, what: Write<'_>) -> Result
         locked = core.lock(ino, Mode::Exclusive, Local::Shared)?;
     }
     require_regular(&locked)?;
-    let held = Held::of(core, &locked);
+    let held = HeldInode::of(core, &locked);
     let mut delalloc = held.change_apart(offset, data.len() as u64);
     // Never longer: what the page holds past the end is not part of the file.
     let size = held.view()?.size;
@@ -189,7 +189,7 @@ fn privileged(core: &Arc<Core>, locked: &Locked, mode_too: bool) -> Result<bool>
     Ok(mode_too && unprivileged(mode) != mode || crate::xattr::has_capability(core, locked)?)
 }
 
-impl Held<'_> {
+impl HeldInode<'_> {
     /// Writes this file out if much of it is dirty, or if the node's bound would be exceeded and
     /// other files could not be written out. If a device refuses, the writer gets the error.
     fn stay_below(&self, delalloc: &mut Delalloc, len: usize) -> Result<()> {
@@ -208,7 +208,7 @@ impl Held<'_> {
     pub fn write_cached(&self, delalloc: &mut Delalloc, offset: u64, data: &[u8]) -> Result<()> {
         match self.try_write_cached(delalloc, offset, data) {
             Err(Error::NoSpace) => {
-                // Writing out turns promises for the worst case into what is really used.
+                // Writing out turns reservations for the worst case into what is really used.
                 flush_locked(*self, delalloc, What::Contents)?;
                 limit::write_out(self.core, 0)?;
                 self.try_write_cached(delalloc, offset, data)
@@ -328,7 +328,7 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Makes a block dirty as it is now. Its space is promised.
+    /// Makes a block dirty as it is now. Its space is reserved.
     pub fn fill(&self, block: u64, view: View) -> Result<()> {
         let shift = self.shift();
         if self.data().pages.read().has(shift, block) {

@@ -379,7 +379,7 @@ pub(crate) struct Load {
     pub places: u64,
 }
 
-/// Most slots that `load` may take in a tree with this root: a promise made when data is dirtied,
+/// Most slots that `load` may take in a tree with this root: a reservation made when data is dirtied,
 /// so that the flush cannot fail.
 pub(crate) fn slots_bound(root: &Root, body_len: usize, load: Load) -> u64 {
     if load.blocks == 0 && load.places == 0 {

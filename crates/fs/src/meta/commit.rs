@@ -115,7 +115,7 @@ impl Meta {
     /// Closes the running transaction and starts the next. Waits for open transactions, and stops
     /// new ones, only for this.
     fn snapshot(&self) -> Snapshot {
-        let _closed = self.gate.write();
+        let _closed = self.barrier.write();
         let mut running = self.running.lock();
         let id = running.id;
         let next = Running { id: id + 1, ..Running::first() };

@@ -32,8 +32,8 @@ const ALONG_MAX: usize = 4096;
 pub(crate) struct Meta {
     pub(super) volume: Arc<Volume>,
     pub(super) cache: Cache,
-    /// Read side: an open transaction. Write side: the instant of a snapshot.
-    pub(super) gate: RwLock<()>,
+    /// The transaction barrier. Held shared by each open transaction, exclusively while a snapshot is taken.
+    pub(super) barrier: RwLock<()>,
     pub(super) open: AtomicUsize,
     pub(super) running: Mutex<Running>,
     /// Blocks in `running`, to be read without its lock.
@@ -136,7 +136,7 @@ impl Meta {
         Ok(Self {
             cache: Cache::new(cache_bytes, volume.geo.body_len()),
             volume,
-            gate: RwLock::new(()),
+            barrier: RwLock::new(()),
             open: AtomicUsize::new(0),
             running: Mutex::new(Running::first()),
             running_blocks: AtomicUsize::new(0),

@@ -21,7 +21,7 @@
 //! * no cluster lock is taken while a transaction is open.
 //!
 //! Order of the locks in here: group of committers (never held over I/O), then journal, then
-//! write-back, then gate, then running or a cache shard, then owner shard or ledger.
+//! write-back, then the transaction barrier, then running or a cache shard, then owner shard or ledger.
 //!
 //! A failed write or flush poisons the whole: what is on the devices is no longer known, so
 //! nothing more is written, and every later call fails with [`crate::error::Error::Withdrawn`].

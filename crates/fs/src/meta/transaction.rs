@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use braid_format::meta::MetaKind;
 use braid_format::{BlockNo, LockNo};
-use braid_lock::interrupt::Held;
+use braid_lock::interrupt::Uninterruptible;
 use parking_lot::RwLockReadGuard;
 
 use super::cache::{Entry, Shard};
@@ -24,19 +24,24 @@ impl Meta {
         self.assert_no_tx_here();
         loop {
             self.check()?;
-            let gate = self.gate.read();
+            let barrier = self.barrier.read();
             let open = self.open.fetch_add(1, Ordering::AcqRel) + 1;
             let crowded = open > 1 && open * TX_CREDIT > self.quarter;
             if self.running_blocks.load(Ordering::Acquire) <= self.quarter && !crowded {
                 let outer = OPEN_HERE.replace(self.address());
                 CHANGED_HERE.set(false);
-                return Ok(Tx { meta: self, outer, _held: Held::begin(), _gate: gate });
+                return Ok(Tx {
+                    meta: self,
+                    outer,
+                    _held: Uninterruptible::begin(),
+                    _barrier: barrier,
+                });
             }
             self.open.fetch_sub(1, Ordering::AcqRel);
-            drop(gate);
+            drop(barrier);
             if crowded {
                 // Until all that are open have closed.
-                drop(self.gate.write());
+                drop(self.barrier.write());
             } else {
                 self.commit()?;
             }
@@ -52,9 +57,9 @@ pub(crate) struct Tx<'a> {
     /// What this thread had open before (in another `Meta`).
     outer: usize,
     /// Nothing that it waits for is interrupted.
-    _held: Held,
+    _held: Uninterruptible,
     /// Dropped last.
-    _gate: RwLockReadGuard<'a, ()>,
+    _barrier: RwLockReadGuard<'a, ()>,
 }
 
 impl Drop for Tx<'_> {

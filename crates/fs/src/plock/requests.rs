@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use braid_format::{InodeNo, LockNo};
 use braid_lock::Mode;
-use braid_lock::interrupt::Held;
+use braid_lock::interrupt::Uninterruptible;
 
 use super::grant::{room_for, serve};
 use super::poll::{self, end_wait};
@@ -215,7 +215,7 @@ fn attempt(
     let users = &core.plocks.users;
     let _guard = bucket.open(core, Mode::Exclusive)?;
     // Once a lock has changed, threads that wait for it must be woken.
-    let _held = Held::begin();
+    let _held = Uninterruptible::begin();
     let outcome = {
         let mut state = bucket.state();
         // A request that must not block passes those that wait.
@@ -270,7 +270,7 @@ fn unlock(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> 
 
 /// Takes a lock off its owner. The bucket's lock is held exclusively.
 fn give_up(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> Result<()> {
-    let _held = Held::begin();
+    let _held = Uninterruptible::begin();
     room_for(core, bucket, 1)?;
     bucket.state().take(&core.plocks.users, lock);
     serve(core, bucket, lock, ended)?;

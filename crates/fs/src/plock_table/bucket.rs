@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use braid_format::{BlockNo, InodeNo, LockNo};
-use braid_lock::Me;
+use braid_lock::Life;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::chain::{self, Block, Entry};
@@ -34,9 +34,9 @@ pub(crate) const BLOCKS_MAX: usize = 1 << 16;
 /// Which nodes live: what the others left in a bucket counts for nothing.
 pub(crate) trait Lives {
     /// This node, in this life.
-    fn me(&self) -> Me;
+    fn me(&self) -> Life;
     /// Whether a life may still act.
-    fn is_live(&self, life: Me) -> bool;
+    fn is_live(&self, life: Life) -> bool;
 }
 
 /// A bucket of this node.
@@ -127,7 +127,7 @@ impl Seen {
 /// Which nodes are alive, asked once each.
 pub(crate) struct Verdicts<'a> {
     lives: &'a dyn Lives,
-    known: BTreeMap<Me, bool>,
+    known: BTreeMap<Life, bool>,
 }
 
 impl<'a> Verdicts<'a> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use braid_format::plock::{RawPlock, RawPlockBucket};
 use braid_format::{BlockNo, Incarnation, InodeNo, NodeId};
-use braid_lock::Me;
+use braid_lock::Life;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::table::{Lock, Owner};
@@ -74,7 +74,8 @@ fn entry(raw: &RawPlock) -> Result<Entry, &'static str> {
     if start > end {
         return Err("range of a program lock");
     }
-    let node = Me { slot: NodeId(raw.slot.get()), incarnation: Incarnation(raw.incarnation.get()) };
+    let node =
+        Life { slot: NodeId(raw.slot.get()), incarnation: Incarnation(raw.incarnation.get()) };
     let flags = raw.flags.get();
     let owner = Owner { node, id: raw.owner.get(), flock: flags & FLOCK != 0 };
     let ino = InodeNo(raw.inode.get());
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     fn entry(slot: u16, start: u64) -> Entry {
-        let node = Me { slot: NodeId(slot), incarnation: Incarnation(3) };
+        let node = Life { slot: NodeId(slot), incarnation: Incarnation(3) };
         let owner = Owner { node, id: 7, flock: false };
         let ino = InodeNo(5);
         Entry { order: 0, lock: Lock { ino, start, end: start, owner, pid: 1, exclusive: true } }

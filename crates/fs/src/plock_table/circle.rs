@@ -65,12 +65,12 @@ pub(crate) fn waits_for(held: &[&Table], waiting: &[&Waiting], want: &Lock, whom
 #[cfg(test)]
 mod tests {
     use braid_format::{Incarnation, InodeNo, NodeId};
-    use braid_lock::Me;
+    use braid_lock::Life;
 
     use super::*;
 
     fn lock(id: u64, start: u64, end: u64, exclusive: bool) -> Lock {
-        let node = Me { slot: NodeId(1), incarnation: Incarnation(1) };
+        let node = Life { slot: NodeId(1), incarnation: Incarnation(1) };
         let owner = Owner { node, id, flock: false };
         Lock { ino: InodeNo(5), start, end, owner, pid: 1, exclusive }
     }

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use braid_format::{Incarnation, InodeNo, NodeId};
-use braid_lock::Me;
+use braid_lock::Life;
 
 /// Whose a lock is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner {
     /// The node it lives on.
-    pub node: Me,
+    pub node: Life,
     /// The kernel's lock owner there.
     pub id: u64,
     /// flock rather than fcntl.
@@ -23,7 +23,7 @@ pub(crate) struct Owner {
 impl Owner {
     /// Before all others.
     pub const LEAST: Self =
-        Self { node: Me { slot: NodeId(0), incarnation: Incarnation(0) }, id: 0, flock: false };
+        Self { node: Life { slot: NodeId(0), incarnation: Incarnation(0) }, id: 0, flock: false };
 }
 
 /// A lock held, or waited for.
@@ -228,7 +228,7 @@ mod tests {
     }
 
     fn owner(id: u64) -> Owner {
-        let node = Me { slot: NodeId(1), incarnation: Incarnation(1) };
+        let node = Life { slot: NodeId(1), incarnation: Incarnation(1) };
         Owner { node, id, flock: false }
     }
     fn lock(id: u64, start: u64, end: u64, exclusive: bool) -> Lock {

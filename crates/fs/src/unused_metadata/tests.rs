@@ -371,7 +371,7 @@ fn inodes_made_again_take_the_slots_of_those_that_are_gone() {
         let made = fill_with_inodes(&fs, 8000);
         assert_eq!(made, 8000);
         remove_all(&fs, made);
-        fs.core().alloc.tend().unwrap();
+        fs.core().alloc.maintain().unwrap();
         let free = fs.statfs().unwrap().free;
         most.push(free);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, FormatError, LockNo};
 use braid_lock::{
-    CawOutcome, DeviceStore, EtcdNodes, EtcdStore, LockStore, ManagerOptions, Me, NodeAreas,
+    CawOutcome, DeviceStore, EtcdNodes, EtcdStore, Life, LockStore, ManagerOptions, NodeAreas,
     NodeStore, PoolNodes, Sector, StoreError,
 };
 
@@ -53,7 +53,7 @@ impl Volume {
         self.elsewhere.is_some()
     }
     /// The lock records, as `me` sees them.
-    pub fn lock_store(&self, me: Option<Me>) -> Arc<dyn LockStore> {
+    pub fn lock_store(&self, me: Option<Life>) -> Arc<dyn LockStore> {
         let on_pool =
             DeviceStore::new(self.pool.clone(), self.geo.block_size, self.geo.lock_sector);
         let store: Arc<dyn LockStore> = match &self.elsewhere {

@@ -4,7 +4,7 @@
 use braid_format::BlockNo;
 use braid_format::dinode::Layout;
 
-use super::held::Held;
+use super::held::HeldInode;
 use crate::alloc::{Reservation, Run};
 use crate::error::{Error, Result};
 use crate::file_data::Delalloc;
@@ -43,7 +43,7 @@ impl ExtentCommit {
     }
 }
 
-impl Held<'_> {
+impl HeldInode<'_> {
     /// Links `links` (ascending) and changes the state by `finish`, in one transaction. `change`
     /// held,
     /// data written. A stuffed file becomes one with extents: its bytes are in what is linked.
@@ -133,7 +133,7 @@ impl Held<'_> {
         }
     }
 
-    /// The promise's reservation, with at least the slots that `links` extents may take now.
+    /// The reservation, with at least the slots that `links` extents may take now.
     pub fn slots_for<'p>(
         &self,
         delalloc: &'p mut Delalloc,
@@ -145,10 +145,10 @@ impl Held<'_> {
         delalloc.reservation.as_mut().ok_or(Error::NoSpace)
     }
 
-    /// Makes the promise hold `data` blocks more, and `slots` in all.
+    /// Makes the reservation hold `data` blocks more, and `slots` in all.
     ///
     /// # Errors
-    /// `NoSpace`, with the promise as before.
+    /// `NoSpace`, with the reservation as before.
     pub fn top_up(&self, delalloc: &mut Delalloc, data: u64, slots: u64) -> Result<()> {
         let have = delalloc.reservation.as_ref().map_or(0, |r| r.slots);
         let more = slots.saturating_sub(have);

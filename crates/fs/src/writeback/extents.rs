@@ -7,7 +7,7 @@ use braid_format::dinode::Layout;
 
 use smallvec::SmallVec;
 
-use super::held::Held;
+use super::held::HeldInode;
 use crate::error::Result;
 use crate::map::{self, Part};
 
@@ -76,9 +76,9 @@ fn cover(part: &Part, range: &Range<u64>, out: &mut Pieces) -> u64 {
     at
 }
 
-impl Held<'_> {
+impl HeldInode<'_> {
     /// What is in file blocks `range` (not empty): consecutive pieces that cover it. For ranges as
-    /// long as one request; see [`Held::lookup_some`].
+    /// long as one request; see [`HeldInode::lookup_some`].
     pub fn lookup(&self, range: Range<u64>) -> Result<Pieces> {
         let mut out = Pieces::new();
         let mut at = range.start;
@@ -87,7 +87,7 @@ impl Held<'_> {
         }
         Ok(out)
     }
-    /// As [`Held::lookup`], but it may stop early (never at the start): bounded memory whatever the
+    /// As [`HeldInode::lookup`], but it may stop early (never at the start): bounded memory whatever the
     /// range. Go on where the last piece ends.
     pub fn lookup_some(&self, range: Range<u64>) -> Result<Pieces> {
         let mut out = Pieces::new();

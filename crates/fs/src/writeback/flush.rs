@@ -7,7 +7,7 @@ use braid_lock::{Local, Mode};
 use braid_pool::PoolRequest;
 
 use super::extent_commit::{EXTENTS_PER_TX, ExtentCommit};
-use super::held::{Held, View};
+use super::held::{HeldInode, View};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::file_data::{Delalloc, Pages};
@@ -33,7 +33,7 @@ struct Target {
 }
 
 /// Writes everything dirty and commits its extents. Exclusive cluster lock held, at least shared on this node.
-pub(crate) fn flush(held: Held<'_>, what: What) -> Result<()> {
+pub(crate) fn flush(held: HeldInode<'_>, what: What) -> Result<()> {
     let mut delalloc = held.data().change.lock();
     flush_locked(held, &mut delalloc, what)
 }
@@ -44,7 +44,7 @@ pub(crate) fn flush(held: Held<'_>, what: What) -> Result<()> {
 /// # Errors
 /// `Contents` when a device refuses: the data stays dirty, so every later flush tells again.
 pub(crate) fn flush_inode(core: &Arc<Core>, locked: &Locked) -> Result<()> {
-    flush(Held::of(core, locked), What::All)
+    flush(HeldInode::of(core, locked), What::All)
 }
 
 /// Contents (and all metadata, unless `data_only`) durable on return. No lock held.
@@ -56,7 +56,7 @@ pub(crate) fn fsync(core: &Arc<Core>, inode: &Arc<Inode>, data_only: bool) -> Re
     if inode.is_dirty() {
         let locked = core.lock(inode.ino, Mode::Exclusive, Local::Shared)?;
         let what = if data_only { What::Contents } else { What::All };
-        flush(Held::of(core, &locked), what)?;
+        flush(HeldInode::of(core, &locked), what)?;
     }
     core.meta.barrier()
 }
@@ -64,12 +64,12 @@ pub(crate) fn fsync(core: &Arc<Core>, inode: &Arc<Inode>, data_only: bool) -> Re
 /// Writes all dirty contents (and the dinode's dirty fields) of an inode whose exclusive lock this
 /// node gives up: no new lock, no new reservation.
 pub(crate) fn flush_for_demotion(core: &Core, inode: &Arc<Inode>) -> Result<()> {
-    flush(Held { core, inode }, What::All)
+    flush(HeldInode { core, inode }, What::All)
 }
 
 /// As [`flush`], unless another thread is doing that: for threads that hold another file's
 /// `change`. Whether it was.
-pub(crate) fn try_flush(held: Held<'_>) -> Result<bool> {
+pub(crate) fn try_flush(held: HeldInode<'_>) -> Result<bool> {
     match held.data().change.try_lock() {
         Some(mut delalloc) => flush_locked(held, &mut delalloc, What::Contents).map(|()| true),
         None => Ok(false),
@@ -77,7 +77,7 @@ pub(crate) fn try_flush(held: Held<'_>) -> Result<bool> {
 }
 
 /// As [`flush`], with `change` held.
-pub(crate) fn flush_locked(held: Held<'_>, delalloc: &mut Delalloc, what: What) -> Result<()> {
+pub(crate) fn flush_locked(held: HeldInode<'_>, delalloc: &mut Delalloc, what: What) -> Result<()> {
     if !held.inode.is_loaded() {
         return Ok(());
     }
@@ -96,13 +96,13 @@ pub(crate) fn flush_locked(held: Held<'_>, delalloc: &mut Delalloc, what: What) 
     commit_flushed(held, delalloc, links, view)?;
     held.data().pages.write().clear(&held.core.dirty.spare);
     held.recount();
-    // What was promised and not used goes back.
+    // What was reserved and not used goes back.
     *delalloc = Delalloc::default();
     Ok(())
 }
 
 /// Only the dinode's fields are dirty.
-fn encode(held: Held<'_>) -> Result<()> {
+fn encode(held: HeldInode<'_>) -> Result<()> {
     if !held.inode.state_ref().is_some_and(|st| st.dirty) {
         return Ok(());
     }
@@ -111,7 +111,11 @@ fn encode(held: Held<'_>) -> Result<()> {
 }
 
 /// Claims, writes; the extents to commit.
-fn write_pages(held: Held<'_>, delalloc: &mut Delalloc, view: View) -> Result<Vec<ExtentCommit>> {
+fn write_pages(
+    held: HeldInode<'_>,
+    delalloc: &mut Delalloc,
+    view: View,
+) -> Result<Vec<ExtentCommit>> {
     let mut links = Vec::new();
     let mut targets = Vec::new();
     let pages = held.data().pages.read();
@@ -123,7 +127,7 @@ fn write_pages(held: Held<'_>, delalloc: &mut Delalloc, view: View) -> Result<Ve
     drop(pages);
     held.core.meta.note_data_written();
     if let Err(e) = done {
-        // The pages stay dirty and need their promise again.
+        // The pages stay dirty and need their reservation again.
         let lost = links.iter().filter(|l| l.run.is_some()).map(|l| l.len).sum();
         held.keep_back(links, &e);
         // Not waiting: this may be a demotion, which then ends this node.
@@ -138,7 +142,7 @@ fn write_pages(held: Held<'_>, delalloc: &mut Delalloc, view: View) -> Result<Ve
 
 /// Decides where a run of dirty blocks goes.
 fn place(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     delalloc: &mut Delalloc,
     run: std::ops::Range<u64>,
     links: &mut Vec<ExtentCommit>,
@@ -166,7 +170,7 @@ fn place(
 }
 
 /// Writes the pages to their places, many at once.
-fn write_targets(held: Held<'_>, pages: &Pages, targets: &[Target]) -> Result<()> {
+fn write_targets(held: HeldInode<'_>, pages: &Pages, targets: &[Target]) -> Result<()> {
     let block_size = held.core.volume.geo.block_size;
     let mut requests = Vec::new();
     for t in targets {
@@ -184,7 +188,7 @@ fn write_targets(held: Held<'_>, pages: &Pages, targets: &[Target]) -> Result<()
 
 /// Commits the extents of what was flushed; the size on disk follows them.
 fn commit_flushed(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     delalloc: &mut Delalloc,
     links: Vec<ExtentCommit>,
     view: View,
@@ -205,7 +209,7 @@ fn commit_flushed(
 /// Commits `links` in as many transactions as it takes, `change` held. `finish` gets the byte up to
 /// which all is committed; in the last transaction that is `end`.
 pub(crate) fn commit_extents(
-    held: Held<'_>,
+    held: HeldInode<'_>,
     delalloc: &mut Delalloc,
     links: Vec<ExtentCommit>,
     end: u64,

@@ -19,7 +19,7 @@ use crate::tree::Root;
 
 /// An inode whose cluster lock is held: by a guard, or by the demotion that gives it up.
 #[derive(Clone, Copy)]
-pub(crate) struct Held<'a> {
+pub(crate) struct HeldInode<'a> {
     pub core: &'a Core,
     pub inode: &'a Arc<Inode>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct View {
     pub layout: Layout,
 }
 
-impl<'a> Held<'a> {
+impl<'a> HeldInode<'a> {
     pub fn of(core: &'a Core, locked: &'a Locked) -> Self {
         Self { core, inode: &locked.inode }
     }
@@ -119,7 +119,7 @@ impl<'a> Held<'a> {
         first_failed(requests)
     }
 
-    /// As [`Held::run`], for writes of what other nodes may be writing too (concurrent lock).
+    /// As [`HeldInode::run`], for writes of what other nodes may be writing too (concurrent lock).
     pub fn run_concurrent(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
         self.core.volume.pool.run_concurrent(requests);
         first_failed(requests)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use braid_lock::{Local, Mode};
 
 use super::flush;
-use super::held::Held;
+use super::held::HeldInode;
 use crate::core::Core;
 use crate::error::{Error, Result};
 
@@ -61,7 +61,7 @@ pub(crate) fn write_out(core: &Core, target: u64) -> Result<bool> {
             busy = true;
             continue;
         };
-        let done = flush::try_flush(Held { core, inode: &inode });
+        let done = flush::try_flush(HeldInode { core, inode: &inode });
         drop(guard);
         match done {
             Ok(done) => busy |= !done,

@@ -8,4 +8,4 @@ mod held;
 pub(crate) mod limit;
 
 pub(crate) use flush::{flush_for_demotion, flush_inode, fsync};
-pub(crate) use held::{Held, View, touch};
+pub(crate) use held::{HeldInode, View, touch};

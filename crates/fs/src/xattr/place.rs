@@ -37,8 +37,8 @@ const VALUES_MAX: usize = 16 * VALUE_MAX;
 /// Attribute blocks of an inode, at most. A new one is taken only when an attribute fits in none that is
 /// there, so each is half full at least at that moment, of what [`LIST_MAX`] and [`VALUES_MAX`] allow.
 const CHAIN_MAX: usize = 1024;
-/// Blocks that one transaction of [`shed`] frees, or one more value's.
-const SHED: usize = 16;
+/// Blocks that one transaction of [`remove_some`] frees, or one more value's.
+const REMOVED_AT_ONCE: usize = 16;
 /// Blocks of attributes that are freed in one transaction with the dinode, at most.
 pub(crate) const FREED_WITH_DINODE: usize = 8;
 
@@ -262,7 +262,7 @@ pub(super) fn put(
     (name, value): (&[u8], Option<&[u8]>),
     mode: Option<u32>,
 ) -> Result<()> {
-    // Dirty contents were promised the room they need in the tail: let them have it first.
+    // Dirty contents have reserved the room that they need in the tail: let them have it first.
     if inode.inode.data.is_dirty() {
         crate::writeback::flush_inode(core, inode)?;
     }
@@ -346,12 +346,12 @@ fn settle(
 
 /// Takes some of an unused inode's attributes away, so that the rest can be freed in one transaction at
 /// last. Exclusive lock held, no transaction open.
-pub(crate) fn shed(core: &Arc<Core>, inode: &Locked) -> Result<()> {
+pub(crate) fn remove_some(core: &Arc<Core>, inode: &Locked) -> Result<()> {
     let mut pages = load(core, inode)?;
     let mut freed = Vec::new();
     if let Some(page) = pages.last_mut() {
         page.changed = true;
-        while freed.len() < SHED
+        while freed.len() < REMOVED_AT_ONCE
             && let Some(attribute) = page.all.pop()
         {
             freed.extend_from_slice(attribute.value.blocks());

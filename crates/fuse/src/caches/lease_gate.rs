@@ -79,7 +79,7 @@ impl LeaseGate {
         HoldsPages { gate: self, unique }
     }
     /// From now on nothing is answered; returns whether that is new. Requests wait for `patience`.
-    pub fn shut(&self, for_good: bool, patience: Duration) -> bool {
+    pub fn suspend(&self, for_good: bool, patience: Duration) -> bool {
         let mut state = self.state.lock();
         let next = match (*state, for_good) {
             (State::Ended, _) | (State::Over { .. }, false) => return false,
@@ -92,7 +92,7 @@ impl LeaseGate {
         true
     }
     /// Requests are answered again, unless the node has withdrawn.
-    pub fn reopen(&self) {
+    pub fn resume(&self) {
         let mut state = self.state.lock();
         if *state != State::Ended {
             *state = State::Open;
@@ -208,8 +208,8 @@ mod tests {
     fn requests_wait_for_the_lease_and_then_fail() {
         let gate = LeaseGate::default();
         gate.admit(op::READ, false).unwrap();
-        assert!(gate.shut(false, Duration::from_millis(20)));
-        assert!(!gate.shut(false, Duration::ZERO), "known already");
+        assert!(gate.suspend(false, Duration::from_millis(20)));
+        assert!(!gate.suspend(false, Duration::ZERO), "known already");
         gate.admit(op::FORGET, false).unwrap();
         let begun = Instant::now();
         assert_eq!(gate.admit(op::WRITE, false), Err(Errno::IO));
@@ -222,12 +222,12 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_millis(20), "{:?}", begun.elapsed());
         std::thread::scope(|s| {
             let waits = s.spawn(|| gate.admit(op::LOOKUP, false));
-            gate.reopen();
+            gate.resume();
             waits.join().unwrap().unwrap();
         });
         gate.admit(op::READ, false).unwrap();
-        assert!(gate.shut(true, Duration::from_secs(60)));
-        gate.reopen();
+        assert!(gate.suspend(true, Duration::from_secs(60)));
+        gate.resume();
         assert_eq!(gate.admit(op::LOOKUP, false), Err(Errno::IO));
         gate.admit(op::RELEASE, false).unwrap();
     }

@@ -87,7 +87,7 @@ pub struct KernelLink {
     /// This kernel cannot be told to let go of an inode (before Linux 6.18).
     cannot_prune: AtomicBool,
     gate: LeaseGate,
-    /// Held while everything is dropped: whether that was done since the mount was shut for good.
+    /// Held while everything is dropped: whether that was done since the mount was suspended for good.
     dropping: Mutex<bool>,
     me: Weak<Self>,
 }
@@ -247,8 +247,8 @@ impl KernelLink {
 }
 
 impl KernelCache for KernelLink {
-    fn shut(&self, for_good: bool, within: Duration) {
-        let new = self.gate.shut(for_good, within / 2);
+    fn suspend(&self, for_good: bool, within: Duration) {
+        let new = self.gate.suspend(for_good, within / 2);
         let Some(connection) = self.connection.get() else { return };
         // A second caller waits until the first is done.
         let mut dropped = self.dropping.lock();
@@ -258,8 +258,8 @@ impl KernelCache for KernelLink {
         self.drop_all(connection, within);
         *dropped = for_good;
     }
-    fn reopen(&self) {
-        self.gate.reopen();
+    fn resume(&self) {
+        self.gate.resume();
     }
     fn invalidate_inode(&self, ino: InodeNo, data: bool) {
         let Some(connection) = self.connection.get() else { return };

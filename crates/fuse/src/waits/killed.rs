@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_killed_program_does_not_wait_for_what_is_seen_through() {
-        use braid_fs::lock::interrupt::{self, Held};
+        use braid_fs::lock::interrupt::{self, Uninterruptible};
         use std::io::Read;
 
         let killed = Arc::new(Killed::new(Default::default()));
@@ -358,7 +358,7 @@ mod tests {
         let mut answer = [0; 16];
         for (whose, hears) in [(10, false), (10 | BY_OTHERS, true)] {
             interrupt::begin(4, whose);
-            let _changing = Held::begin();
+            let _changing = Uninterruptible::begin();
             let first = killed.look_at_all(&HashMap::from([(4, false)]), &|thread| thread == 10);
             assert_eq!(first, HashMap::from([(4, true)]));
             assert!(!interrupt::is_interrupted());

@@ -33,7 +33,7 @@ enum Fate {
 
 #[derive(Debug, Clone)]
 struct Node {
-    life: Me,
+    life: Life,
     fate: Fate,
     dlock: Dlock,
     /// Issued, has had no effect.
@@ -75,7 +75,7 @@ struct World {
     /// Writes whose issuer was told "unknown" (or died) and that may still land.
     late: Vec<(usize, Arc<LockRecord>, Arc<LockRecord>)>,
     /// Asks and gives under way: from whom, to whom.
-    messages: Vec<(Me, Me, Hint)>,
+    messages: Vec<(Life, Life, Hint)>,
     /// Who knows nothing of the lock takes a record with this nonce for what stands.
     guess: Option<u64>,
     /// What nodes may want.
@@ -124,7 +124,7 @@ impl Move {
 impl World {
     fn new(nodes: usize, wants: u8, guess: Option<u64>, budget: Budget) -> Self {
         let node = |slot| Node {
-            life: Me { slot: NodeId(slot), incarnation: Incarnation(1) },
+            life: Life { slot: NodeId(slot), incarnation: Incarnation(1) },
             fate: Fate::Alive,
             dlock: Dlock::new(LOCK),
             issued: None,
@@ -158,7 +158,7 @@ impl World {
         let r = &self.disk;
         let named =
             r.holders.iter().chain(r.waiters.iter().map(|w| &w.life)).chain(r.openers.iter());
-        let dead = |l: &Me| {
+        let dead = |l: &Life| {
             let node = &self.nodes[usize::from(l.slot.0)];
             node.life != *l || node.fate == Fate::Recovered
         };
@@ -423,12 +423,12 @@ impl World {
     }
 
     /// A message arrives at a node, if it is the one that is meant.
-    fn arrives(&mut self, i: usize, (from, to, hint): (Me, Me, Hint)) {
+    fn arrives(&mut self, i: usize, (from, to, hint): (Life, Life, Hint)) {
         let node = &self.nodes[i];
         if node.life != to || node.fate != Fate::Alive {
             return;
         }
-        let dead = |l: &Me| {
+        let dead = |l: &Life| {
             let of = &self.nodes[usize::from(l.slot.0)];
             of.life != *l || of.fate == Fate::Recovered
         };
@@ -508,21 +508,21 @@ impl World {
     }
 
     /// First come, first served; the version counts exclusive releases; the dead alone are dropped.
-    fn check_change(&self, writer: Me, new: &LockRecord) -> Result<(), String> {
+    fn check_change(&self, writer: Life, new: &LockRecord) -> Result<(), String> {
         let (old, dead) = (&*self.disk, self.seen().dead);
-        let gone = |l: &Me| dead.contains(l);
-        let mut queue: Vec<Me> = old.waiters.iter().map(|w| w.life).collect();
-        let stays = |l: &Me| new.waiters.iter().any(|w| w.life == *l);
-        let newly = |l: &Me| !old.holders.contains(l) || old.mode < new.mode;
-        let granted = |l: &Me| new.holders.contains(l) && newly(l) && !stays(l);
+        let gone = |l: &Life| dead.contains(l);
+        let mut queue: Vec<Life> = old.waiters.iter().map(|w| w.life).collect();
+        let stays = |l: &Life| new.waiters.iter().any(|w| w.life == *l);
+        let newly = |l: &Life| !old.holders.contains(l) || old.mode < new.mode;
+        let granted = |l: &Life| new.holders.contains(l) && newly(l) && !stays(l);
         if !queue.contains(&writer) && (stays(&writer) || granted(&writer)) {
             queue.push(writer);
         }
         // Those who asked the writer come last.
-        let asked = |l: &Me| !queue.contains(l) && *l != writer;
+        let asked = |l: &Life| !queue.contains(l) && *l != writer;
         let given = new.holders.iter().filter(|l| asked(l) && granted(l));
         let wait = new.waiters.iter().map(|w| &w.life).filter(|l| asked(l));
-        let asked: Vec<Me> = given.chain(wait).copied().collect();
+        let asked: Vec<Life> = given.chain(wait).copied().collect();
         queue.extend(asked);
         // The dead may be dropped, by whoever has heard of it.
         queue.retain(|l| !gone(l) || stays(l) || granted(l));
@@ -531,7 +531,7 @@ impl World {
         if !queue.iter().skip(served).all(stays) {
             return Err(format!("not first come first served: {old:?} -> {new:?}"));
         }
-        let left: Vec<Me> = new.waiters.iter().map(|w| w.life).collect();
+        let left: Vec<Life> = new.waiters.iter().map(|w| w.life).collect();
         if left.as_slice() != queue.get(served..).unwrap_or(&[]) {
             return Err(format!("the queue was reordered: {old:?} -> {new:?}"));
         }

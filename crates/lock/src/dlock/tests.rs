@@ -6,8 +6,8 @@ use super::*;
 
 const LOCK: LockNo = LockNo(9);
 
-fn me(slot: u16) -> Me {
-    Me { slot: NodeId(slot), incarnation: Incarnation(1) }
+fn me(slot: u16) -> Life {
+    Life { slot: NodeId(slot), incarnation: Incarnation(1) }
 }
 fn wants(slot: u16, mode: Mode) -> Waiter {
     Waiter { life: me(slot), mode }
@@ -205,7 +205,7 @@ fn as_many_readers_as_nodes_stand_beside_one_another() {
         r = released(&r, &[], &cx(slot), giving(Mode::Unlocked, true), &[]);
     }
     assert_eq!((r.mode, &r.holders), (Mode::Exclusive, &vec![me(5)]));
-    let all: Vec<Me> = (0..nodes).filter(|n| *n != 5).map(me).collect();
+    let all: Vec<Life> = (0..nodes).filter(|n| *n != 5).map(me).collect();
     assert_eq!(r.openers, all);
     let mut sector = vec![0; 512];
     r.encode(&mut sector);
@@ -253,7 +253,7 @@ fn an_older_life_of_the_own_slot_is_dead() {
 /// all.
 #[test]
 fn a_new_life_enters_a_record_without_the_older_ones() {
-    let old = |slot, incarnation| Me { incarnation: Incarnation(incarnation), ..me(slot) };
+    let old = |slot, incarnation| Life { incarnation: Incarnation(incarnation), ..me(slot) };
     let mut r = record(Mode::Shared, &[1], &[]);
     r.add_holder(old(0, 7));
     r.add_opener(old(0, 7));

@@ -9,12 +9,12 @@ use braid_format::{Incarnation, LockNo};
 
 use super::{Etcd, slot_name};
 use crate::dlock::Hint;
-use crate::{Me, Mode};
+use crate::{Life, Mode};
 
 /// Between two attempts to watch while etcd is away.
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub(super) fn encode(to: Me, lock: LockNo, hint: &Hint) -> String {
+pub(super) fn encode(to: Life, lock: LockNo, hint: &Hint) -> String {
     let kind = match hint {
         Hint::Wanted(mode) | Hint::Ask { mode, .. } => match mode {
             Mode::Exclusive => "wanted-exclusive",
@@ -26,7 +26,7 @@ pub(super) fn encode(to: Me, lock: LockNo, hint: &Hint) -> String {
     format!("{} {} {kind}", to.incarnation.0, lock.0)
 }
 
-fn decode(value: &[u8], me: Me) -> Option<(LockNo, Hint)> {
+fn decode(value: &[u8], me: Life) -> Option<(LockNo, Hint)> {
     let mut words = std::str::from_utf8(value).ok()?.split(' ');
     let to = Incarnation(words.next()?.parse().ok()?);
     let lock = LockNo(words.next()?.parse().ok()?);
@@ -58,7 +58,7 @@ impl Etcd {
     /// A thread could not be started.
     pub fn watch_hints(
         self: &Arc<Self>,
-        me: Me,
+        me: Life,
         on_hint: Box<dyn Fn(LockNo, Hint) + Send>,
     ) -> std::io::Result<HintWatch> {
         let ended = Arc::new(AtomicBool::new(false));
@@ -91,12 +91,12 @@ mod tests {
 
     #[test]
     fn hints_are_for_one_life() {
-        let me = Me { slot: NodeId(3), incarnation: Incarnation(7) };
+        let me = Life { slot: NodeId(3), incarnation: Incarnation(7) };
         let wanted = [Mode::Shared, Mode::Exclusive, Mode::Concurrent].map(Hint::Wanted);
         for hint in wanted.into_iter().chain([Hint::Granted]) {
             let text = encode(me, LockNo(99), &hint);
             assert_eq!(decode(text.as_bytes(), me), Some((LockNo(99), hint)));
-            let next = Me { incarnation: Incarnation(8), ..me };
+            let next = Life { incarnation: Incarnation(8), ..me };
             assert_eq!(decode(text.as_bytes(), next), None);
         }
         for text in ["", "7", "7 x granted", "7 9 what", "\u{ff}"] {

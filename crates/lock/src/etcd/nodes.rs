@@ -31,7 +31,7 @@ pub struct EtcdNodes {
 
 /// The kernel's lock, and the lease: let go in this order, so that the lease never ends while this
 /// host could still be asked.
-struct Life {
+struct LifeGuard {
     _lease: Leased,
     _kernel: Box<dyn Send + Sync>,
 }
@@ -143,7 +143,7 @@ impl NodeStore for EtcdNodes {
         let Some(kernel) = self.pool.lock_life(slot)? else { return Ok(None) };
         let lease = self.etcd.live(slot, &self.identity, self.domain())?;
         let Some(lease) = lease else { return Ok(None) };
-        Ok(Some(Box::new(Life { _lease: lease, _kernel: kernel })))
+        Ok(Some(Box::new(LifeGuard { _lease: lease, _kernel: kernel })))
     }
     fn life_locked(&self, slot: NodeId) -> Result<bool, StoreError> {
         Ok(self.pool.life_locked(slot)? || self.lives_elsewhere(slot)?)
@@ -176,7 +176,7 @@ impl NodeStore for EtcdNodes {
         self.pool.held_places(slot)
     }
     /// Etcd compares.
-    fn compares_by_lock(&self) -> bool {
+    fn emulates_compare_and_write(&self) -> bool {
         false
     }
     fn pool(&self) -> &dyn PoolSide {

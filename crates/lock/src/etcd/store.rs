@@ -7,7 +7,7 @@ use braid_format::lock_record::{LockRecord, Mode};
 use braid_format::{LockNo, NodeId};
 
 use super::{Act, Etcd, hints, slot_name};
-use crate::Me;
+use crate::Life;
 use crate::dlock::Hint;
 use crate::error::StoreError;
 use crate::store::{CawOutcome, LockStore, Sector};
@@ -18,12 +18,12 @@ use crate::store::{CawOutcome, LockStore, Sector};
 pub struct EtcdStore<B> {
     etcd: Arc<Etcd>,
     births: B,
-    me: Option<Me>,
+    me: Option<Life>,
 }
 
 impl<B: LockStore> EtcdStore<B> {
     /// The records at `etcd`; `births` is only read. `me` needs no hints of its own doing.
-    pub fn new(etcd: Arc<Etcd>, births: B, me: Option<Me>) -> Self {
+    pub fn new(etcd: Arc<Etcd>, births: B, me: Option<Life>) -> Self {
         Self { etcd, births, me }
     }
     fn key(&self, lock: LockNo) -> String {
@@ -38,7 +38,7 @@ impl<B: LockStore> EtcdStore<B> {
     fn told(&self, lock: LockNo, old: &[u8], new: &[u8]) -> Vec<(String, String)> {
         let decode = |bytes| LockRecord::decode(bytes, lock).ok();
         let (Some(old), Some(new)) = (decode(old), decode(new)) else { return Vec::new() };
-        let mut told: BTreeMap<NodeId, (Me, Hint)> = BTreeMap::new();
+        let mut told: BTreeMap<NodeId, (Life, Hint)> = BTreeMap::new();
         for life in new.holders.iter().filter(|l| Some(**l) != self.me) {
             let waited = old.waiters.iter().any(|w| w.life == *life);
             let granted = waited && !old.holders.contains(life);

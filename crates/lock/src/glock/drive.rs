@@ -17,7 +17,7 @@ use crate::dlock::{self, Hint, Seen, Time};
 use crate::error::LockError;
 use crate::peers::Liveness;
 use crate::store::{CawOutcome, change, read_record};
-use crate::{Me, Mode};
+use crate::{Life, Mode};
 
 /// A hint about a lock that is not in memory is heeded only while the demoters keep up.
 const STRAY_HINTS_MAX: usize = 10_000;
@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// What a step asks for that is done without the lock's mutex.
 #[derive(Default)]
 struct Outside {
-    hints: Vec<(Me, Hint)>,
+    hints: Vec<(Life, Hint)>,
     /// [`Action::Record`], [`Action::Demote`] or [`Action::Forget`]: it is answered.
     call: Option<Action<Thread>>,
     withdraw: bool,
@@ -56,7 +56,7 @@ impl Core {
     pub(super) fn next_tenure(&self) -> u64 {
         self.tenures.fetch_add(1, Ordering::Relaxed)
     }
-    pub(super) fn is_dead(&self, lock: LockNo, life: Me) -> bool {
+    pub(super) fn is_dead(&self, lock: LockNo, life: Life) -> bool {
         if life.slot == self.me.slot {
             return life.incarnation != self.me.incarnation;
         }
@@ -201,7 +201,7 @@ impl Core {
         }
     }
 
-    fn send(&self, lock: LockNo, hints: &[(Me, Hint)]) {
+    fn send(&self, lock: LockNo, hints: &[(Life, Hint)]) {
         if self.stopped().is_some() {
             return;
         }
@@ -266,11 +266,11 @@ impl Core {
         Seen { record: Arc::new(record), dead }
     }
     /// Who of those named in a record is dead, and recovered or without anything to recover.
-    fn dead_of(&self, lock: LockNo, record: &LockRecord) -> Vec<Me> {
+    fn dead_of(&self, lock: LockNo, record: &LockRecord) -> Vec<Life> {
         let named = record.holders.iter().chain(record.waiters.iter().map(|w| &w.life));
         // One that is lost, and holds nothing, left nothing under this lock.
-        let waits = |l: Me| !record.holders.contains(&l) && self.peers.lost(l).is_some();
-        let mut dead: Vec<Me> = named
+        let waits = |l: Life| !record.holders.contains(&l) && self.peers.lost(l).is_some();
+        let mut dead: Vec<Life> = named
             .chain(&record.openers)
             .copied()
             .filter(|l| *l != self.me && (self.is_dead(lock, *l) || waits(*l)))
@@ -300,7 +300,7 @@ impl Core {
     pub(super) fn on_hint(self: &Arc<Self>, lock: LockNo, granted: bool) {
         self.on_message(lock, granted, |_| Event::Look);
     }
-    pub(super) fn on_ask(self: &Arc<Self>, lock: LockNo, from: Me, mode: Mode, ticket: u64) {
+    pub(super) fn on_ask(self: &Arc<Self>, lock: LockNo, from: Life, mode: Mode, ticket: u64) {
         self.on_message(lock, false, |_| {
             Event::Message(dlock::Event::Asked { from, mode, ticket })
         });

@@ -30,7 +30,7 @@ use super::hold::Hold;
 use super::{Demoted, Local};
 use crate::dlock::{Dlock, Time};
 use crate::error::LockError;
-use crate::{Me, Mode};
+use crate::{Life, Mode};
 
 /// In which mode a thread wants the lock among nodes.
 #[derive(Debug, Clone, Copy)]
@@ -261,7 +261,7 @@ impl<W: Clone + PartialEq> Glock<W> {
             || self.releasing_idle
     }
     /// Whether another node has it or wants it, as far as `me` knows its record, or it is being demoted.
-    pub fn concerns_nodes(&self, me: Me) -> bool {
+    pub fn concerns_nodes(&self, me: Life) -> bool {
         let others_hold = || {
             let known = self.dlock.known();
             known.is_some_and(|known| known.holders.iter().any(|life| *life != me))
@@ -289,7 +289,7 @@ impl<W: Clone + PartialEq> Glock<W> {
     }
     /// The mode that serves a wish with the least waiting, as far as `me` knows the record.
     #[inline]
-    pub fn mode_for(&self, wish: Wish, me: Me) -> Mode {
+    pub fn mode_for(&self, wish: Wish, me: Life) -> Mode {
         let kept = self.demotion.map_or(self.dlock.held(), |d| d.to);
         if !wish.concurrent || kept.covers(wish.mode) {
             return wish.mode;

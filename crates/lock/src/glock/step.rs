@@ -11,7 +11,7 @@ use super::Demoted;
 use super::state::{Admission, Demotion, Driver, Glock, Phase};
 use crate::dlock::{self, Hint, Time};
 use crate::error::LockError;
-use crate::{Me, Mode};
+use crate::{Life, Mode};
 
 /// After so many failures in a row waiting threads get the error.
 const FAILURES_MAX: u32 = 8;
@@ -85,7 +85,7 @@ pub enum Action<W> {
     /// The other nodes are to be told that this one waits for the lock in this mode, or no longer.
     Wish(Option<Mode>),
     /// Send a hint.
-    Hint(Me, Hint),
+    Hint(Life, Hint),
     /// A read or compare-and-write of the record. The answer is an event.
     Record(dlock::Action),
     /// Make stable what is cached under the lock, as far as `to` does not cover it. The answer is an

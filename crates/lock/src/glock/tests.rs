@@ -12,27 +12,27 @@ use crate::store::{MemoryStore, Unsure};
 
 const LOCK: LockNo = LockNo(64);
 
-fn me(slot: u16) -> Me {
-    Me { slot: NodeId(slot), incarnation: Incarnation(1) }
+fn me(slot: u16) -> Life {
+    Life { slot: NodeId(slot), incarnation: Incarnation(1) }
 }
 
 /// Managers that reach each other by function call.
 #[derive(Default)]
 struct Net {
-    nodes: RwLock<Vec<(Me, Weak<LockManager>)>>,
-    dead: Mutex<HashSet<Me>>,
+    nodes: RwLock<Vec<(Life, Weak<LockManager>)>>,
+    dead: Mutex<HashSet<Life>>,
     deaf: AtomicBool,
 }
 /// The others as one node sees them.
 struct Seat {
-    me: Me,
+    me: Life,
     net: Arc<Net>,
 }
 impl Peers for Seat {
-    fn liveness(&self, _: LockNo, life: Me) -> Liveness {
+    fn liveness(&self, _: LockNo, life: Life) -> Liveness {
         if self.net.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
     }
-    fn hint(&self, to: Me, lock: LockNo, hint: &Hint) {
+    fn hint(&self, to: Life, lock: LockNo, hint: &Hint) {
         if !self.reaches(to) {
             return;
         }
@@ -41,7 +41,7 @@ impl Peers for Seat {
             manager.message(self.me, lock, hint);
         }
     }
-    fn reaches(&self, _: Me) -> bool {
+    fn reaches(&self, _: Life) -> bool {
         !self.net.deaf.load(Ordering::Relaxed)
     }
 }

@@ -19,7 +19,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::HINT;
-use crate::Me;
+use crate::Life;
 
 const TAG: usize = blake3::OUT_LEN;
 /// Bytes of a sealed hint.
@@ -70,7 +70,7 @@ fn nonce() -> [u8; 32] {
 }
 
 impl Secret {
-    pub fn of(fs: uuid::Uuid, life: Me, node_uuid: [u8; 16]) -> Self {
+    pub fn of(fs: uuid::Uuid, life: Life, node_uuid: [u8; 16]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("Braid: hints to a node, version 1");
         hasher.update(fs.as_bytes());
         hasher.update(&life.slot.0.to_le_bytes());
@@ -85,7 +85,13 @@ impl Secret {
         }
         hasher.finalize()
     }
-    fn greet(&self, kind: u16, (from, to): (Me, Me), nonce: [u8; 32], before: &[u8]) -> Greeting {
+    fn greet(
+        &self,
+        kind: u16,
+        (from, to): (Life, Life),
+        nonce: [u8; 32],
+        before: &[u8],
+    ) -> Greeting {
         let mut raw = RawGreeting {
             magic: U32::new(MAGIC),
             version: U16::new(1),
@@ -104,7 +110,7 @@ impl Secret {
         bytes
     }
     /// Whose it is, and to whom, if it is sealed with this secret.
-    fn verify(&self, kind: u16, greeting: &Greeting, before: &[u8]) -> Option<(Me, Me)> {
+    fn verify(&self, kind: u16, greeting: &Greeting, before: &[u8]) -> Option<(Life, Life)> {
         let (signed, tag) = greeting.split_at_checked(SIGNED)?;
         let raw = RawGreeting::read_from_bytes(greeting).ok()?;
         let meant = raw.magic.get() == MAGIC && raw.version.get() == 1 && raw.kind.get() == kind;
@@ -112,7 +118,7 @@ impl Secret {
         if !meant || self.tag(&[before, signed]) != *<&[u8; TAG]>::try_from(tag).ok()? {
             return None;
         }
-        let life = |slot: U16, incarnation: U32| Me {
+        let life = |slot: U16, incarnation: U32| Life {
             slot: NodeId(slot.get()),
             incarnation: Incarnation(incarnation.get()),
         };
@@ -120,12 +126,12 @@ impl Secret {
         Some((from, life(raw.to_slot, raw.to_incarnation)))
     }
     /// Begins a connection of `from` to `to`, whose secret this is.
-    pub fn opening(&self, from: Me, to: Me) -> Greeting {
+    pub fn opening(&self, from: Life, to: Life) -> Greeting {
         self.greet(OPENING, (from, to), nonce(), &[])
     }
     /// Answers an opening that came to `me`, whose secret this is: who it is, the answer, and what
     /// the hints that follow are sealed with.
-    pub fn answer(&self, me: Me, opening: &Greeting) -> Option<(Me, Greeting, Seal)> {
+    pub fn answer(&self, me: Life, opening: &Greeting) -> Option<(Life, Greeting, Seal)> {
         let (from, to) = self.verify(OPENING, opening, &[])?;
         let answer = (to == me).then(|| self.greet(ANSWER, (me, from), nonce(), opening))?;
         Some((from, answer, self.seal(opening, &answer)))
@@ -180,8 +186,8 @@ mod tests {
 
     use super::*;
 
-    fn me(slot: u16) -> Me {
-        Me { slot: NodeId(slot), incarnation: Incarnation(3) }
+    fn me(slot: u16) -> Life {
+        Life { slot: NodeId(slot), incarnation: Incarnation(3) }
     }
     fn secret(of: u16) -> Secret {
         Secret::of(uuid::Uuid::from_u128(1), me(of), [7; 16])
@@ -197,7 +203,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         use zerocopy::IntoBytes as _;
-        let life = |slot, n| Me { slot: NodeId(slot), incarnation: Incarnation(n) };
+        let life = |slot, n| Life { slot: NodeId(slot), incarnation: Incarnation(n) };
         let (from, to) = (life(0x0102, 0x0304_0506), life(0x0708, 0x090a_0b0c));
         let fs = uuid::Uuid::from_u128(0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100);
         let secret = Secret::of(fs, to, [0x5a; 16]);

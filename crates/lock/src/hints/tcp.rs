@@ -29,7 +29,7 @@ use self::incoming::Incoming;
 use self::outgoing::{Peer, Sent};
 use super::seal::Secret;
 use super::{HINT, MessageWay, Received, encode};
-use crate::Me;
+use crate::Life;
 use crate::dlock::Hint;
 
 /// What is sent, or comes, and is not acknowledged for so long ends its connection: a dead link is
@@ -57,13 +57,13 @@ fn listen(at: SocketAddr) -> io::Result<TcpListener> {
 #[derive(Debug)]
 pub struct TcpHints {
     fs: uuid::Uuid,
-    me: Me,
+    me: Life,
     secret: Secret,
     at: SocketAddr,
     listener: TcpListener,
     peers: Mutex<HashMap<NodeId, Peer>>,
     /// Who has proven itself, and has its connection still.
-    proven: Mutex<HashMap<NodeId, Me>>,
+    proven: Mutex<HashMap<NodeId, Life>>,
     /// Wakes the thread.
     wake: OwnedFd,
     closing: AtomicBool,
@@ -78,7 +78,7 @@ impl TcpHints {
     ///
     /// # Errors
     /// The system's.
-    pub fn bind(fs: uuid::Uuid, me: Me, identity: [u8; 16], at: SocketAddr) -> io::Result<Self> {
+    pub fn bind(fs: uuid::Uuid, me: Life, identity: [u8; 16], at: SocketAddr) -> io::Result<Self> {
         let listener = listen(at)?;
         listener.set_nonblocking(true)?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -95,7 +95,7 @@ impl TcpHints {
         })
     }
     /// How the node of this life is reached.
-    pub fn way(&self, to: Me) -> MessageWay {
+    pub fn way(&self, to: Life) -> MessageWay {
         let peers = self.peers.lock();
         peers.get(&to.slot).filter(|p| p.life() == to).map_or(MessageWay::TcpUnused, Peer::way)
     }
@@ -129,7 +129,7 @@ impl TcpHints {
         sent != Sent::Later
     }
     /// Whether the node `from` has a connection to this one.
-    pub fn hears(&self, from: Me) -> bool {
+    pub fn hears(&self, from: Life) -> bool {
         self.proven.lock().get(&from.slot) == Some(&from)
     }
     fn wake(&self) {

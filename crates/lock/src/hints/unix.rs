@@ -10,7 +10,7 @@ use rustix::fs::FlockOperation;
 use zerocopy::IntoBytes;
 
 use super::{HINT, Received, decode, encode};
-use crate::Me;
+use crate::Life;
 use crate::dlock::Hint;
 use crate::runtime::in_private_dir;
 
@@ -20,7 +20,7 @@ const BIND_ATTEMPTS_MAX: u32 = 16;
 /// A node's end.
 #[derive(Debug)]
 pub struct HintSocket {
-    me: Me,
+    me: Life,
     socket: UnixDatagram,
     path: PathBuf,
 }
@@ -35,11 +35,11 @@ impl HintSocket {
     ///
     /// # Errors
     /// The system's.
-    pub fn bind(fs: uuid::Uuid, me: Me) -> io::Result<Self> {
+    pub fn bind(fs: uuid::Uuid, me: Life) -> io::Result<Self> {
         let name = format!("{}-{}.sock", me.slot, me.incarnation);
         in_private_dir(|dir| Self::bind_in(&dir.join(fs.to_string()), &name, me))
     }
-    fn bind_in(dir: &Path, name: &str, me: Me) -> io::Result<Self> {
+    fn bind_in(dir: &Path, name: &str, me: Life) -> io::Result<Self> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
         let path = dir.join(name);
         if path.as_os_str().len() > Self::PATH_MAX {
@@ -80,7 +80,7 @@ impl HintSocket {
     }
     /// Sends if that is possible at once; returns whether somebody listens. If the listener's socket is
     /// full, the hint is lost, and its sender polls the lock instead.
-    pub fn send(&self, path: &str, to: Me, lock: LockNo, hint: &Hint) -> bool {
+    pub fn send(&self, path: &str, to: Life, lock: LockNo, hint: &Hint) -> bool {
         let message = encode(self.me, to, lock, hint);
         let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return false };
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
@@ -156,7 +156,7 @@ fn is_dead(path: &Path) -> bool {
 
 /// Sockets that this name or earlier lives of this slot left behind; the slot's liveness lock is
 /// ours.
-fn remove_earlier(dir: &Path, name: &str, me: Me) -> io::Result<()> {
+fn remove_earlier(dir: &Path, name: &str, me: Life) -> io::Result<()> {
     let slot = format!("{}-", me.slot);
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let found = entry.file_name();
@@ -177,8 +177,8 @@ mod tests {
 
     use super::*;
 
-    fn me(slot: u16) -> Me {
-        Me { slot: NodeId(slot), incarnation: Incarnation(3) }
+    fn me(slot: u16) -> Life {
+        Life { slot: NodeId(slot), incarnation: Incarnation(3) }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use braid_format::node::{SlotRecord, SlotState};
 
 use super::NodeStore;
 use super::life::is_over;
-use crate::Me;
+use crate::Life;
 
 /// A slot is read again when its life matters and the last look is older than this.
 const STALE: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ impl Cached {
         SlotRecord::decode(&bytes, slot).ok().map(Self::now)
     }
     /// Whether `life` is over; `None` if this is too old to tell that it is not.
-    pub fn is_over(&self, life: Me) -> Option<bool> {
+    pub fn is_over(&self, life: Life) -> Option<bool> {
         let over = is_over(&self.record, life);
         (over || self.read.elapsed() < STALE).then_some(over)
     }

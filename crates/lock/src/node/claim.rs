@@ -19,7 +19,7 @@ use super::slots::{
     Slots, Unreadable, decode_slot, first_places, log_damage, log_new, read_slots, write_slot,
 };
 use super::{HostIdentity, JoinOptions, NodeStore, NotRecovered, Recover};
-use crate::Me;
+use crate::Life;
 use crate::error::LockError;
 use crate::hints::Hints;
 
@@ -99,7 +99,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Claims the slot that was asked for, or any. If all are taken, but another node is recovering the
-    /// dead node of one, waits until that slot is free, for [`super::Timing::fenced`] at most.
+    /// dead node of one, waits until that slot is free, for [`super::Timing::fence_after`] at most.
     ///
     /// # Errors
     /// `SlotTaken` or `NoFreeSlot` if no slot comes free; else what the store or a recovery says.
@@ -196,11 +196,11 @@ impl<'a> Claim<'a> {
     }
 
     fn look(&self, records: Vec<SlotRecord>) -> Event {
-        let (places, by_lock) = (self.store.lock_places(), self.store.compares_by_lock());
+        let (places, by_lock) = (self.store.lock_places(), self.store.emulates_compare_and_write());
         Event::Slots(Look { records, places, by_lock })
     }
 
-    fn await_slot(&self, slot: NodeId, by: Option<Me>, pause: Duration) -> Event {
+    fn await_slot(&self, slot: NodeId, by: Option<Life>, pause: Duration) -> Event {
         if let Some(by) = by {
             self.log_waits(slot, by);
         }
@@ -219,7 +219,7 @@ impl<'a> Claim<'a> {
     }
 
     /// For who mounts: `braid mount` shows warnings.
-    fn log_waits(&self, slot: NodeId, by: Me) {
+    fn log_waits(&self, slot: NodeId, by: Life) {
         let taken = match self.options.slot {
             Some(_) => format!("node slot {slot} is taken"),
             None => format!("all {} node slots are taken", self.store.slots()),
@@ -227,7 +227,7 @@ impl<'a> Claim<'a> {
         tracing::warn!(
             "{taken}; waiting for slot {slot}: it is free when node {} has recovered the dead node that had it; the mount gives up after {:?}",
             by.slot,
-            self.options.timing.fenced()
+            self.options.timing.fence_after()
         );
     }
 
@@ -332,7 +332,7 @@ impl<'a> Claim<'a> {
     }
 
     /// What a slot says of this node as `life`. From now on it hears hints.
-    fn prepare(&mut self, life: Me) -> Result<SlotRecord, LockError> {
+    fn prepare(&mut self, life: Life) -> Result<SlotRecord, LockError> {
         let uuid = uuid::Uuid::new_v4();
         let (fs, boot) = (self.store.fs_uuid(), self.identity.boot_id);
         let hints = Hints::bind(fs, life, uuid.into_bytes(), boot, self.options.hints)

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use super::fencing::{Action, Event, FenceMethod, Fencing, Means, Why};
 use super::{HostIdentity, NodeStore, Timing};
-use crate::Me;
+use crate::Life;
 use crate::error::StoreError;
 
 /// A silent node of this host is watched for so many beats more before its process is killed.
@@ -49,7 +49,7 @@ pub struct Proofs(Arc<RwLock<Vec<Proof>>>);
 
 #[derive(Debug)]
 struct Proof {
-    life: Me,
+    life: Life,
     node: [u8; 16],
     method: FenceMethod,
 }
@@ -102,7 +102,7 @@ pub enum NotFenced {
 }
 
 /// The key of a life: never 0, and another for each file system, slot and incarnation.
-pub fn key_of(fs: uuid::Uuid, life: Me) -> u64 {
+pub fn key_of(fs: uuid::Uuid, life: Life) -> u64 {
     let (high, _) = fs.as_u64_pair();
     1 << 63 | (high >> 49) << 48 | u64::from(life.slot.0) << 32 | u64::from(life.incarnation.0)
 }

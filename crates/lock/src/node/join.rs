@@ -34,7 +34,7 @@ use braid_format::node::{LockPlace, SlotRecord, SlotState};
 use super::life::is_recovered_by_other;
 use super::slot_write::Outcome;
 use super::{HostIdentity, NotRecovered, Timing};
-use crate::Me;
+use crate::Life;
 use crate::dlock::Time;
 use crate::error::LockError;
 use copies::CopyCheck;
@@ -130,7 +130,7 @@ pub enum Action {
         /// The slot.
         slot: NodeId,
         /// Who recovers the dead node that had it.
-        by: Option<Me>,
+        by: Option<Life>,
         /// For how long.
         pause: Duration,
     },
@@ -139,7 +139,7 @@ pub enum Action {
     /// See that the file system is still the one that this node has looked at.
     Confirm,
     /// Say what the slot says of this node if it lives there as this life, without a key.
-    Prepare(Me),
+    Prepare(Life),
     /// Register this key with every member, if every member has reservations.
     Register(u64),
     /// Fence the node that acts by this slot by reservation; the answer is whether it is fenced. The
@@ -159,7 +159,7 @@ pub enum Action {
     /// Recover the dead node, from the beginning to the end, while `mine` beats.
     Recover {
         /// Who is dead.
-        dead: Me,
+        dead: Life,
         /// What the slot is to say of this node.
         mine: Box<SlotRecord>,
     },
@@ -353,14 +353,14 @@ impl Join {
     }
 
     /// None of the slots that stood so as in `before` could be had. Waits if one of them comes free, for
-    /// [`Timing::fenced`] at most.
+    /// [`Timing::fence_after`] at most.
     fn wait_or_refuse(
         &mut self,
         now: Time,
         before: &[SlotRecord],
         records: &[SlotRecord],
     ) -> Flow<Joined> {
-        let waits = now.saturating_sub(self.begun) < self.joiner.timing.fenced();
+        let waits = now.saturating_sub(self.begun) < self.joiner.timing.fence_after();
         let coming = records.iter().find(|r| comes_free(r, before)).filter(|_| waits);
         if let Some(coming) = coming {
             self.state = State::Waiting;

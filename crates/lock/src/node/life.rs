@@ -5,19 +5,19 @@ use braid_format::node::{LockPlace, SlotRecord, SlotState};
 
 use super::fence::key_of;
 use super::host::shares_lock;
-use crate::Me;
+use crate::Life;
 
 /// Whether `life` is over by its slot's `record`, and what it held may be broken: the slot is free or
 /// a later life's, or the life's journal is replayed. In doubt not: a later life may be joining, or
 /// taking the slot over, and this record be of before.
-pub fn is_over(record: &SlotRecord, life: Me) -> bool {
+pub fn is_over(record: &SlotRecord, life: Life) -> bool {
     let now = record.life.incarnation;
     let over = record.state == SlotState::Free || record.is_replayed();
     now > life.incarnation || (now == life.incarnation && over)
 }
 
 /// Who may use the pool by this slot: its node, or who takes the slot over and recovers it first.
-pub(super) fn user_of(record: &SlotRecord) -> Option<Me> {
+pub(super) fn user_of(record: &SlotRecord) -> Option<Life> {
     match record.state {
         SlotState::Free => None,
         SlotState::Active => Some(record.life),
@@ -48,13 +48,13 @@ pub(super) fn uses_foreign_locks(record: &SlotRecord, places: &[LockPlace], by_l
 
 /// The life that comes after the slot's last one. Nodes that died while they took the slot over had
 /// named their own lives already.
-pub(super) fn next_life(record: &SlotRecord) -> Me {
+pub(super) fn next_life(record: &SlotRecord) -> Life {
     nth_life(record, 1)
 }
 
-fn nth_life(record: &SlotRecord, n: u32) -> Me {
+fn nth_life(record: &SlotRecord, n: u32) -> Life {
     let last = record.last_named();
-    Me { slot: record.life.slot, incarnation: Incarnation(last.0.wrapping_add(n)) }
+    Life { slot: record.life.slot, incarnation: Incarnation(last.0.wrapping_add(n)) }
 }
 
 /// Whether `key` is of who acts by a slot, or of who may be joining there: that one registers before

@@ -39,7 +39,7 @@ use super::{
     Deltas, FenceMethod, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NodeWait,
     NotFenced, NotRecovered, Peers, Recover, Timing,
 };
-use crate::Me;
+use crate::Life;
 use crate::dlock::{Hint, Time};
 use crate::error::LockError;
 use crate::glock::LockManager;
@@ -62,7 +62,7 @@ pub struct Membership {
 }
 
 pub(super) struct Inner {
-    me: Me,
+    me: Life,
     store: Arc<dyn NodeStore>,
     options: JoinOptions,
     identity: HostIdentity,
@@ -184,7 +184,7 @@ impl Membership {
         Ok(())
     }
     /// Who this node is.
-    pub fn me(&self) -> Me {
+    pub fn me(&self) -> Life {
         self.inner.me
     }
     /// Starts the watcher and the hint receiver; hints and wishes of others go to `manager`, which
@@ -294,7 +294,7 @@ impl Membership {
     ///
     /// # Errors
     /// [`LockError::NotDead`]: it shows signs of life, or the kernel knows better.
-    pub fn vouch(&self, slot: NodeId) -> Result<Me, LockError> {
+    pub fn vouch(&self, slot: NodeId) -> Result<Life, LockError> {
         let inner = &self.inner;
         let refuse = |why| Err(LockError::NotDead { slot, why });
         if inner.unreadable.lock().iter().any(|u| u.slot == slot) {
@@ -310,7 +310,7 @@ impl Membership {
             return refuse(super::vouch::IS_HELD);
         }
         let life = record.acting();
-        if inner.silence(record).0 < Timing::of_slot(record.io_timeout).suspect() {
+        if inner.silence(record).0 < Timing::of_slot(record.io_timeout).suspect_after() {
             return refuse(
                 "it has shown heartbeats of late: turn its host off and wait until it is silent",
             );
@@ -396,21 +396,21 @@ impl Drop for Membership {
 impl Membership {
     /// Whether `life`'s holds may be broken: its slot is free or another's, or its journal is
     /// replayed. In doubt: alive.
-    pub fn liveness(&self, life: Me) -> Liveness {
+    pub fn liveness(&self, life: Life) -> Liveness {
         self.inner.liveness(life)
     }
 }
 
 impl Peers for Membership {
-    fn liveness(&self, _: LockNo, life: Me) -> Liveness {
+    fn liveness(&self, _: LockNo, life: Life) -> Liveness {
         self.inner.liveness(life)
     }
-    fn lost(&self, life: Me) -> Option<SlotDamage> {
+    fn lost(&self, life: Life) -> Option<SlotDamage> {
         let slots = self.inner.slots.read();
         let record = &slots.get(usize::from(life.slot.0))?.record;
         record.damage.filter(|_| record.life == life && !record.is_replayed())
     }
-    fn hint(&self, to: Me, lock: LockNo, hint: &Hint) {
+    fn hint(&self, to: Life, lock: LockNo, hint: &Hint) {
         let sent = {
             let slots = self.inner.slots.read();
             let slot = slots.get(usize::from(to.slot.0)).filter(|s| s.record.life == to);
@@ -422,7 +422,7 @@ impl Peers for Membership {
             self.inner.post(lock, *mode);
         }
     }
-    fn reaches(&self, life: Me) -> bool {
+    fn reaches(&self, life: Life) -> bool {
         let slots = self.inner.slots.read();
         let slot = slots.get(usize::from(life.slot.0)).filter(|s| s.record.life == life);
         slot.is_some_and(|s| {
@@ -453,7 +453,7 @@ impl Inner {
             _ => self.manager(),
         }
     }
-    fn liveness(&self, life: Me) -> Liveness {
+    fn liveness(&self, life: Life) -> Liveness {
         let at = usize::from(life.slot.0);
         match self.slots.read().get(at).map(|s| s.is_over(life)) {
             None | Some(Some(false)) => return Liveness::Alive,
@@ -766,7 +766,7 @@ impl Inner {
 }
 
 /// How a recovery ended, for the watcher; said.
-fn outcome(dead: Me, done: Result<(), NotRecovered>) -> Recovery {
+fn outcome(dead: Life, done: Result<(), NotRecovered>) -> Recovery {
     match done {
         Ok(()) => Recovery::Done,
         Err(NotRecovered::Damaged { damage, source }) => {

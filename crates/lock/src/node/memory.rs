@@ -63,12 +63,12 @@ struct Process {
     follows: u32,
 }
 
-struct Life {
+struct LifeGuard {
     shared: Arc<Mutex<Shared>>,
     slot: NodeId,
     process: usize,
 }
-impl Drop for Life {
+impl Drop for LifeGuard {
     fn drop(&mut self) {
         let lives = &mut self.shared.lock().lives;
         lives.retain(|(_, slot), process| (*slot, *process) != (self.slot, self.process));
@@ -263,7 +263,7 @@ impl NodeStore for MemoryNodes {
                 return None;
             }
             s.lives.insert((place, slot), self.process);
-            let life = Life { shared: self.shared.clone(), slot, process: self.process };
+            let life = LifeGuard { shared: self.shared.clone(), slot, process: self.process };
             Some(Box::new(life) as Box<dyn Send + Sync>)
         })
     }
@@ -278,7 +278,7 @@ impl NodeStore for MemoryNodes {
     fn held_places(&self, _: NodeId) -> Vec<LockPlace> {
         self.lock_places()
     }
-    fn compares_by_lock(&self) -> bool {
+    fn emulates_compare_and_write(&self) -> bool {
         self.shared.lock().by_lock
     }
     fn pool(&self) -> &dyn PoolSide {

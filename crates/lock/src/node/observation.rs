@@ -10,7 +10,7 @@ use braid_pool::EpochTag;
 use super::fencing::Means;
 use super::life::uses_foreign_locks;
 use super::{FenceMethod, HostIdentity, Timing};
-use crate::Me;
+use crate::Life;
 use crate::dlock::Time;
 
 /// One slot at one look.
@@ -59,7 +59,7 @@ impl Heartbeats {
         self.0.get(&slot).map(|beat| &beat.0)
     }
     /// Of a life, and when it was seen first.
-    pub fn of(&self, life: Me) -> Option<(&Heartbeat, Time)> {
+    pub fn of(&self, life: Life) -> Option<(&Heartbeat, Time)> {
         let last = self.0.get(&life.slot).filter(|last| last.0.life == life)?;
         Some((&last.0, last.1))
     }
@@ -73,7 +73,7 @@ impl Heartbeats {
 #[derive(Debug, Clone)]
 pub struct Observer<'a> {
     /// Who looks.
-    pub me: Me,
+    pub me: Life,
     /// Its host.
     pub identity: &'a HostIdentity,
     /// Where it looks for liveness locks.
@@ -131,10 +131,10 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn life(slot: u16, incarnation: u32) -> Me {
-        Me { slot: NodeId(slot), incarnation: Incarnation(incarnation) }
+    fn life(slot: u16, incarnation: u32) -> Life {
+        Life { slot: NodeId(slot), incarnation: Incarnation(incarnation) }
     }
-    fn sector(life: Me, sequence: u64, epoch: u32) -> Vec<u8> {
+    fn sector(life: Life, sequence: u64, epoch: u32) -> Vec<u8> {
         let beat = Heartbeat {
             life,
             pool_epoch: epoch,

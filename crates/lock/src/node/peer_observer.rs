@@ -16,13 +16,13 @@ use super::observation::tag_of;
 use super::slots::{Unreadable, decode_slot, read_slots};
 use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, Proofs, Timing};
-use crate::Me;
+use crate::Life;
 use crate::error::LockError;
 
 /// Looks at slots, heartbeats and liveness locks when asked.
 pub struct PeerObserver {
     store: Arc<dyn NodeStore>,
-    me: Me,
+    me: Life,
     identity: HostIdentity,
     proofs: Proofs,
     seen: Mutex<HashMap<NodeId, Seen>>,
@@ -33,7 +33,7 @@ pub struct PeerObserver {
 /// What a slot showed last, and since when it shows nothing else.
 #[derive(PartialEq, Eq)]
 struct Seen {
-    life: Me,
+    life: Life,
     sequence: Option<u64>,
     locked: bool,
     since: Instant,
@@ -43,7 +43,7 @@ struct Seen {
 
 impl PeerObserver {
     /// The eyes of `me`, which may still be joining.
-    pub fn new(store: Arc<dyn NodeStore>, me: Me, options: &JoinOptions) -> Self {
+    pub fn new(store: Arc<dyn NodeStore>, me: Life, options: &JoinOptions) -> Self {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
         let proofs = options.proofs.clone();
         let (seen, slots, unreadable) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -91,11 +91,11 @@ impl PeerObserver {
     /// is another question: what it held stands.
     fn is_deserted(&self, slot: NodeId, sequence: Option<u64>) -> Result<bool, LockError> {
         let locked = self.store.life_locked(slot).map_err(LockError::NodeStore)?;
-        let life = Me { slot, incarnation: Incarnation(0) };
+        let life = Life { slot, incarnation: Incarnation(0) };
         let mut seen = self.seen.lock();
         let same = |s: &&Seen| (s.life, s.sequence, s.locked) == (life, sequence, locked);
         if let Some(before) = seen.get(&slot).filter(same) {
-            return Ok(!locked && before.since.elapsed() > Timing::default().fenced());
+            return Ok(!locked && before.since.elapsed() > Timing::default().fence_after());
         }
         let since = Instant::now();
         seen.insert(slot, Seen { life, sequence, locked, since, beats_unlocked: 0 });
@@ -103,7 +103,7 @@ impl PeerObserver {
     }
 
     /// Whether what `life` held may be broken, by its slot ([`is_over`]). In doubt not.
-    pub fn is_over(&self, life: Me) -> bool {
+    pub fn is_over(&self, life: Life) -> bool {
         let known = self.slots.lock().get(&life.slot).and_then(|s| s.is_over(life));
         known.unwrap_or_else(|| {
             let Some(cached) = Cached::read(&*self.store, life.slot) else { return false };
@@ -115,11 +115,11 @@ impl PeerObserver {
 
     /// Whether `life` issues nothing any more and nothing of it is in flight: it left, was
     /// recovered, or is fenced. In doubt not.
-    pub fn is_gone(&self, life: Me) -> bool {
+    pub fn is_gone(&self, life: Life) -> bool {
         self.try_is_gone(life).unwrap_or(false)
     }
 
-    fn try_is_gone(&self, life: Me) -> Result<bool, LockError> {
+    fn try_is_gone(&self, life: Life) -> Result<bool, LockError> {
         let slot = life.slot;
         let sector = self.store.read_slot(slot).map_err(LockError::NodeStore)?;
         let record = decode_slot(&*self.store, slot, &sector)?;
@@ -139,7 +139,7 @@ impl PeerObserver {
     fn is_fenced(
         &self,
         record: &SlotRecord,
-        life: Me,
+        life: Life,
         sequence: Option<u64>,
     ) -> Result<bool, LockError> {
         if self.proofs.of(record).is_some() {
@@ -165,7 +165,7 @@ impl PeerObserver {
         let enough = if trusted && self.identity.sees_lock_of(record, &self.store.lock_places()) {
             timing.beat() * Watch::LOOKS
         } else if self.identity.is_earlier_boot_of(record) && !fenceable {
-            timing.fenced()
+            timing.fence_after()
         } else {
             return Ok(false);
         };

@@ -118,7 +118,7 @@ pub trait NodeStore: Send + Sync {
     fn held_places(&self, slot: NodeId) -> Vec<LockPlace>;
     /// Whether records are compared and written under kernel locks at those places, so that processes
     /// which lock other places must not change them.
-    fn compares_by_lock(&self) -> bool;
+    fn emulates_compare_and_write(&self) -> bool;
     /// Whether hints reach all nodes by the store itself.
     fn carries_hints(&self) -> bool {
         false
@@ -351,8 +351,8 @@ impl NodeStore for PoolNodes {
     fn held_places(&self, slot: NodeId) -> Vec<LockPlace> {
         self.pool.held_places(Self::byte(slot))
     }
-    fn compares_by_lock(&self) -> bool {
-        self.pool.compares_by_lock()
+    fn emulates_compare_and_write(&self) -> bool {
+        self.pool.emulates_compare_and_write()
     }
     fn pool(&self) -> &dyn PoolSide {
         &self.pool

@@ -16,14 +16,14 @@ mod hints;
 
 #[derive(Default)]
 struct Log {
-    recovered: Mutex<Vec<(Me, Instant)>>,
+    recovered: Mutex<Vec<(Life, Instant)>>,
     fail: Mutex<u32>,
     damage: Mutex<Option<SlotDamage>>,
     /// Recoveries wait for it.
     held: Mutex<()>,
 }
 impl Recover for Log {
-    fn recover(&self, dead: Me, _: Me) -> Result<(), NotRecovered> {
+    fn recover(&self, dead: Life, _: Life) -> Result<(), NotRecovered> {
         drop(self.held.lock());
         let mut fail = self.fail.lock();
         if *fail > 0 {
@@ -375,7 +375,7 @@ fn an_earlier_boot_of_this_host_is_recovered_after_silence_and_another_host_is_n
     let began = Instant::now();
     let (_b, _, log) = join(&all, identity(2, "here")).unwrap();
     assert_eq!(log.recovered.lock().len(), 1);
-    assert!(began.elapsed() >= options().timing.fenced(), "as long as a clone could write");
+    assert!(began.elapsed() >= options().timing.fence_after(), "as long as a clone could write");
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn a_damaged_slot_keeps_nobody_from_being_recovered_nor_from_joining() {
     let asked = Membership::join(Arc::new(all.process()), asked, Arc::new(Log::default()));
     assert!(matches!(asked, Err(LockError::Slot { slot: NodeId(2), .. })));
     // What a life of it holds stands.
-    let life = Me { slot: NodeId(2), incarnation: braid_format::Incarnation(1) };
+    let life = Life { slot: NodeId(2), incarnation: braid_format::Incarnation(1) };
     assert_eq!(d.member.liveness(life), Liveness::Alive);
 }
 

@@ -74,14 +74,14 @@ impl Timing {
     }
     /// From the end of a node's lease until others may act.
     pub fn grace(self) -> Duration {
-        self.suspect().saturating_sub(self.lease())
+        self.suspect_after().saturating_sub(self.lease())
     }
     /// A node of another host that shows no beat for so long is fenced.
-    pub fn suspect(self) -> Duration {
+    pub fn suspect_after(self) -> Duration {
         self.io_timeout * 5 / 4
     }
     /// From the last beat to the end of the fence at the latest, if all members answer in time.
-    pub fn fenced(self) -> Duration {
-        self.suspect() + self.io_timeout
+    pub fn fence_after(self) -> Duration {
+        self.suspect_after() + self.io_timeout
     }
 }

@@ -14,7 +14,7 @@ use braid_pool::Reservable;
 use super::fence::{FenceOptions, Fencer, key_of};
 use super::slots::{decode_slot, write_slot};
 use super::{FenceMethod, NodeStore, Timing};
-use crate::Me;
+use crate::Life;
 use crate::error::LockError;
 
 /// Notes in the slot that its node is dead, by the word of a person who has seen to it that its host is
@@ -69,7 +69,7 @@ fn record_vouch(store: &dyn NodeStore, record: &SlotRecord) -> Result<FenceMetho
     if registered {
         // A name that whoever takes old keys away leaves alone.
         let next = Incarnation(record.last_named().0.wrapping_add(1));
-        let own = key_of(store.fs_uuid(), Me { slot, incarnation: next });
+        let own = key_of(store.fs_uuid(), Life { slot, incarnation: next });
         key = store.pool().register(own).map_err(LockError::NodeStore)?;
     }
     let noted = note(store, record, key);
@@ -105,8 +105,8 @@ fn await_silence(store: &dyn NodeStore, record: &SlotRecord) -> Result<(), LockE
         Ok(beat.filter(|b| b.life == life).map(|b| b.sequence))
     };
     let (before, begun) = (last()?, Instant::now());
-    while begun.elapsed() < timing.suspect() {
-        std::thread::sleep(timing.beat().max(timing.suspect() / 10));
+    while begun.elapsed() < timing.suspect_after() {
+        std::thread::sleep(timing.beat().max(timing.suspect_after() / 10));
         // Torn by its own write counts as one, too.
         if last()? != before || read(store, slot)? != *record {
             return Err(LockError::NotDead {

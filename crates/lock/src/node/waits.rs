@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use braid_format::node::SlotState;
 
 use super::{FenceMethod, NodeView};
-use crate::Me;
+use crate::Life;
 
 /// Waits shorter than this are everyday.
 pub(super) const LONG: Duration = Duration::from_secs(5);
@@ -87,7 +87,7 @@ impl fmt::Display for NodeWait {
                     FenceMethod::Kernel => write!(
                         f,
                         "its process is killed after {:.1} s of silence, then it is recovered",
-                        node.timing.suspect().as_secs_f64()
+                        node.timing.suspect_after().as_secs_f64()
                     ),
                     FenceMethod::Operator => write!(
                         f,
@@ -97,7 +97,7 @@ impl fmt::Display for NodeWait {
                         f,
                         "it is fenced by {} after {:.1} s of silence, then recovered",
                         by.name(),
-                        node.timing.suspect().as_secs_f64()
+                        node.timing.suspect_after().as_secs_f64()
                     ),
                 }
             }
@@ -107,7 +107,7 @@ impl fmt::Display for NodeWait {
 
 /// Which waits were logged, and when. Bounded by the number of slots.
 #[derive(Debug, Default)]
-pub(super) struct WaitLog(HashMap<Me, Instant>);
+pub(super) struct WaitLog(HashMap<Life, Instant>);
 
 impl WaitLog {
     /// Logs each wait that has not been logged lately.

@@ -42,7 +42,7 @@ pub use super::host::{HostIdentity, this_host};
 pub use super::life::freed;
 use super::life::has_no_journal;
 pub use super::observation::SlotObservation;
-use crate::Me;
+use crate::Life;
 use crate::dlock::Time;
 
 /// What happened.
@@ -90,22 +90,22 @@ pub enum WatchAction {
     /// End what a recovered node had begun.
     Finish(Box<SlotRecord>),
     /// Say that a node has been silent for long and nothing can be done without a fence.
-    Suspect(Me),
+    Suspect(Life),
     /// Our own slot is no longer ours: stop everything.
     Evicted,
     /// Somebody was recovered or left: who waits for its locks looks again.
-    Gone(Me),
+    Gone(Life),
     /// Its heartbeats come while its liveness lock is not seen: say so.
-    Distrust(Me),
+    Distrust(Life),
     /// It lives, and changes records under locks that exclude nobody here: stop everything.
-    ForeignLocks(Me),
+    ForeignLocks(Life),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Track {
-    life: Me,
+    life: Life,
     /// Whose heartbeats these are: the node's, or those of who takes its slot over.
-    actor: Me,
+    actor: Life,
     sequence: Option<u64>,
     /// Since when the sequence stands still.
     since: Time,
@@ -123,7 +123,7 @@ struct Track {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Task {
-    Fencing(Me),
+    Fencing(Life),
     Claiming(Box<SlotRecord>),
     Recovering(Box<SlotRecord>),
     /// Saying that the journal is replayed.
@@ -144,7 +144,7 @@ struct Finishing {
 /// A recovery that did not succeed is not begun again at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pause {
-    life: Me,
+    life: Life,
     until: Time,
     /// Beats.
     length: u32,
@@ -153,7 +153,7 @@ struct Pause {
 /// The watcher of one node.
 #[derive(Debug, Clone)]
 pub struct Watch {
-    me: Me,
+    me: Life,
     identity: HostIdentity,
     beat: Duration,
     tracks: HashMap<NodeId, Track>,
@@ -161,7 +161,7 @@ pub struct Watch {
     /// What is under way for each slot.
     tasks: BTreeMap<NodeId, Task>,
     /// The lives whose recovery has come so far here, since they were claimed last, that it can be finished.
-    recovered: HashMap<NodeId, Me>,
+    recovered: HashMap<NodeId, Life>,
     finishing: Option<Finishing>,
     /// When it looked last.
     looked: Option<Time>,
@@ -188,7 +188,7 @@ impl Watch {
     pub const RECOVERIES_MAX: usize = 32;
 
     /// The watcher of `me` on the host `identity`, with `beat` between heartbeats.
-    pub fn new(me: Me, identity: HostIdentity, beat: Duration) -> Self {
+    pub fn new(me: Life, identity: HostIdentity, beat: Duration) -> Self {
         Self {
             me,
             identity,
@@ -339,7 +339,7 @@ impl Watch {
 
     /// Whether a node has shown no beat for as long as its own timers say.
     fn is_silent(&self, now: Time, record: &SlotRecord, more: Duration) -> bool {
-        let silent = Timing::of_slot(record.io_timeout).suspect() + more;
+        let silent = Timing::of_slot(record.io_timeout).suspect_after() + more;
         let track = self.tracks.get(&record.life.slot);
         track.is_some_and(|t| t.life == record.life && now.saturating_sub(t.since) > silent)
     }
@@ -445,7 +445,7 @@ impl Watch {
                         out.push(WatchAction::Distrust(life));
                     }
                 }
-                let suspect = Timing::of_slot(observed.record.io_timeout).suspect();
+                let suspect = Timing::of_slot(observed.record.io_timeout).suspect_after();
                 let silent = now.saturating_sub(track.since) > suspect;
                 let here = observed.lock_visible && !track.distrusted
                     || self.identity.is_earlier_boot_of(&observed.record);
@@ -458,10 +458,10 @@ impl Watch {
         }
     }
 
-    fn pauses(&self, now: Time, life: Me) -> bool {
+    fn pauses(&self, now: Time, life: Life) -> bool {
         self.pauses.get(&life.slot).is_some_and(|p| p.life == life && now < p.until)
     }
-    fn pause(&mut self, now: Time, life: Me) {
+    fn pause(&mut self, now: Time, life: Life) {
         let before = self.pauses.get(&life.slot).filter(|p| p.life == life);
         let length = before.map_or(1, |p| (p.length * 2).min(Self::PAUSE_BEATS_MAX));
         self.pauses.insert(life.slot, Pause { life, until: now + self.beat * length, length });
@@ -510,7 +510,7 @@ impl Watch {
         // A clone that is not told from this machine may live: so where it can be fenced, it is.
         self.identity.is_earlier_boot_of(&observed.record)
             && !observed.fenceable
-            && silent > timing.fenced()
+            && silent > timing.fence_after()
     }
 
     fn wrote(&mut self, slot: NodeId, written: bool) -> Vec<WatchAction> {
@@ -605,13 +605,13 @@ mod tests {
 
     const BEAT: Duration = Duration::from_millis(250);
 
-    fn me(slot: u16, incarnation: u32) -> Me {
-        Me { slot: NodeId(slot), incarnation: Incarnation(incarnation) }
+    fn me(slot: u16, incarnation: u32) -> Life {
+        Life { slot: NodeId(slot), incarnation: Incarnation(incarnation) }
     }
     fn identity(boot: u8) -> HostIdentity {
         HostIdentity { boot_id: [boot; 16], machine_id: [7; 16], host: "h".to_owned() }
     }
-    fn active(life: Me, boot: u8) -> SlotObservation {
+    fn active(life: Life, boot: u8) -> SlotObservation {
         let mut record = SlotRecord::free(life.slot);
         record.life = life;
         record.state = SlotState::Active;
@@ -632,7 +632,7 @@ mod tests {
         Watch::new(me(0, 1), identity(1), BEAT)
     }
     /// The action that writes a slot, at a look.
-    fn claims(actions: &[WatchAction]) -> Option<Me> {
+    fn claims(actions: &[WatchAction]) -> Option<Life> {
         actions.iter().find_map(|a| match a {
             WatchAction::Write { new, .. } if new.state == SlotState::Recovering => Some(new.life),
             _ => None,
@@ -640,20 +640,20 @@ mod tests {
     }
 
     /// The action that begins a recovery.
-    fn recovers(actions: &[WatchAction]) -> Option<Me> {
+    fn recovers(actions: &[WatchAction]) -> Option<Life> {
         actions.iter().find_map(|a| match a {
             WatchAction::Recover(record) => Some(record.life),
             _ => None,
         })
     }
-    fn fences(actions: &[WatchAction]) -> Option<Me> {
+    fn fences(actions: &[WatchAction]) -> Option<Life> {
         actions.iter().find_map(|a| match a {
             WatchAction::Fence(record) => Some(record.life),
             _ => None,
         })
     }
     /// A node of another host that can be fenced, and is silent.
-    fn elsewhere(life: Me) -> SlotObservation {
+    fn elsewhere(life: Life) -> SlotObservation {
         let mut other = active(life, 2);
         other.record.host = "elsewhere".to_owned();
         (other.life_locked, other.fenceable) = (false, true);
@@ -663,7 +663,7 @@ mod tests {
     fn suspect_beats() -> u32 {
         let timing = Timing::default();
         assert_eq!(timing.beat(), BEAT);
-        u32::try_from(timing.suspect().as_millis() / BEAT.as_millis()).unwrap()
+        u32::try_from(timing.suspect_after().as_millis() / BEAT.as_millis()).unwrap()
     }
 
     #[test]
@@ -953,7 +953,7 @@ mod tests {
         let mut w = watch();
         let mut other = active(me(1, 1), 3);
         (other.sequence, other.fenceable) = (None, true);
-        let silent = Timing::of_beat(BEAT).suspect().as_millis() / BEAT.as_millis();
+        let silent = Timing::of_beat(BEAT).suspect_after().as_millis() / BEAT.as_millis();
         let silent = u32::try_from(silent).unwrap();
         for n in 0..silent * 3 / 2 {
             if n == silent - 1 {
@@ -1073,7 +1073,7 @@ mod tests {
                 break;
             }
         }
-        let quiet = Timing::of_beat(BEAT).fenced().as_millis() / BEAT.as_millis();
+        let quiet = Timing::of_beat(BEAT).fence_after().as_millis() / BEAT.as_millis();
         assert_eq!(at.map(u128::from), Some(quiet + 1));
     }
 

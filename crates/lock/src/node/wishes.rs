@@ -9,14 +9,14 @@ use std::collections::HashMap;
 use braid_format::LockNo;
 use braid_format::node::Heartbeat;
 
-use crate::{Me, Mode};
+use crate::{Life, Mode};
 
 /// A wish that stands for so many beats is looked at by everybody.
 pub const STUBBORN_BEATS: u32 = 8;
 
 /// Wishes that stand, each with the heartbeats in which it stood and the last one's sequence.
 #[derive(Debug, Clone, Default)]
-pub struct Wishes(HashMap<(Me, LockNo), (u32, u64)>);
+pub struct Wishes(HashMap<(Life, LockNo), (u32, u64)>);
 
 /// Another node waits for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Wishes {
         let flat = |b: &'a Heartbeat| {
             b.wishes.iter().map(move |(lock, mode)| (b.life, b.sequence, *lock, *mode))
         };
-        let wishes: Vec<(Me, u64, LockNo, Mode)> = others.flat_map(flat).collect();
+        let wishes: Vec<(Life, u64, LockNo, Mode)> = others.flat_map(flat).collect();
         self.0.retain(|key, _| wishes.iter().any(|w| (w.0, w.2) == *key));
         let mut news = Vec::new();
         for (from, sequence, lock, mode) in wishes {
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn a_wish_is_passed_on_once_a_beat_and_to_everybody_each_eighth() {
-        let life = Me { slot: NodeId(1), incarnation: Incarnation(1) };
+        let life = Life { slot: NodeId(1), incarnation: Incarnation(1) };
         let beat = |sequence, wishes| Heartbeat {
             life,
             pool_epoch: 0,

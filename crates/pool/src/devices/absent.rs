@@ -36,7 +36,7 @@ impl AbsentDevice {
             caps: Capabilities::default(),
             engine: "absent",
             lock_place: None,
-            compares_by_lock: false,
+            emulates_compare_and_write: false,
         };
         Arc::new(Self { info })
     }

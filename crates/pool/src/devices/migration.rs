@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 use super::copy_sector::{Side, follow};
 use super::is_refusal;
-use super::range_locks::{Held, RangeLocks};
+use super::range_locks::{RangeGuard, RangeLocks};
 use crate::background_io::is_foreground;
 
 /// A member whose contents are being moved, as a device.
@@ -120,7 +120,7 @@ impl MemberMigration {
         }
     }
 
-    fn hold(&self, at: ByteOffset, len: Bytes) -> Held<'_> {
+    fn hold(&self, at: ByteOffset, len: Bytes) -> RangeGuard<'_> {
         self.locks.lock(vec![(at.0, at.0.saturating_add(len.0))])
     }
 

@@ -28,7 +28,7 @@ struct Queue {
 
 /// Holds ranges until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a> {
+pub(crate) struct RangeGuard<'a> {
     locks: &'a RangeLocks,
     ticket: u64,
 }
@@ -40,7 +40,7 @@ fn overlap(a: &[Range], b: &[Range]) -> bool {
 impl RangeLocks {
     /// Waits until no earlier request overlaps `ranges`, and holds them. Ranges of one call may
     /// overlap each other.
-    pub fn lock(&self, ranges: Vec<Range>) -> Held<'_> {
+    pub fn lock(&self, ranges: Vec<Range>) -> RangeGuard<'_> {
         let mut queue = self.queue.lock();
         let ticket = queue.next;
         queue.next += 1;
@@ -50,14 +50,14 @@ impl RangeLocks {
             let (before, own) = queue.entries.split_at(place);
             let own = own.first().map_or(&[][..], |e| &e.1);
             if !before.iter().any(|e| overlap(&e.1, own)) {
-                return Held { locks: self, ticket };
+                return RangeGuard { locks: self, ticket };
             }
             self.freed.wait(&mut queue);
         }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         let mut queue = self.locks.queue.lock();
         queue.entries.retain(|e| e.0 != self.ticket);

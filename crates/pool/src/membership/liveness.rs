@@ -69,10 +69,10 @@ impl Pool {
 
     /// Whether some member has no compare-and-write command, so that it is done under a byte lock, which
     /// excludes only processes that lock the same place.
-    pub fn compares_by_lock(&self) -> bool {
+    pub fn emulates_compare_and_write(&self) -> bool {
         let topology = self.0.epochs.snapshot();
         let mut members = topology.members();
-        members.any(|m| topology.device(m).info().compares_by_lock)
+        members.any(|m| topology.device(m).info().emulates_compare_and_write)
     }
 
     /// Whether anybody on this host, this process included, holds liveness byte `byte`.

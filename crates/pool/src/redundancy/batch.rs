@@ -22,7 +22,7 @@ use super::reconstruct::{mend_copy, read_reconstructed, still_a_member};
 use super::rows::Rows;
 use super::work::{Read, Work, Write};
 use crate::cluster::write_gate::WriteGate;
-use crate::devices::range_locks::{Held, Range};
+use crate::devices::range_locks::{Range, RangeGuard};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::topology::{Lost, Topology};
@@ -111,7 +111,7 @@ fn note(topology: &EpochInUse, work: &Work<'_>, lost: &mut Lost) -> Result<(), P
 }
 
 /// Holds every range that the batch changes. Groups are taken in their order.
-fn hold<'a>(topology: &'a EpochInUse, work: &Work<'_>) -> Vec<Held<'a>> {
+fn hold<'a>(topology: &'a EpochInUse, work: &Work<'_>) -> Vec<RangeGuard<'a>> {
     let mut ranges: BTreeMap<u16, Vec<Range>> = BTreeMap::new();
     for w in &work.writes {
         let range = topology.map.group(w.group).affected(w.at, w.bytes.len() as u64);

@@ -9,7 +9,7 @@ use braid_device::Device;
 use braid_format::label::Label;
 
 use super::log::Log;
-use crate::devices::range_locks::{Held, Range, RangeLocks};
+use crate::devices::range_locks::{Range, RangeGuard, RangeLocks};
 use crate::error::PoolError;
 use crate::topology::Topology;
 
@@ -75,7 +75,7 @@ impl EpochInUse {
     }
 
     /// Holds ranges of a group's bytes; waits for every earlier request that overlaps them.
-    pub fn lock(&self, group: u16, ranges: Vec<Range>) -> Held<'_> {
+    pub fn lock(&self, group: u16, ranges: Vec<Range>) -> RangeGuard<'_> {
         self.range_locks.get(usize::from(group)).expect("every group has its locks").lock(ranges)
     }
 }

@@ -8,7 +8,7 @@ use braid_format::node::{SlotRecord, SlotState};
 use braid_lock::node::NotRecovered;
 use braid_lock::node::join::{Action, Event, Join, Joined, Joiner, Look};
 use braid_lock::node::slot_write::Outcome;
-use braid_lock::{LockError, Me, StoreError};
+use braid_lock::{Life, LockError, StoreError};
 
 use super::slots::For;
 use super::{Purpose, State};
@@ -172,7 +172,7 @@ impl World {
             (member.key, member.life) = (0, None);
         }
     }
-    fn prepare(&mut self, pid: Pid, life: Me) -> Box<SlotRecord> {
+    fn prepare(&mut self, pid: Pid, life: Life) -> Box<SlotRecord> {
         let (host, nonce) = (self.identity_of(pid), self.nonce());
         let lock_places = vec![self.place_of(pid)];
         if let Some(member) = self.member(pid) {

@@ -8,7 +8,7 @@ use braid_lock::node::fencing::Means;
 use braid_lock::node::observation::{Observer, SlotObservation};
 use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::{Recovery, WatchAction, WatchEvent};
-use braid_lock::{FenceMethod, Me};
+use braid_lock::{FenceMethod, Life};
 use braid_pool::EpochTag;
 
 use super::slots::For;
@@ -188,7 +188,7 @@ impl World {
         let outcome = if done { Recovery::Done } else { Recovery::Failed };
         self.watch(pid, WatchEvent::Finished(outcome));
     }
-    pub(super) fn recovered_by_watcher(&mut self, pid: Pid, dead: Me, done: bool) {
+    pub(super) fn recovered_by_watcher(&mut self, pid: Pid, dead: Life, done: bool) {
         let outcome = if done { Recovery::Done } else { Recovery::Failed };
         self.watch(pid, WatchEvent::Recovered(dead.slot, outcome));
     }

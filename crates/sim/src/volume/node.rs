@@ -96,7 +96,7 @@ impl Device for Wire {
     }
 }
 
-impl Drop for Held {
+impl Drop for RegionGuard {
     fn drop(&mut self) {
         self.let_go();
     }
@@ -113,12 +113,12 @@ pub(super) struct Port {
 }
 
 /// Regions that one request holds.
-struct Held {
+struct RegionGuard {
     world: Arc<World>,
     me: usize,
     regions: Vec<u64>,
 }
-impl Held {
+impl RegionGuard {
     fn let_go(&mut self) {
         let mut state = self.world.state();
         for region in self.regions.drain(..) {
@@ -243,7 +243,7 @@ impl RegionLocks for Port {
         COUNT
     }
     fn hold(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
-        let mut held = Held { world: self.world.clone(), me: self.me, regions: Vec::new() };
+        let mut held = RegionGuard { world: self.world.clone(), me: self.me, regions: Vec::new() };
         let mut locks = locks.iter();
         let all = locks.clone();
         while let Some((region, hold)) = locks.next() {

@@ -60,14 +60,14 @@ impl Tree {
             ("unlink", vec![d, g], op(|c, [d, ..]| unlink(c, d, b"g"))),
         ]
     }
-    /// What stands there, and what is promised of this node's orphan lists and of its space.
+    /// What stands there, and what is reserved of this node's orphan lists and of its space.
     fn state(&self, node: &Arc<Core>) -> String {
         let list = |dir| names(node, dir);
         let attr = |ino| getattr(node, ino).map(|a| (a.nlink, a.mode, a.size));
         let inos = [self.d, self.e, self.f, self.g, self.sub];
         let attrs: Vec<_> = inos.into_iter().map(|i| format!("{:?}", attr(i).ok())).collect();
-        let promised = (orphan::promised(node), node.alloc.promised());
-        format!("{:?} {:?} {attrs:?} {promised:?}", list(self.d), list(self.e))
+        let reserved = (orphan::reserved(node), node.alloc.reserved());
+        format!("{:?} {:?} {attrs:?} {reserved:?}", list(self.d), list(self.e))
     }
 }
 

@@ -66,7 +66,7 @@ impl Canon {
         openers.hash(&mut self.hasher);
         (r.holders.len(), r.waiters.len()).hash(&mut self.hasher);
     }
-    fn life(&self, l: Me) -> (usize, u32) {
+    fn life(&self, l: Life) -> (usize, u32) {
         (self.place[usize::from(l.slot.0)], l.incarnation.0)
     }
     fn seen(&mut self, s: &Seen) {
@@ -86,7 +86,7 @@ impl Canon {
             self.tickets.push(ticket);
         }
     }
-    pub fn message(&mut self, from: Me, to: Me, hint: &Hint) {
+    pub fn message(&mut self, from: Life, to: Life, hint: &Hint) {
         (self.life(from), self.life(to)).hash(&mut self.hasher);
         match hint {
             Hint::Ask { mode, ticket } => {

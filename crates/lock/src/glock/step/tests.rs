@@ -11,8 +11,8 @@ use crate::glock::state::Request;
 const LOCK: LockNo = LockNo(64);
 const MS: Duration = Duration::from_millis(1);
 
-fn me(slot: u16) -> Me {
-    Me { slot: NodeId(slot), incarnation: Incarnation(1) }
+fn me(slot: u16) -> Life {
+    Life { slot: NodeId(slot), incarnation: Incarnation(1) }
 }
 
 /// One lock of node 0 over a record that answers at once, and what was asked for beside that.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::super::seal::{GREETING, SEALED, Seal, Secret};
 use super::super::{Received, decode};
-use crate::Me;
+use crate::Life;
 
 /// In which who connects must have proven who it is.
 const PROOF_MAX: Duration = Duration::from_secs(5);
@@ -20,9 +20,9 @@ enum Stage {
     /// An opening is to come.
     Fresh,
     /// It was answered; what comes next shows whether it was new.
-    Answered(Me, Seal),
+    Answered(Life, Seal),
     /// It was.
-    Proven(Me, Seal),
+    Proven(Life, Seal),
 }
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Incoming {
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
-    pub fn proven(&self) -> Option<Me> {
+    pub fn proven(&self) -> Option<Life> {
         match self.stage {
             Stage::Proven(who, _) => Some(who),
             _ => None,
@@ -63,7 +63,7 @@ impl Incoming {
     }
 
     /// Reads what there is; false if the connection is at an end.
-    pub fn hear(&mut self, me: Me, secret: &Secret, on_hint: &dyn Fn(Received)) -> bool {
+    pub fn hear(&mut self, me: Life, secret: &Secret, on_hint: &dyn Fn(Received)) -> bool {
         for _ in 0..TURN {
             let whole = if matches!(self.stage, Stage::Fresh) { GREETING } else { SEALED };
             let Some(room) = self.got.get_mut(self.len..whole) else { return false };
@@ -85,7 +85,7 @@ impl Incoming {
     }
 
     /// A whole message has come.
-    fn take(&mut self, me: Me, secret: &Secret, on_hint: &dyn Fn(Received)) -> bool {
+    fn take(&mut self, me: Life, secret: &Secret, on_hint: &dyn Fn(Received)) -> bool {
         let was_proven = self.proven().is_some();
         let next = match std::mem::replace(&mut self.stage, Stage::Fresh) {
             Stage::Fresh => self.got.first_chunk().and_then(|got| secret.answer(me, got)).and_then(

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::super::seal::{GREETING, Greeting, SEALED, Seal, Secret};
 use super::super::{HINT, MessageWay};
 use super::prepare;
-use crate::Me;
+use crate::Life;
 
 /// In which a connection must stand.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -34,7 +34,7 @@ pub(super) enum Sent {
 }
 
 #[derive(Debug)]
-enum Link {
+enum ConnectionState {
     /// None, and no attempt before this time.
     Down(Instant),
     Connecting(Arc<TcpStream>, Instant),
@@ -55,10 +55,10 @@ enum Link {
 
 #[derive(Debug)]
 pub(super) struct Peer {
-    life: Me,
+    life: Life,
     at: SocketAddr,
     secret: Secret,
-    link: Link,
+    connection: ConnectionState,
     pause: Duration,
     waiting: VecDeque<[u8; HINT]>,
     /// It was said that it is not reached.
@@ -66,17 +66,17 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub fn new(life: Me, at: SocketAddr, secret: Secret) -> Self {
-        let link = Link::Down(Instant::now());
+    pub fn new(life: Life, at: SocketAddr, secret: Secret) -> Self {
+        let connection = ConnectionState::Down(Instant::now());
         let (pause, waiting) = (PAUSE_MIN, VecDeque::new());
-        Self { life, at, secret, link, pause, waiting, said: false }
+        Self { life, at, secret, connection, pause, waiting, said: false }
     }
-    pub fn life(&self) -> Me {
+    pub fn life(&self) -> Life {
         self.life
     }
     pub fn way(&self) -> MessageWay {
-        match &self.link {
-            Link::Up { .. } => MessageWay::Tcp,
+        match &self.connection {
+            ConnectionState::Up { .. } => MessageWay::Tcp,
             _ if self.said => MessageWay::TcpFails,
             _ => MessageWay::TcpUnused,
         }
@@ -84,7 +84,7 @@ impl Peer {
 
     /// Sends at once, or notes it.
     pub fn send(&mut self, hint: [u8; HINT], now: Instant) -> Sent {
-        if let Link::Down(until) = self.link
+        if let ConnectionState::Down(until) = self.connection
             && now < until
         {
             return Sent::Later;
@@ -93,24 +93,25 @@ impl Peer {
             self.waiting.pop_front();
         }
         self.waiting.push_back(hint);
-        if !matches!(self.link, Link::Up { .. }) {
+        if !matches!(self.connection, ConnectionState::Up { .. }) {
             return Sent::Later;
         }
         self.flush(now);
-        match &self.link {
-            Link::Up { .. } if self.is_flushed() => Sent::Gone,
-            Link::Up { .. } => Sent::Queued,
+        match &self.connection {
+            ConnectionState::Up { .. } if self.is_flushed() => Sent::Gone,
+            ConnectionState::Up { .. } => Sent::Queued,
             _ => Sent::Later,
         }
     }
 
     fn is_flushed(&self) -> bool {
-        self.waiting.is_empty() && matches!(&self.link, Link::Up { rest, .. } if rest.is_empty())
+        self.waiting.is_empty()
+            && matches!(&self.connection, ConnectionState::Up { rest, .. } if rest.is_empty())
     }
 
     /// Sends what the connection takes.
     fn flush(&mut self, now: Instant) {
-        while let Link::Up { stream, seal, rest } = &mut self.link {
+        while let ConnectionState::Up { stream, seal, rest } = &mut self.connection {
             if rest.is_empty() {
                 let Some(hint) = self.waiting.pop_front() else { return };
                 rest.extend_from_slice(&seal.close(&hint));
@@ -129,8 +130,8 @@ impl Peer {
     fn fall(&mut self, now: Instant, why: &io::Error) {
         // A hint is of use now or not at all: who waits says it again.
         self.waiting.clear();
-        let stood = matches!(self.link, Link::Up { .. });
-        self.link = Link::Down(now + self.pause);
+        let stood = matches!(self.connection, ConnectionState::Up { .. });
+        self.connection = ConnectionState::Down(now + self.pause);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         // One that stood may have ended with the node: the next attempt shows it.
         if !self.said && !stood {
@@ -144,21 +145,23 @@ impl Peer {
 
     /// When something is to be done although nothing happens.
     pub fn deadline(&self) -> Option<Instant> {
-        match &self.link {
-            Link::Down(until) => (!self.waiting.is_empty()).then_some(*until),
-            Link::Connecting(_, until) | Link::Greeting { until, .. } => Some(*until),
-            Link::Up { .. } => None,
+        match &self.connection {
+            ConnectionState::Down(until) => (!self.waiting.is_empty()).then_some(*until),
+            ConnectionState::Connecting(_, until) | ConnectionState::Greeting { until, .. } => {
+                Some(*until)
+            }
+            ConnectionState::Up { .. } => None,
         }
     }
     /// The connection, and what it is waited for.
     pub fn waits(&self) -> Option<(Arc<TcpStream>, PollFlags)> {
-        match &self.link {
-            Link::Down(_) => None,
-            Link::Connecting(stream, _) => Some((stream.clone(), PollFlags::OUT)),
-            Link::Up { stream, .. } if !self.is_flushed() => {
+        match &self.connection {
+            ConnectionState::Down(_) => None,
+            ConnectionState::Connecting(stream, _) => Some((stream.clone(), PollFlags::OUT)),
+            ConnectionState::Up { stream, .. } if !self.is_flushed() => {
                 Some((stream.clone(), PollFlags::IN | PollFlags::OUT))
             }
-            Link::Greeting { stream, .. } | Link::Up { stream, .. } => {
+            ConnectionState::Greeting { stream, .. } | ConnectionState::Up { stream, .. } => {
                 Some((stream.clone(), PollFlags::IN))
             }
         }
@@ -166,14 +169,18 @@ impl Peer {
 
     /// Does what is due.
     pub fn due(&mut self, now: Instant) {
-        match &self.link {
-            Link::Down(until) if *until <= now && !self.waiting.is_empty() => {
+        match &self.connection {
+            ConnectionState::Down(until) if *until <= now && !self.waiting.is_empty() => {
                 match connect(self.at) {
-                    Ok(stream) => self.link = Link::Connecting(stream, now + CONNECT_MAX),
+                    Ok(stream) => {
+                        self.connection = ConnectionState::Connecting(stream, now + CONNECT_MAX);
+                    }
                     Err(e) => self.fall(now, &e),
                 }
             }
-            Link::Connecting(_, until) | Link::Greeting { until, .. } if *until <= now => {
+            ConnectionState::Connecting(_, until) | ConnectionState::Greeting { until, .. }
+                if *until <= now =>
+            {
                 self.fall(now, &ErrorKind::TimedOut.into());
             }
             _ => {}
@@ -181,16 +188,16 @@ impl Peer {
     }
 
     /// Its connection has something to say.
-    pub fn ready(&mut self, me: Me, now: Instant) {
+    pub fn ready(&mut self, me: Life, now: Instant) {
         if let Err(e) = self.go_on(me, now) {
             self.fall(now, &e);
         }
     }
 
-    fn go_on(&mut self, me: Me, now: Instant) -> io::Result<()> {
-        match &mut self.link {
-            Link::Down(_) => {}
-            Link::Connecting(stream, until) => {
+    fn go_on(&mut self, me: Life, now: Instant) -> io::Result<()> {
+        match &mut self.connection {
+            ConnectionState::Down(_) => {}
+            ConnectionState::Connecting(stream, until) => {
                 if let Some(e) = stream.take_error()? {
                     return Err(e);
                 }
@@ -199,23 +206,25 @@ impl Peer {
                 // A new connection has room for it.
                 socket.write_all(&opening)?;
                 let (stream, until) = (stream.clone(), *until);
-                self.link = Link::Greeting { stream, opening, got: Vec::new(), until };
+                self.connection =
+                    ConnectionState::Greeting { stream, opening, got: Vec::new(), until };
             }
-            Link::Greeting { stream, opening, got, .. } => {
+            ConnectionState::Greeting { stream, opening, got, .. } => {
                 read(stream, got, GREETING)?;
                 let Some(answer) = got.first_chunk::<GREETING>() else { return Ok(()) };
                 let Some(seal) = self.secret.accept(opening, answer) else {
                     return Err(io::Error::other("it does not know the secret of its own slot"));
                 };
                 let stream = stream.clone();
-                self.link = Link::Up { stream, seal, rest: Vec::with_capacity(SEALED) };
+                self.connection =
+                    ConnectionState::Up { stream, seal, rest: Vec::with_capacity(SEALED) };
                 self.pause = PAUSE_MIN;
                 if std::mem::take(&mut self.said) {
                     tracing::info!(node = ?self.life, at = %self.at, "this node can be reached over TCP again");
                 }
                 self.flush(now);
             }
-            Link::Up { stream, .. } => {
+            ConnectionState::Up { stream, .. } => {
                 // Nothing is to come: its end, or noise.
                 let mut one = Vec::new();
                 read(stream, &mut one, 1)?;

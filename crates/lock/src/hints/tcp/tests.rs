@@ -11,8 +11,8 @@ use crate::Mode;
 const FS: uuid::Uuid = uuid::Uuid::from_u128(77);
 const LONG: Duration = Duration::from_secs(60);
 
-fn me(slot: u16) -> Me {
-    Me { slot: NodeId(slot), incarnation: Incarnation(3) }
+fn me(slot: u16) -> Life {
+    Life { slot: NodeId(slot), incarnation: Incarnation(3) }
 }
 
 /// A node that runs, and what it hears.

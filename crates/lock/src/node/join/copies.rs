@@ -128,7 +128,7 @@ impl CopyCheck {
     fn await_behind(&mut self, at: usize, looks: u32) -> Flow<Look> {
         let Some(record) = self.others.get(at) else { return self.end() };
         let pause = self.joiner.timing.beat();
-        if pause * (looks - PARTLY_LOOKS) > Timing::of_slot(record.io_timeout).fenced() {
+        if pause * (looks - PARTLY_LOOKS) > Timing::of_slot(record.io_timeout).fence_after() {
             return Err(LockError::Behind { node: record.life, pid: record.pid });
         }
         self.state = State::Partly(at, looks);

@@ -160,7 +160,7 @@ impl Search {
             Then::Earlier(others) => {
                 let earlier = |r: &&SlotRecord| self.joiner.identity.is_earlier_boot_of(r);
                 let earlier: Vec<_> = others.iter().filter(earlier).cloned().collect();
-                let silence = Silence::of(&earlier, self.joiner.sector_len, Timing::fenced);
+                let silence = Silence::of(&earlier, self.joiner.sector_len, Timing::fence_after);
                 self.await_earlier(silence, others, now, None)
             }
             Then::End => match self.damaged.take() {

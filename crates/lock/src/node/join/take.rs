@@ -17,7 +17,7 @@
 use braid_format::node::{SlotDamage, SlotRecord, SlotState};
 
 use super::{Action, Event, Flow, Joined, Joiner, Outcome, Step, act, unasked};
-use crate::Me;
+use crate::Life;
 use crate::error::LockError;
 use crate::node::NotRecovered;
 use crate::node::fence::key_of;
@@ -190,7 +190,7 @@ impl Take {
 }
 
 /// A dead node cannot be recovered, as its slot says.
-pub(super) fn damaged(node: Me, damage: SlotDamage) -> LockError {
+pub(super) fn damaged(node: Life, damage: SlotDamage) -> LockError {
     let source: Box<dyn std::error::Error + Send + Sync> =
         crate::node::slots::describe(damage).into();
     LockError::Damaged { node, source: source.into() }

@@ -11,8 +11,8 @@ const LEN: usize = 512;
 const BEAT: Duration = Duration::from_millis(250);
 const OWN_KEY: u64 = 77;
 
-fn life(slot: u16, incarnation: u32) -> Me {
-    Me { slot: NodeId(slot), incarnation: Incarnation(incarnation) }
+fn life(slot: u16, incarnation: u32) -> Life {
+    Life { slot: NodeId(slot), incarnation: Incarnation(incarnation) }
 }
 fn identity(boot: u8) -> HostIdentity {
     HostIdentity { boot_id: [boot; 16], machine_id: [7; 16], host: "h".to_owned() }
@@ -235,7 +235,7 @@ fn an_earlier_boot_is_fenced_before_it_is_recovered_if_it_can_be() {
     let registered = SlotRecord { fence_key: 5, ..active(0, 2) };
     let mut world = World::new(vec![registered.clone()]);
     assert_eq!(world.join(None).unwrap().life, life(0, 2));
-    assert!(world.now >= Timing::of_beat(BEAT).fenced(), "as long as a clone could write");
+    assert!(world.now >= Timing::of_beat(BEAT).fence_after(), "as long as a clone could write");
     let fenced = world.done.iter().position(|d| d == "Fence").unwrap();
     let written = world.done.iter().position(|d| d == "Write").unwrap();
     assert!(fenced < written);
@@ -315,7 +315,7 @@ fn who_finds_no_slot_waits_while_another_node_frees_one() {
         SlotRecord { state: SlotState::Recovering, recoverer: Some(life(5, 1)), ..active(0, 1) };
     let mut world = World::new(vec![recovering.clone()]);
     assert!(matches!(world.join(None), Err(LockError::NoFreeSlot { .. })));
-    assert!(world.now >= Timing::of_beat(BEAT).fenced());
+    assert!(world.now >= Timing::of_beat(BEAT).fence_after());
     assert!(world.done("AwaitSlot") > 10);
     // It is free at last.
     let mut join = Join::new(world.joiner(None));

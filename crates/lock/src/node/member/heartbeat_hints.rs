@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::Inner;
 use crate::error::LockError;
-use crate::{Me, Mode};
+use crate::{Life, Mode};
 
 /// Between two heartbeats of a node that has mail, and between two looks of one that gets some.
 const PACE: Duration = Duration::from_millis(10);
@@ -81,7 +81,7 @@ impl Inner {
     }
 
     /// Lives whose hints do not come here.
-    fn unheard(&self) -> Vec<Me> {
+    fn unheard(&self) -> Vec<Life> {
         let slots = self.slots.read();
         let others = slots.iter().map(|s| &s.record);
         let others = others.filter(|r| r.state != SlotState::Free && r.life != self.me);

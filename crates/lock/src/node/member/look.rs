@@ -36,7 +36,7 @@ impl Inner {
             me: self.me,
             identity: &self.identity,
             places: self.store.lock_places(),
-            by_lock: self.store.compares_by_lock(),
+            by_lock: self.store.emulates_compare_and_write(),
             means: self.fencer().means(),
             epoch: self.store.pool().epoch(),
         };

@@ -11,7 +11,7 @@ use super::super::observation::tag_of;
 use super::super::waits::{Awaited, LONG};
 use super::super::{FenceMethod, NodeView, NodeWait, Timing};
 use super::Inner;
-use crate::Me;
+use crate::Life;
 
 impl Inner {
     /// See [`Membership::nodes`].
@@ -32,7 +32,7 @@ impl Inner {
     pub(super) fn view(&self, r: &SlotRecord, here: EpochTag, fence: FenceMethod) -> NodeView {
         let timing = Timing::of_slot(r.io_timeout);
         let (silent, beat) = self.silence(r);
-        let fresh = r.life == self.me || silent < timing.suspect();
+        let fresh = r.life == self.me || silent < timing.suspect_after();
         let stuck = beat.as_ref().filter(|b| tag_of(b) == here).and_then(|b| b.stuck);
         NodeView {
             life: r.life,
@@ -66,7 +66,8 @@ impl Inner {
         for node in self.nodes().into_iter().filter(|n| n.life != self.me) {
             // Which life it was is not known of a slot that cannot be read.
             let unreadable = node.unreadable.is_some();
-            let is_it = |life: &Me| *life == node.life || unreadable && life.slot == node.life.slot;
+            let is_it =
+                |life: &Life| *life == node.life || unreadable && life.slot == node.life.slot;
             let of: Vec<_> = locks.iter().filter(|held| held.2.iter().any(is_it)).collect();
             let longest = of.iter().map(|w| w.1).max();
             let of_locks = longest.map(|longest| (Awaited::Locks(of.len()), longest));
@@ -93,7 +94,7 @@ impl Inner {
         let unreadable = self.unreadable.lock().clone();
         let (slots, beats) = (self.slots.read(), self.beats.lock());
         let is_known = |slot| unreadable.iter().all(|u| u.slot != slot);
-        let uses = |life: Me| life != self.me && is_known(life.slot);
+        let uses = |life: Life| life != self.me && is_known(life.slot);
         let users = slots.iter().filter(|s| user_of(&s.record).is_some_and(uses));
         let behind = users
             .filter(|s| beats.of(s.record.acting()).is_none_or(|(beat, _)| tag_of(beat) != tag));

@@ -3,8 +3,8 @@
 use super::super::fence::Fencer;
 use super::*;
 
-fn me(slot: u16, incarnation: u32) -> Me {
-    Me { slot: NodeId(slot), incarnation: braid_format::Incarnation(incarnation) }
+fn me(slot: u16, incarnation: u32) -> Life {
+    Life { slot: NodeId(slot), incarnation: braid_format::Incarnation(incarnation) }
 }
 
 /// A node as if on its own host, with its manager.
@@ -27,7 +27,7 @@ fn own() -> HostIdentity {
     HostIdentity { boot_id: [9; 16], machine_id: [9; 16], host: "own".to_owned() }
 }
 
-fn view(of: &Node, life: Me) -> Option<NodeView> {
+fn view(of: &Node, life: Life) -> Option<NodeView> {
     of.member.nodes().into_iter().find(|n| n.life == life)
 }
 
@@ -325,7 +325,7 @@ struct Needs {
     proofs: Proofs,
 }
 impl Recover for Needs {
-    fn recover(&self, _: Me, _: Me) -> Result<(), NotRecovered> {
+    fn recover(&self, _: Life, _: Life) -> Result<(), NotRecovered> {
         until("the other one is fenced", || {
             let sector = self.nodes.read_slot(self.other).unwrap();
             SlotRecord::decode(&sector, self.other).is_ok_and(|r| self.proofs.of(&r).is_some())

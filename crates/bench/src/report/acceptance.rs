@@ -9,13 +9,13 @@ use crate::statistics::{Interval, Samples, three_digits};
 
 /// What rows must reach: all of them, or those whose name or phase has a word in it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Gate {
+pub(crate) struct Acceptance {
     /// Of the row; empty: every row.
     pub word: String,
     /// The least median ratio.
     pub least: f64,
 }
-impl FromStr for Gate {
+impl FromStr for Acceptance {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let (word, ratio) = text.rsplit_once('=').unwrap_or(("", text));
@@ -27,7 +27,7 @@ impl FromStr for Gate {
     }
 }
 
-impl std::fmt::Display for Gate {
+impl std::fmt::Display for Acceptance {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.word.is_empty() { Ok(()) } else { write!(f, "{}=", self.word) }?;
         write!(f, "{}", short(self.least))
@@ -197,26 +197,28 @@ pub(super) fn short(value: f64) -> String {
     if text == "0" { format!("{value}") } else { text.to_owned() }
 }
 
-/// Judges every row that can be compared by its ratio: the last gate that names it counts.
-pub(crate) fn judge(report: &Report, gates: &[Gate]) -> Vec<Verdict> {
-    judge_by(report, gates, |row, base| (row.title(), row.ratio_to(base)))
+/// Judges every row that can be compared by its ratio: the last one that names it counts.
+pub(crate) fn judge(report: &Report, accepted: &[Acceptance]) -> Vec<Verdict> {
+    judge_by(report, accepted, |row, base| (row.title(), row.ratio_to(base)))
 }
 
-/// The same by another figure: `figure(row, base)` is what it is called and its samples. A gate that
+/// The same by another figure: `figure(row, base)` is what it is called and its samples. One that
 /// names no row is one that is not met.
 pub(crate) fn judge_by(
     report: &Report,
-    gates: &[Gate],
+    accepted: &[Acceptance],
     figure: impl Fn(&Row, &Row) -> (String, Samples),
 ) -> Vec<Verdict> {
-    let names = |gate: &Gate, row: &Row| {
-        gate.word.is_empty() || row.name.contains(&gate.word) || row.phase.contains(&gate.word)
+    let names = |acceptance: &Acceptance, row: &Row| {
+        acceptance.word.is_empty()
+            || row.name.contains(&acceptance.word)
+            || row.phase.contains(&acceptance.word)
     };
     let others = || report.rows.iter().filter(|r| r.name != report.base);
     let mut verdicts = Vec::new();
     for row in others() {
-        let Some(gate) = gates.iter().rev().find(|g| names(g, row)) else { continue };
-        let goal = Goal::AtLeast(gate.least);
+        let Some(acceptance) = accepted.iter().rev().find(|g| names(g, row)) else { continue };
+        let goal = Goal::AtLeast(acceptance.least);
         verdicts.push(match report.base_of(row) {
             Some(base) => {
                 let (what, samples) = figure(row, base);
@@ -225,11 +227,11 @@ pub(crate) fn judge_by(
             None => Verdict::unmeasured(row.title(), goal, "there is nothing to compare it with"),
         });
     }
-    for gate in gates.iter().filter(|g| !others().any(|row| names(g, row))) {
+    for acceptance in accepted.iter().filter(|g| !others().any(|row| names(g, row))) {
         let why = "there is nothing to compare that it names";
         verdicts.push(Verdict::unmeasured(
-            format!("--accept {gate}"),
-            Goal::AtLeast(gate.least),
+            format!("--accept {acceptance}"),
+            Goal::AtLeast(acceptance.least),
             why,
         ));
     }
@@ -292,14 +294,14 @@ mod tests {
     #[test]
     fn the_last_gate_that_names_a_row_counts() {
         let r = report(&[("raw", "read", 100.0), ("fs", "read", 90.0), ("pool", "read", 99.0)]);
-        let gates: Vec<Gate> = ["0.95", "fs=0.85"].map(|g| g.parse().unwrap()).into();
-        let verdicts = judge(&r, &gates);
+        let accepted: Vec<Acceptance> = ["0.95", "fs=0.85"].map(|g| g.parse().unwrap()).into();
+        let verdicts = judge(&r, &accepted);
         assert_eq!(
             verdicts.iter().map(|v| (v.met, v.goal)).collect::<Vec<_>>(),
             [(true, 0.85), (true, 0.95)]
         );
         pass(&verdicts).unwrap();
-        let verdicts = judge(&r, &gates[..1]);
+        let verdicts = judge(&r, &accepted[..1]);
         let said = pass(&verdicts).unwrap_err().to_string();
         assert_eq!(said, "1 fell short: fs read: 0.900 (goal 0.95)");
         assert!(table(&verdicts).to_string().contains("SHORT"));
@@ -314,8 +316,8 @@ mod tests {
     #[test]
     fn a_gate_that_names_no_row_is_not_met() {
         let r = report(&[("raw", "read", 100.0), ("fs", "read", 99.0)]);
-        let gates: Vec<Gate> = ["0.95", "sf=0.5"].map(|g| g.parse().unwrap()).into();
-        let verdicts = judge(&r, &gates);
+        let accepted: Vec<Acceptance> = ["0.95", "sf=0.5"].map(|g| g.parse().unwrap()).into();
+        let verdicts = judge(&r, &accepted);
         assert_eq!(verdicts.iter().map(|v| v.met).collect::<Vec<_>>(), [true, false]);
         let said = pass(&verdicts).unwrap_err().to_string();
         assert_eq!(
@@ -323,8 +325,8 @@ mod tests {
             "1 fell short: --accept sf=0.5: there is nothing to compare that it names"
         );
         // Nor is one that names only the base; one that a later one overrules has done its part.
-        let gates: Vec<Gate> = ["fs=2", "read=0.9"].map(|g| g.parse().unwrap()).into();
-        pass(&judge(&r, &gates)).unwrap();
+        let accepted: Vec<Acceptance> = ["fs=2", "read=0.9"].map(|g| g.parse().unwrap()).into();
+        pass(&judge(&r, &accepted)).unwrap();
         assert!(pass(&judge(&r, &["raw=0.5".parse().unwrap()])).is_err());
     }
     #[test]
@@ -367,7 +369,7 @@ mod tests {
     #[test]
     fn what_is_no_ratio() {
         for bad in ["", "x", "0", "-1", "inf", "NaN", "fs=", "fs=x"] {
-            assert!(bad.parse::<Gate>().is_err(), "{bad}");
+            assert!(bad.parse::<Acceptance>().is_err(), "{bad}");
         }
     }
     #[test]
