@@ -9,6 +9,7 @@
 //! answer. No mutex is held during I/O, while a hint is sent, or during [`GlockOps::demote`].
 
 mod acquire;
+mod asks;
 mod census;
 mod demote;
 mod drive;
@@ -36,6 +37,7 @@ use crate::runtime::join_all;
 use crate::store::LockStore;
 use crate::{Life, Mode};
 
+pub use asks::AskStats;
 pub use state::{Admission, Glock, Request, Wish};
 pub use step::{Action, Context, Event};
 use table::Entry;
@@ -261,7 +263,7 @@ pub(crate) struct Core {
     shrinks: Shrinks,
     guesses: guess::Guesses,
     /// How long a hand-over takes from the ask on, nanoseconds.
-    hand_over_ns: AtomicU64,
+    asks: asks::PeerAsks,
     /// Locks waited for, since when.
     wishes: Mutex<HashMap<LockNo, (Instant, Mode)>>,
 }
@@ -343,7 +345,7 @@ impl LockManager {
             counters: Counters::default(),
             shrinks: Shrinks::default(),
             guesses: guess::Guesses::default(),
-            hand_over_ns: AtomicU64::new(0),
+            asks: asks::PeerAsks::default(),
             wishes: Mutex::new(HashMap::new()),
         });
         let manager = Arc::new(Self { core: core.clone(), threads: Mutex::new(Vec::new()) });
@@ -475,6 +477,10 @@ impl LockManager {
     /// Locks in memory.
     pub fn count(&self) -> usize {
         self.core.table.count()
+    }
+    /// Locks that `peer` was asked for by messages.
+    pub fn asks_of(&self, peer: Life) -> AskStats {
+        self.core.asks.of(peer)
     }
     /// Counters.
     pub fn stats(&self) -> LockStats {

@@ -180,10 +180,13 @@ pub enum HintsBy {
 }
 
 impl HintsBy {
-    /// What suits who reaches its devices through these portals (`HOST:PORT`): the address by which
-    /// it reaches the first of them that is not on this host.
+    /// What suits a node that reaches its devices through these portals (`HOST:PORT`): the address by which
+    /// it reaches the first of them that is not on this host. If all are on this host, that is an address of
+    /// the loopback: no port is opened to the network that nobody asked for.
     pub fn beside<'a>(portals: impl IntoIterator<Item = &'a str>) -> Self {
-        portals.into_iter().find_map(own_address).map_or(Self::Unix, Self::MaybeTcp)
+        let found: Vec<IpAddr> = portals.into_iter().filter_map(own_address).collect();
+        let first = found.iter().find(|ip| !ip.is_loopback()).or(found.first());
+        first.copied().map_or(Self::Unix, Self::MaybeTcp)
     }
 }
 
@@ -199,10 +202,9 @@ fn own_address(portal: &str) -> Option<IpAddr> {
         Ok(socket.local_addr()?.ip())
     };
     let found = portal.to_socket_addrs().ok()?.find_map(|to| own(to).ok())?;
-    // Of no use to other hosts, and an address of a link says nothing without the link.
-    let elsewhere = !found.is_loopback() && !found.is_unspecified();
+    // An address of a link says nothing without the link.
     let link = matches!(found, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    (elsewhere && !link).then_some(found)
+    (!found.is_unspecified() && !link).then_some(found)
 }
 
 /// A node's ends of all ways.
@@ -285,6 +287,13 @@ impl Hints {
             (Some(tcp), Some(_)) => tcp.way(to.life),
             _ => MessageWay::Devices,
         }
+    }
+    /// Why hints go to the node of this slot through the devices; `None`: they do not.
+    pub fn why_devices(&self, to: &SlotRecord) -> Option<&'static str> {
+        (self.way(to) == MessageWay::Devices).then_some(match &self.tcp {
+            None => "this node does not listen for messages of other hosts",
+            Some(_) => "it does not listen for messages of other hosts",
+        })
     }
     /// Whether hints of the node of this slot come, or would come.
     pub fn hears(&self, from: &SlotRecord) -> bool {
@@ -389,8 +398,9 @@ mod tests {
 
     #[test]
     fn the_address_beside_a_portal_is_one_that_others_reach() {
-        assert_eq!(HintsBy::beside(["127.0.0.1:3260", "no such name:1"]), HintsBy::Unix);
-        assert_eq!(HintsBy::beside(["[::1]:3260"]), HintsBy::Unix);
+        let here = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(HintsBy::beside(["no such name:1", "127.0.0.1:3260"]), HintsBy::MaybeTcp(here));
+        assert_eq!(HintsBy::beside(["no such name:1"]), HintsBy::Unix);
         assert_eq!(HintsBy::beside([]), HintsBy::Unix);
     }
 }

@@ -43,7 +43,7 @@ pub use dlock::Hint;
 pub use error::{LockError, StoreError};
 pub use etcd::{Etcd, EtcdAddress, EtcdNodes, EtcdStore};
 pub use glock::{
-    DemoteFailed, Demoted, DemotionWaits, GlockOps, GlockView, Guard, Local, LockManager,
+    AskStats, DemoteFailed, Demoted, DemotionWaits, GlockOps, GlockView, Guard, Local, LockManager,
     LockStats, ManagerOptions,
 };
 pub use hints::{HintsBy, MessageWay, TcpHints};

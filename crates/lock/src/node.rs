@@ -54,6 +54,7 @@ use braid_format::{FormatError, LockNo, MemberIndex, NodeId};
 
 use thiserror::Error;
 
+use crate::glock::AskStats;
 use crate::hints::{HintsBy, MessageWay};
 use crate::peers::{Liveness, Peers};
 use crate::{Life, Mode};
@@ -236,6 +237,8 @@ pub struct NodeView {
     pub timing: Timing,
     /// By which way this node tells it which locks are wanted; `None`: it is this node, or this one is not joined.
     pub messages: Option<MessageWay>,
+    /// Locks that this node asked it for by messages.
+    pub asks: AskStats,
 }
 
 impl NodeView {
@@ -271,6 +274,7 @@ impl NodeView {
             key: record.fence_key,
             timing: Timing::of_slot(record.io_timeout),
             messages: None,
+            asks: AskStats::default(),
         }
     }
 }

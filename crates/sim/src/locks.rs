@@ -361,7 +361,7 @@ impl World {
             Action::Hint(to, hint) => self.send_hint(pid, to, lock, &hint),
             Action::Withdraw => self.gives_up(pid, &"what is cached cannot be put in place"),
             Action::HandedOver(_)
-            | Action::HandOverTook(_)
+            | Action::HandOverTook { .. }
             | Action::Released
             | Action::Unreachable(_) => {}
             call @ (Action::Record(_) | Action::Demote { .. } | Action::Forget) => {

@@ -11,7 +11,8 @@ use crate::process::asker::Patience;
 use crate::terminal::ui;
 
 /// Show the nodes of a pool: which are alive, which are silent, how each would be fenced, how long
-/// that takes, and by which way this node tells each which locks it wants.
+/// that takes, and by which way this node tells each which locks it wants; how many locks it asked each for by
+/// messages, how many of these were given by a message, and how long a hand-over takes (the mean of the last).
 ///
 /// Asks a node of this host that has the pool mounted; where none answers, or with devices, only what the
 /// slots on the devices say is shown.
@@ -60,6 +61,8 @@ fn show(nodes: &Value) {
         v => v.to_string(),
     };
     let time = |v: &Value| v.as_f64().map_or_else(|| "-".to_owned(), |s| format!("{s:.1} s"));
+    let milliseconds =
+        |v: &Value| v.as_f64().map_or_else(|| "-".to_owned(), |s| format!("{:.2} ms", s * 1e3));
     let mut table = ui::table(&[
         "node",
         "state",
@@ -70,6 +73,9 @@ fn show(nodes: &Value) {
         "fence by",
         "fenced within",
         "messages by",
+        "asked",
+        "given",
+        "hand-over",
         "key",
         "process",
         "mounted on",
@@ -87,6 +93,9 @@ fn show(nodes: &Value) {
             text(&n["fence"]),
             time(&n["fenced_after_s"]),
             text(&n["messages"]),
+            text(&n["asked"]),
+            text(&n["given"]),
+            milliseconds(&n["hand_over_s"]),
             text(&n["key"]),
             text(&n["pid"]),
             text(&n["mount_point"]),

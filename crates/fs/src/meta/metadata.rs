@@ -368,9 +368,9 @@ impl Meta {
         self.running.lock().blocks.push(block);
         let before = self.running_blocks.fetch_add(1, Ordering::AcqRel);
         if before + 1 == self.filling_from()
-            && let Some(rouse) = self.on_filling.get()
+            && let Some(wake) = self.on_filling.get()
         {
-            rouse();
+            wake();
         }
     }
     /// Blocks in the running transaction from which on it is worth committing before somebody has
@@ -382,9 +382,9 @@ impl Meta {
     pub fn is_filling(&self) -> bool {
         self.running_blocks.load(Ordering::Acquire) >= self.filling_from()
     }
-    /// `rouse` is called when the running transaction begins to be large: by the thread that
+    /// `wake` is called when the running transaction begins to be large: by the thread that
     /// changes a block, so it must neither wait nor use the metadata. For the first caller.
-    pub fn on_filling(&self, rouse: Box<dyn Fn() + Send + Sync>) {
-        self.on_filling.set(rouse).ok();
+    pub fn on_filling(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.on_filling.set(wake).ok();
     }
 }

@@ -68,16 +68,11 @@ impl Core {
         let known = state.dlock().known().filter(|_| state.attended())?;
         let mut others = known.holders.iter().filter(|life| **life != self.me);
         let (Some(other), None) = (others.next(), others.next()) else { return None };
-        let usual = Duration::from_nanos(self.hand_over_ns.load(Ordering::Relaxed));
-        let patience = (usual * 2).clamp(ASK_MIN, ASK_MAX);
-        self.peers.reaches(*other).then_some(patience)
-    }
-    /// A hand-over that began with an ask took so long: the mean of about the last eight.
-    fn note_hand_over(&self, took: Duration) {
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        // Less than exact, among threads, is good enough.
-        let mean = self.hand_over_ns.load(Ordering::Relaxed);
-        self.hand_over_ns.store(mean - mean / 8 + took / 8, Ordering::Relaxed);
+        if !self.peers.reaches(*other) {
+            return None;
+        }
+        let usual = self.asks.of(*other).mean.unwrap_or(ASK_MIN);
+        Some((usual * 2).clamp(ASK_MIN, ASK_MAX))
     }
     fn context(&self, state: &State) -> Context {
         // A counter from a random start, spread: no two lives write the same sequence.
@@ -162,7 +157,9 @@ impl Core {
                         self.counters.hand_overs.note(entry.lock);
                     }
                 }
-                Action::HandOverTook(took) => self.note_hand_over(took),
+                Action::HandOverTook { from, took, given } => {
+                    self.asks.granted(from, took, given);
+                }
                 Action::Released => ran.released = true,
                 Action::Unreachable(error) => tracing::error!("{error}"),
                 Action::Withdraw => {
@@ -208,7 +205,10 @@ impl Core {
         for (to, hint) in hints {
             self.counters.hints_sent.fetch_add(1, Ordering::Relaxed);
             match hint {
-                Hint::Ask { .. } => self.counters.asks.fetch_add(1, Ordering::Relaxed),
+                Hint::Ask { .. } => {
+                    self.asks.asked(*to);
+                    self.counters.asks.fetch_add(1, Ordering::Relaxed)
+                }
                 Hint::Give { .. } => self.counters.gives.fetch_add(1, Ordering::Relaxed),
                 _ => 0,
             };

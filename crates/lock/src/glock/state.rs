@@ -155,8 +155,8 @@ pub struct Glock<W> {
     pub(super) look: bool,
     /// Messages of other nodes that the protocol has not taken yet.
     pub(super) mail: VecDeque<crate::dlock::Event>,
-    /// When another node was asked for the lock.
-    pub(super) asked: Option<Time>,
+    /// The node that was asked for the lock, and when.
+    pub(super) asked: Option<(Life, Time)>,
     /// In the demoters' queue; in their hands.
     pub(super) queued: bool,
     pub(super) working: bool,

@@ -100,8 +100,15 @@ pub enum Action<W> {
     Forget,
     /// A demotion that other nodes had asked for is complete (`false`: one of an idle lock).
     HandedOver(bool),
-    /// The lock came so long after another node had been asked for it.
-    HandOverTook(Duration),
+    /// The lock came after another node had been asked for it.
+    HandOverTook {
+        /// The node that was asked.
+        from: Life,
+        /// From the ask to the grant.
+        took: Duration,
+        /// That node's answer brought it; otherwise the record says it.
+        given: bool,
+    },
     /// What [`Event::Release`] asked for is over, done or not.
     Released,
     /// The record stays out of reach, and somebody needs it.
@@ -254,6 +261,7 @@ impl<W: Clone + PartialEq> Glock<W> {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let before = self.dlock.held();
+            let given = matches!(event, dlock::Event::Given { .. });
             let mut io = None;
             for action in self.dlock.step(&cx.record, event) {
                 match action {
@@ -261,15 +269,17 @@ impl<W: Clone + PartialEq> Glock<W> {
                         out.push(Action::Granted(mode));
                         self.note_grant(before, cx.tenure);
                         self.hold.granted(cx.record.now);
-                        let took = self.asked.take().map(|at| cx.record.now.saturating_sub(at));
-                        out.extend(took.map(Action::HandOverTook));
+                        out.extend(self.asked.take().map(|(from, at)| {
+                            let took = cx.record.now.saturating_sub(at);
+                            Action::HandOverTook { from, took, given }
+                        }));
                     }
                     dlock::Action::Demote(to) => {
                         self.demand = Some(self.demand.map_or(to, |d| d.meet(to)));
                     }
                     dlock::Action::Hint { to, hint } => {
                         if matches!(hint, Hint::Ask { .. }) {
-                            self.asked = Some(cx.record.now);
+                            self.asked = Some((to, cx.record.now));
                         }
                         out.push(Action::Hint(to, hint));
                     }

@@ -7,6 +7,7 @@ mod look;
 mod messages;
 mod view;
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -69,6 +70,8 @@ pub(super) struct Inner {
     recover: Arc<dyn Recover>,
     pub(super) hints: Hints,
     heartbeat_hints: heartbeat_hints::HeartbeatHints,
+    /// Lives of which it was said that messages for them go through the devices, one for each slot.
+    slow_ways: Mutex<HashMap<NodeId, Life>>,
     /// This node's slot, as it wrote it last. Held while it writes it.
     mine: Mutex<SlotRecord>,
     /// Its key, registered with every member; 0: with none.
@@ -139,6 +142,7 @@ impl Membership {
             recover,
             hints,
             heartbeat_hints: heartbeat_hints::HeartbeatHints::default(),
+            slow_ways: Mutex::default(),
             key: mine.fence_key,
             mine: Mutex::new(mine),
             origin: Instant::now(),
@@ -419,6 +423,7 @@ impl Peers for Membership {
         if let Hint::Wanted(mode) = hint
             && !sent
         {
+            self.inner.say_slow_way(to);
             self.inner.post(lock, *mode);
         }
     }

@@ -82,7 +82,7 @@ impl Alone {
             Action::Forget => "forget",
             Action::HandedOver(true) => "handed over",
             Action::HandedOver(false) => "given up idle",
-            Action::HandOverTook(_) => "took",
+            Action::HandOverTook { .. } => "took",
             Action::Released => "released",
             Action::Unreachable(_) => "unreachable",
             Action::Withdraw => "withdraw",

@@ -1,5 +1,6 @@
 //! Messages of other nodes about locks: [`crate::hints`].
 
+use braid_format::lock_record::Life;
 use braid_format::node::SlotState;
 
 use super::Inner;
@@ -15,6 +16,25 @@ impl Inner {
         if shown && let Some(manager) = self.manager_of(*lock) {
             manager.message(*from, *lock, hint);
         }
+    }
+
+    /// Says, once of each life, that messages for it go through the devices, and why.
+    pub(super) fn say_slow_way(&self, to: Life) {
+        if self.store.carries_hints() || self.slow_ways.lock().get(&to.slot) == Some(&to) {
+            return;
+        }
+        let slots = self.slots.read();
+        let slot = slots.get(usize::from(to.slot.0)).map(|s| &s.record);
+        let Some(record) = slot.filter(|r| r.life == to) else { return };
+        let Some(why) = self.hints.why_devices(record) else { return };
+        tracing::info!(
+            "node {} on {} learns from the devices which locks are wanted, which takes 10 ms and more: {why}; \
+             -o hints=tcp:ADDRESS makes a node listen",
+            to.slot,
+            record.host
+        );
+        drop(slots);
+        self.slow_ways.lock().insert(to.slot, to);
     }
 
     /// The hint receiver's life.

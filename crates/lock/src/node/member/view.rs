@@ -52,6 +52,7 @@ impl Inner {
             key: r.fence_key,
             timing,
             messages: (r.life != self.me).then(|| self.hints.way(r)),
+            asks: self.manager().map(|m| m.asks_of(r.life)).unwrap_or_default(),
         }
     }
 
