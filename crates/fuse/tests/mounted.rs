@@ -437,21 +437,21 @@ fn without_a_lease_nothing_old_is_served_and_with_it_again_all_goes_on() {
     let read = |bytes: &mut [u8; 3]| open.read_exact_at(bytes, 0).map_err(|e| e.raw_os_error());
     let mut bytes = [0; 3];
     read(&mut bytes).unwrap();
-    m.link.shut(false, WITHIN);
+    m.link.suspend(false, WITHIN);
     m.fs.write_elsewhere(m.fs.ino_of("f"), b"new");
     assert_eq!(read(&mut bytes), Err(Some(libc::EIO)), "{bytes:?}");
     assert_eq!(open.metadata().unwrap_err().raw_os_error(), Some(libc::EIO));
     assert_eq!(touch(&mut first), None);
     let died = first.wait().unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&died), Some(libc::SIGBUS));
-    m.link.reopen();
+    m.link.resume();
     read(&mut bytes).unwrap();
     assert_eq!(&bytes, b"new");
     assert_eq!(open.metadata().unwrap().len(), 3);
     assert_eq!(touch(&mut second).as_deref(), Some("new"));
     assert_eq!(fs::read_to_string(m.path("f")).unwrap(), "new");
-    m.link.shut(true, WITHIN);
-    m.link.reopen();
+    m.link.suspend(true, WITHIN);
+    m.link.resume();
     assert_eq!(read(&mut bytes), Err(Some(libc::EIO)));
     assert_eq!(fs::metadata(m.path("f")).unwrap_err().raw_os_error(), Some(libc::EIO));
     second.kill().unwrap();
@@ -480,7 +480,7 @@ fn a_page_that_is_filled_or_written_back_does_not_keep_old_ones_when_the_lease_e
         let waits = s.spawn(|| reads(900 << 10));
         eventually("a fill waits", || m.fs.seen.fills.load(Ordering::Relaxed) > fills);
         let start = Instant::now();
-        m.link.shut(false, Duration::from_secs(20));
+        m.link.suspend(false, Duration::from_secs(20));
         let took = start.elapsed();
         // What waits is let go before anything is said of it: else a failed test would hang.
         let ended = (0..1000).any(|_| {
@@ -489,7 +489,7 @@ fn a_page_that_is_filled_or_written_back_does_not_keep_old_ones_when_the_lease_e
         });
         m.fs.hold_reads.store(false, Ordering::Relaxed);
         m.fs.hold_writes.store(false, Ordering::Relaxed);
-        m.link.reopen();
+        m.link.resume();
         let said = waits.join().unwrap();
         assert!(ended, "the fill was not failed");
         assert!(took < Duration::from_secs(19), "{took:?}");
