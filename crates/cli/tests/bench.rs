@@ -79,7 +79,7 @@ fn every_mode_over_paths_measures_writes_a_result_and_cleans_up() {
         "meta one=a two=b --files 20 --threads 2",
         "meta a b --nodes --files 20 --shared",
         "scale a b --size 1M --request 64K --buffered",
-        "share a a --turns 10 --block 4K --size 64K",
+        "share a a --turns 10 --block 4K --size 64K --files 20 --seconds 0.1",
     ];
     for (n, mode) in modes.iter().enumerate() {
         let line = format!("bench {mode} {SHORT} --out {n}.json");

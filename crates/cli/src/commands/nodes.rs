@@ -11,8 +11,8 @@ use crate::process::asker::Patience;
 use crate::terminal::ui;
 
 /// Show the nodes of a pool: which are alive, which are silent, how each would be fenced, how long
-/// that takes, and by which way this node tells each which locks it wants; how many locks it asked each for by
-/// messages, how many of these were given by a message, and how long a hand-over takes (the mean of the last).
+/// that takes, by which way this node tells each which locks it wants, and how long a hand-over takes that this
+/// node asks for by a message (the mean of the last ones).
 ///
 /// Asks a node of this host that has the pool mounted; where none answers, or with devices, only what the
 /// slots on the devices say is shown.
@@ -73,8 +73,6 @@ fn show(nodes: &Value) {
         "fence by",
         "fenced within",
         "messages by",
-        "asked",
-        "given",
         "hand-over",
         "key",
         "process",
@@ -93,8 +91,6 @@ fn show(nodes: &Value) {
             text(&n["fence"]),
             time(&n["fenced_after_s"]),
             text(&n["messages"]),
-            text(&n["asked"]),
-            text(&n["given"]),
             milliseconds(&n["hand_over_s"]),
             text(&n["key"]),
             text(&n["pid"]),

@@ -46,12 +46,12 @@ pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<
             all.merge(latency);
         }
         row.took(&all);
-        let (slowest, fastest) = (done.iter().map(|d| d.0).min(), done.iter().map(|d| d.0).max());
-        row.add(
-            "slowest over fastest",
-            float(slowest.unwrap_or(0)) / float(fastest.unwrap_or(1).max(1)),
-        );
         before.show(&args.dirs(), operations, row);
+        let (slowest, fastest) = (done.iter().map(|d| d.0).min(), done.iter().map(|d| d.0).max());
+        let fair = float(slowest.unwrap_or(0)) / float(fastest.unwrap_or(0).max(1));
+        row.add("slowest over fastest", fair);
+        let issued = row.issued.get_or_insert_default();
+        *issued = format!("{issued}; slowest node over fastest {fair:.2}");
     }
     Ok(())
 }

@@ -16,12 +16,22 @@ use crate::statistics::float;
 /// One operation on one file.
 type Operation = fn(&Path) -> std::io::Result<()>;
 
-/// What each node does with files, and whether these are its own or those that the next node has made.
-const OPERATIONS: [(&str, bool, Operation); 3] = [
-    ("create in one directory", true, |file| File::create_new(file).map(drop)),
-    ("stat of another node's files", false, |file| file.symlink_metadata().map(drop)),
-    ("unlink in one directory", true, |file| std::fs::remove_file(file)),
+/// What each node does with files: a row, whose files they are, and the operation. Files are looked at by another
+/// node only after those that are removed: removing a file that nobody else knows costs less.
+const OPERATIONS: [(&str, Files, Operation); 4] = [
+    ("create in one directory", Files::Own, |file| File::create_new(file).map(drop)),
+    ("unlink in one directory", Files::Own, |file| std::fs::remove_file(file)),
+    ("", Files::Own, |file| File::create_new(file).map(drop)),
+    ("stat of another node's files", Files::Others, |file| file.symlink_metadata().map(drop)),
 ];
+
+/// Whose files a node works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Files {
+    Own,
+    /// Those that the next node has made.
+    Others,
+}
 const LIST: &str = "list and stat another node's files";
 
 /// The directory of a round, removed with what is left in it.
@@ -41,20 +51,19 @@ pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<
     let first = dirs.first().context("no nodes")?;
     std::fs::create_dir(first).with_context(|| first.display().to_string())?;
     let _removed = SharedDirectory(first.clone());
-    for (what, own, operation) in OPERATIONS {
-        if what.starts_with("unlink") {
-            list(args, &dirs, report)?;
-        }
-        let before = Counts::of(&args.dirs());
+    for (what, whose, operation) in OPERATIONS {
         crate::progress::row(what.to_owned());
-        let (latency, seconds) = all_at_once(args.files, &dirs, own, operation)?;
+        let before = Counts::of(&args.dirs());
+        let (latency, seconds) = all_at_once(args.files, &dirs, whose, operation)?;
         crate::progress::row_done();
         let operations = (args.files * dirs.len()) as u64;
-        let row = report.sample("nodes", what, &at(&[]), float(operations) / seconds);
-        row.took(&latency);
-        before.show(&args.dirs(), operations, row);
+        if !what.is_empty() {
+            let row = report.sample("nodes", what, &at(&[]), float(operations) / seconds);
+            row.took(&latency);
+            before.show(&args.dirs(), operations, row);
+        }
     }
-    Ok(())
+    list(args, &dirs, report)
 }
 
 /// The file of a node's own.
@@ -65,14 +74,14 @@ fn file(dir: &Path, node: usize, n: usize) -> PathBuf {
 fn all_at_once(
     files: usize,
     dirs: &[PathBuf],
-    own: bool,
+    whose: Files,
     operation: Operation,
 ) -> Result<(Latency, f64)> {
     let (_, stop) = crate::progress::hooks();
     let stop = stop.as_deref();
     let start = &StartBarrier::of(dirs.len() + 1);
     let works = dirs.iter().enumerate().map(|(node, dir)| {
-        let whose = if own { node } else { (node + 1) % dirs.len() };
+        let whose = if whose == Files::Own { node } else { (node + 1) % dirs.len() };
         move || {
             let _guard = start.cancel_on_panic();
             let mut latency = Latency::default();
