@@ -20,17 +20,26 @@ struct Load {
 }
 
 impl Load {
+    const FILES: u64 = 17;
+
     fn start(dir: &Path) -> Self {
         Self::named(dir, "load")
     }
+    /// Makes its files, empty.
+    fn prepare(dir: &Path, name: &str) {
+        std::fs::create_dir_all(dir.join(name)).unwrap();
+        for n in 0..Self::FILES {
+            std::fs::write(dir.join(name).join(n.to_string()), []).unwrap();
+        }
+    }
     fn named(dir: &Path, name: &str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
+        Self::prepare(dir, name);
         let (dir, over) = (dir.join(name), stop.clone());
-        std::fs::create_dir_all(&dir).unwrap();
         let thread = std::thread::spawn(move || {
             let mut n = 0_u64;
             while !over.load(Ordering::Relaxed) || n < 30 {
-                let path = dir.join(format!("{}", n % 17));
+                let path = dir.join((n % Self::FILES).to_string());
                 let len = usize::try_from(n * 7919 % 300_000).unwrap() + 1;
                 let bytes: Vec<u8> =
                     (0..len as u64).map(|i| ((i * 31 + n) % 251).to_le_bytes()[0]).collect();
@@ -245,6 +254,9 @@ fn a_pool_becomes_smaller_while_two_nodes_go_on() {
             std::fs::File::create(path).unwrap().set_len(160 << 20).unwrap();
         }
         let written = fill(&a);
+        // Inodes cannot be moved: theirs must not come to stand in what is added.
+        Load::prepare(&a, "a");
+        Load::prepare(&b, "b");
         let before = free(&b);
         ok(&["add", dir, &new[0], &new[1]]);
         ok(&["add", other, &new[2], &new[3]]);

@@ -561,18 +561,14 @@ impl LockManager {
     /// A hint from another node: the record of `lock` is looked at.
     pub fn hint(&self, lock: LockNo, hint: &Hint) {
         self.core.counters.hints_received.fetch_add(1, Ordering::Relaxed);
-        self.core.on_hint(lock, matches!(hint, Hint::Granted | Hint::Give { .. }));
+        self.core.on_look(lock, matches!(hint, Hint::Granted | Hint::Give { .. }));
     }
     /// A message from a node that is not known to be dead: [`Hint::Ask`] and [`Hint::Give`] are heeded as what they
-    /// are.
-    pub fn message(&self, from: Life, lock: LockNo, hint: &Hint) {
+    /// are. `may_visit`: the caller's thread may do what the message calls for, which saves waking another one; that
+    /// may wait for devices, for programs and for other messages. Otherwise this call does not block.
+    pub fn message(&self, from: Life, lock: LockNo, hint: &Hint, may_visit: bool) {
         self.core.counters.hints_received.fetch_add(1, Ordering::Relaxed);
-        match hint {
-            Hint::Wanted(_) => self.core.on_hint(lock, false),
-            Hint::Granted => self.core.on_hint(lock, true),
-            Hint::Ask { mode, ticket } => self.core.on_ask(lock, from, *mode, *ticket),
-            Hint::Give { ticket, record } => self.core.on_give(lock, *ticket, record.clone()),
-        }
+        self.core.on_message(from, lock, hint, may_visit);
     }
     /// A wish in another node's heartbeat: as a hint, for locks this node holds or waits for.
     pub fn wish(&self, lock: LockNo, mode: Mode) {
@@ -582,7 +578,7 @@ impl LockManager {
     pub fn node_gone(&self) {
         let waited: Vec<LockNo> = self.core.wishes.lock().keys().copied().collect();
         for lock in waited {
-            self.core.on_hint(lock, true);
+            self.core.on_look(lock, true);
         }
     }
     /// Stops: demotes everything dirty through the ops and ends the threads; the slot may then be

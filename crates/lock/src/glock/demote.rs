@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    fn visit(&self, entry: &Arc<Entry>) {
+    pub(super) fn visit(&self, entry: &Arc<Entry>) {
         let mut state = entry.state.lock();
         let ran = self.run(entry, &mut state, Event::Visit);
         let many = self.table.count() > self.options.locks_max / 2;

@@ -47,6 +47,20 @@ pub(super) struct Ran {
     pub(super) unlocked: bool,
     /// [`Action::Released`]: somebody may wait for that ([`Core::drop_idle`]).
     pub(super) released: bool,
+    /// What becomes of [`Action::Visit`].
+    visit: Visit,
+}
+
+/// Who does an [`Action::Visit`].
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Visit {
+    /// A demoter.
+    #[default]
+    Demoter,
+    /// This thread, when it has let go of the lock's mutex.
+    ThisThread,
+    /// This thread, and it is asked for.
+    Due,
 }
 
 impl Core {
@@ -144,6 +158,8 @@ impl Core {
                 Action::Admit(thread, admission) => thread.reply(Ok(admission)),
                 Action::Refuse(thread, error) => thread.reply(Err(error)),
                 Action::Wake(thread) => thread.wake(),
+                Action::Visit if ran.visit == Visit::ThisThread => ran.visit = Visit::Due,
+                Action::Visit if ran.visit == Visit::Due => {}
                 Action::Visit => self.work_for(entry.lock).push(entry.clone()),
                 Action::VisitAt(at) => {
                     self.work_for(entry.lock).push_at(self.origin + at, entry.clone());
@@ -297,36 +313,55 @@ impl Core {
         }
     }
 
-    pub(super) fn on_hint(self: &Arc<Self>, lock: LockNo, granted: bool) {
-        self.on_message(lock, granted, |_| Event::Look);
+    /// The record of a lock is to be looked at. `granted`: that means nothing to a node that has forgotten the lock.
+    pub(super) fn on_look(self: &Arc<Self>, lock: LockNo, granted: bool) {
+        self.on_hint(lock, granted, false, || Event::Look);
     }
-    pub(super) fn on_ask(self: &Arc<Self>, lock: LockNo, from: Life, mode: Mode, ticket: u64) {
-        self.on_message(lock, false, |_| {
-            Event::Message(dlock::Event::Asked { from, mode, ticket })
+    /// What another node says about a lock; `may_visit` as in [`Self::on_hint`].
+    pub(super) fn on_message(
+        self: &Arc<Self>,
+        from: Life,
+        lock: LockNo,
+        hint: &Hint,
+        may_visit: bool,
+    ) {
+        let granted = matches!(hint, Hint::Granted | Hint::Give { .. });
+        self.on_hint(lock, granted, may_visit, || match hint {
+            Hint::Wanted(_) | Hint::Granted => Event::Look,
+            Hint::Ask { mode, ticket } => {
+                Event::Message(dlock::Event::Asked { from, mode: *mode, ticket: *ticket })
+            }
+            Hint::Give { ticket, record } => {
+                let seen = Seen { dead: self.dead_of(lock, record), record: record.clone() };
+                Event::Message(dlock::Event::Given { ticket: *ticket, seen })
+            }
         });
     }
-    pub(super) fn on_give(self: &Arc<Self>, lock: LockNo, ticket: u64, record: Arc<LockRecord>) {
-        self.on_message(lock, true, |core| {
-            let seen = Seen { dead: core.dead_of(lock, &record), record };
-            Event::Message(dlock::Event::Given { ticket, seen })
-        });
-    }
-    /// What another node says about a lock. `known`: it means nothing to a node that has forgotten the lock.
-    fn on_message(
+    /// `may_visit`: this thread may do what a demoter does, and wait for that.
+    fn on_hint(
         self: &Arc<Self>,
         lock: LockNo,
-        known: bool,
-        event: impl FnOnce(&Self) -> Event<Thread>,
+        granted: bool,
+        may_visit: bool,
+        event: impl FnOnce() -> Event<Thread>,
     ) {
         let entry = self.table.get(lock);
-        if entry.is_none() && (known || self.work_for(lock).len() > STRAY_HINTS_MAX) {
+        if entry.is_none() && (granted || self.work_for(lock).len() > STRAY_HINTS_MAX) {
             return;
         }
         let entry = entry.unwrap_or_else(|| self.entry(lock));
-        let event = event(self);
+        let event = event();
         let mut state = entry.state.lock();
-        if !state.gone {
-            self.tell(&entry, &mut state, event);
+        if state.gone {
+            return;
+        }
+        let visit = if may_visit { Visit::ThisThread } else { Visit::Demoter };
+        let mut ran = Ran { visit, ..Ran::default() };
+        let outside = self.step(&entry, &mut state, event, &mut ran);
+        debug_assert!(outside.is_nothing(), "a message asks for a visit at most");
+        drop(state);
+        if ran.visit == Visit::Due {
+            self.visit(&entry);
         }
     }
 

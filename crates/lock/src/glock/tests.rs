@@ -38,7 +38,7 @@ impl Peers for Seat {
         }
         let found = self.net.nodes.read().iter().find(|n| n.0 == to).map(|n| n.1.clone());
         if let Some(manager) = found.and_then(|weak| weak.upgrade()) {
-            manager.message(self.me, lock, hint);
+            manager.message(self.me, lock, hint, false);
         }
     }
     fn reaches(&self, _: Life) -> bool {

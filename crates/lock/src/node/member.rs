@@ -9,7 +9,7 @@ mod view;
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -72,6 +72,8 @@ pub(super) struct Inner {
     heartbeat_hints: heartbeat_hints::HeartbeatHints,
     /// Lives of which it was said that messages for them go through the devices, one for each slot.
     slow_ways: Mutex<HashMap<NodeId, Life>>,
+    /// Threads that receive hints and are not receiving just now.
+    busy_receivers: AtomicUsize,
     /// This node's slot, as it wrote it last. Held while it writes it.
     mine: Mutex<SlotRecord>,
     /// Its key, registered with every member; 0: with none.
@@ -143,6 +145,7 @@ impl Membership {
             hints,
             heartbeat_hints: heartbeat_hints::HeartbeatHints::default(),
             slow_ways: Mutex::default(),
+            busy_receivers: AtomicUsize::new(0),
             key: mine.fence_key,
             mine: Mutex::new(mine),
             origin: Instant::now(),
@@ -206,13 +209,15 @@ impl Membership {
         let inner = self.inner.clone();
         self.spawn(WATCHER, move || inner.watch(&receiver))?;
         if self.inner.hints.unix().is_some() {
-            let inner = self.inner.clone();
-            self.spawn("hints", move || inner.receive_hints())?;
+            for n in 0..messages::RECEIVERS {
+                let inner = self.inner.clone();
+                self.spawn(&format!("hints-{n}"), move || inner.receive_hints())?;
+            }
         }
         if let Some(tcp) = self.inner.hints.tcp().cloned() {
             let inner = self.inner.clone();
             self.spawn("hints-tcp", move || {
-                tcp.run(&|hint| inner.heard(&hint));
+                tcp.run(&|hint| inner.heard(&hint, false));
             })?;
         }
         Ok(())

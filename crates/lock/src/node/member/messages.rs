@@ -3,18 +3,24 @@
 use braid_format::lock_record::Life;
 use braid_format::node::SlotState;
 
+use std::sync::atomic::Ordering;
+
 use super::Inner;
 use crate::hints::Received;
 
+/// Threads that receive hints by the Unix socket.
+pub(super) const RECEIVERS: usize = 3;
+
 impl Inner {
-    /// A message came. One of a life that the slots do not show says nothing.
-    pub(super) fn heard(&self, Received { from, lock, hint }: &Received) {
+    /// A message came. One of a life that the slots do not show says nothing. `may_visit` as in
+    /// [`LockManager::message`](crate::LockManager::message).
+    pub(super) fn heard(&self, Received { from, lock, hint }: &Received, may_visit: bool) {
         let slots = self.slots.read();
         let slot = slots.get(usize::from(from.slot.0)).map(|s| &s.record);
         let shown = slot.is_some_and(|r| r.life == *from && r.state != SlotState::Free);
         drop(slots);
         if shown && let Some(manager) = self.manager_of(*lock) {
-            manager.message(*from, *lock, hint);
+            manager.message(*from, *lock, hint, may_visit);
         }
     }
 
@@ -37,7 +43,8 @@ impl Inner {
         self.slow_ways.lock().insert(to.slot, to);
     }
 
-    /// The hint receiver's life.
+    /// The life of one of the threads that receive hints, [`RECEIVERS`] in all. The kernel gives each message to one
+    /// of them, which does what it calls for; one is always left to receive.
     pub(super) fn receive_hints(&self) {
         let Some(socket) = self.hints.unix() else { return };
         loop {
@@ -46,7 +53,11 @@ impl Inner {
                 return;
             }
             match received {
-                Ok(Some(hint)) => self.heard(&hint),
+                Ok(Some(hint)) => {
+                    let busy = self.busy_receivers.fetch_add(1, Ordering::AcqRel) + 1;
+                    self.heard(&hint, busy < RECEIVERS);
+                    self.busy_receivers.fetch_sub(1, Ordering::AcqRel);
+                }
                 Ok(None) => {}
                 Err(e) => {
                     tracing::warn!("no hints any more, locks are polled: {e}");
