@@ -136,6 +136,9 @@ fn decode(bytes: &[u8], me: Life) -> Option<Received> {
     Some(Received { from, lock, hint })
 }
 
+/// Threads that receive hints by one way, each of which does what a message calls for; one is always left to receive.
+pub(crate) const RECEIVERS: usize = 3;
+
 /// By which way one node tells another which locks it wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageWay {

@@ -11,24 +11,25 @@
 mod incoming;
 mod outgoing;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::node::SlotRecord;
 use braid_format::{LockNo, NodeId};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use self::incoming::Incoming;
 use self::outgoing::{Peer, Sent};
 use super::seal::Secret;
-use super::{HINT, MessageWay, Received, encode};
+use super::{HINT, MessageWay, RECEIVERS, Received, encode};
 use crate::Life;
 use crate::dlock::Hint;
 
@@ -64,7 +65,11 @@ pub struct TcpHints {
     peers: Mutex<HashMap<NodeId, Peer>>,
     /// Who has proven itself, and has its connection still.
     proven: Mutex<HashMap<NodeId, Life>>,
-    /// Wakes the thread.
+    /// Held by the thread that waits for the connections.
+    connections: Mutex<Connections>,
+    /// Threads that do what a message calls for.
+    busy: AtomicUsize,
+    /// Wakes the thread that waits.
     wake: OwnedFd,
     closing: AtomicBool,
 }
@@ -90,6 +95,8 @@ impl TcpHints {
             listener,
             peers: Mutex::default(),
             proven: Mutex::default(),
+            connections: Mutex::new(Connections::default()),
+            busy: AtomicUsize::new(0),
             wake,
             closing: AtomicBool::new(false),
         })
@@ -142,27 +149,50 @@ impl TcpHints {
         self.wake();
     }
 
-    /// Hears, and does what could not be done at once, until it is closed. `on_hint` gets what comes.
-    pub fn run(&self, on_hint: &dyn Fn(Received)) {
-        let mut incoming: Vec<Incoming> = Vec::new();
-        let mut doors = Doors { since: Instant::now(), taken: 0 };
-        while !self.closing.load(Ordering::Acquire) {
-            if let Err(e) = self.round(&mut incoming, &mut doors, on_hint) {
-                tracing::warn!("no hints by TCP any more, locks are polled: {e}");
-                break;
+    /// Hears, and does what could not be done at once, until it is closed: the life of each of [`RECEIVERS`]
+    /// threads, of which one waits for the connections. `on_hint` gets what comes, and whether it may wait: then
+    /// another thread hears meanwhile.
+    pub fn run(&self, on_hint: &dyn Fn(&Received, bool)) {
+        while let Some((hints, connections)) = self.next_hints(on_hint) {
+            let may_wait = self.busy.fetch_add(1, Ordering::AcqRel) + 1 < RECEIVERS;
+            let _kept = (!may_wait).then_some(connections);
+            for hint in &hints {
+                on_hint(hint, may_wait);
             }
+            self.busy.fetch_sub(1, Ordering::AcqRel);
         }
         self.proven.lock().clear();
         self.peers.lock().clear();
     }
 
-    /// Waits for something to do, and does it.
-    fn round(
+    /// Waits for hints that call for more than to wake a thread: those are done here. `None`: it is closed. As long
+    /// as the connections are held no other thread hears.
+    fn next_hints(
         &self,
-        incoming: &mut Vec<Incoming>,
-        doors: &mut Doors,
-        on_hint: &dyn Fn(Received),
-    ) -> io::Result<()> {
+        on_hint: &dyn Fn(&Received, bool),
+    ) -> Option<(Vec<Received>, MutexGuard<'_, Connections>)> {
+        let mut connections = self.connections.lock();
+        while !self.closing.load(Ordering::Acquire) {
+            let came = RefCell::new(Vec::new());
+            if let Err(e) = self.round(&mut connections, &|hint| came.borrow_mut().push(hint)) {
+                tracing::warn!("no hints by TCP any more, locks are polled: {e}");
+                self.closing.store(true, Ordering::Release);
+            }
+            let given = |received: &Received| matches!(received.hint, Hint::Give { .. });
+            let (given, others): (Vec<_>, Vec<_>) = came.into_inner().into_iter().partition(given);
+            for hint in &given {
+                on_hint(hint, false);
+            }
+            if !others.is_empty() {
+                return Some((others, connections));
+            }
+        }
+        None
+    }
+
+    /// Waits for something to do, and does it.
+    fn round(&self, connections: &mut Connections, on_hint: &dyn Fn(Received)) -> io::Result<()> {
+        let Connections { incoming, doors } = connections;
         let now = Instant::now();
         let (links, mut until) = self.links(now);
         until = incoming.iter().filter_map(Incoming::deadline).chain(until).min();
@@ -276,10 +306,23 @@ struct Waits {
     wanted: PollFlags,
 }
 
+/// From other nodes.
+#[derive(Debug, Default)]
+struct Connections {
+    incoming: Vec<Incoming>,
+    doors: Doors,
+}
+
 /// How many connections were taken lately.
+#[derive(Debug)]
 struct Doors {
     since: Instant,
     taken: u32,
+}
+impl Default for Doors {
+    fn default() -> Self {
+        Self { since: Instant::now(), taken: 0 }
+    }
 }
 impl Doors {
     fn are_open(&mut self, now: Instant) -> bool {

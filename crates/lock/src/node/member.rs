@@ -44,7 +44,7 @@ use crate::Life;
 use crate::dlock::{Hint, Time};
 use crate::error::LockError;
 use crate::glock::LockManager;
-use crate::hints::{Hints, MessageWay};
+use crate::hints::{Hints, MessageWay, RECEIVERS};
 use crate::runtime::join_all;
 
 /// Name of the thread that fences silent nodes before there is a watcher.
@@ -209,16 +209,18 @@ impl Membership {
         let inner = self.inner.clone();
         self.spawn(WATCHER, move || inner.watch(&receiver))?;
         if self.inner.hints.unix().is_some() {
-            for n in 0..messages::RECEIVERS {
+            for n in 0..RECEIVERS {
                 let inner = self.inner.clone();
                 self.spawn(&format!("hints-{n}"), move || inner.receive_hints())?;
             }
         }
         if let Some(tcp) = self.inner.hints.tcp().cloned() {
-            let inner = self.inner.clone();
-            self.spawn("hints-tcp", move || {
-                tcp.run(&|hint| inner.heard(&hint, false));
-            })?;
+            for n in 0..RECEIVERS {
+                let (inner, tcp) = (self.inner.clone(), tcp.clone());
+                self.spawn(&format!("hints-tcp-{n}"), move || {
+                    tcp.run(&|hint, may_wait| inner.heard(hint, may_wait));
+                })?;
+            }
         }
         Ok(())
     }

@@ -6,10 +6,7 @@ use braid_format::node::SlotState;
 use std::sync::atomic::Ordering;
 
 use super::Inner;
-use crate::hints::Received;
-
-/// Threads that receive hints by the Unix socket.
-pub(super) const RECEIVERS: usize = 3;
+use crate::hints::{RECEIVERS, Received};
 
 impl Inner {
     /// A message came. One of a life that the slots do not show says nothing. `may_visit` as in
