@@ -127,6 +127,36 @@ impl Drop for Cluster {
     }
 }
 
+/// Remembers which threads demote.
+#[derive(Default)]
+struct Threads(Mutex<Vec<std::thread::ThreadId>>);
+impl GlockOps for Threads {
+    fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+        self.0.lock().push(std::thread::current().id());
+        Ok(Demoted::default())
+    }
+}
+
+#[test]
+fn a_thread_that_may_visit_gives_the_lock_up_itself() {
+    let threads = Arc::new(Threads::default());
+    let c = Cluster::new(2, &[threads.clone()], &ManagerOptions::default());
+    let ask = Hint::Ask { mode: Mode::Exclusive, ticket: 7 };
+    let here = std::thread::current().id();
+    drop(c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap());
+    c.nodes[0].message(me(1), LOCK, &ask, true);
+    assert_eq!(*threads.0.lock(), [here]);
+    assert_eq!(c.record(LOCK).holders, [me(1)]);
+    // One that may not wait leaves it to a demoter.
+    let other = LockNo(65);
+    drop(c.nodes[0].acquire(other, Mode::Exclusive, Local::Exclusive).unwrap());
+    c.nodes[0].message(me(1), other, &ask, false);
+    while c.record(other).holders != [me(1)] {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(matches!(**threads.0.lock(), [first, second] if first == here && second != here));
+}
+
 #[test]
 fn cached_lock_needs_no_io() {
     let c = Cluster::plain(1);
