@@ -419,3 +419,49 @@ fn a_stopped_node_of_this_host_is_never_taken_for_dead() {
     unmount_idle(Path::new(&dir));
     assert!(said.contains("its process holds its lock"), "{said}");
 }
+
+/// A pool on units with a volatile cache, that says when it was flushed to rest.
+fn on_files(names: &[&str], create: &[&str]) -> (tempfile::TempDir, San) {
+    let disks = tempfile::tempdir().unwrap();
+    let paths: Vec<String> = names
+        .iter()
+        .map(|name| {
+            let path = disks.path().join(name);
+            std::fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
+            path.to_str().unwrap().to_owned()
+        })
+        .collect();
+    let san = San::new(&paths.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+    ok(&san.with(create, &[]));
+    (disks, san)
+}
+
+/// An idle node writes heartbeats, which are not flushed: that they may be lost harms nothing, as the next
+/// one follows.
+#[test]
+fn an_idle_node_outlives_a_loss_of_power_of_its_units() {
+    if !can_mount() {
+        return;
+    }
+    for create in [&["create", "plain"][..], &["create", "mirrored", "--mirror", "2"]] {
+        let (_disks, san) = on_files(&["d0", "d1"], create);
+        let dir = san.mount_as("host-a", "a", "io_timeout=2,commit=1");
+        let log = || std::fs::read_to_string(format!("{dir}.log")).unwrap();
+        sh(&format!("echo before > {dir}/file; sync {dir}/file"));
+        for blink in 1..=2 {
+            std::thread::sleep(std::time::Duration::from_secs(4));
+            san.tell(&["power"]);
+            wait_until("its sessions are begun anew", || {
+                log().matches("logged in again").count() >= 2 * blink || log().contains("given up")
+            });
+            assert!(!log().contains("given up"), "{create:?}: {}", log());
+            sh(&format!("timeout 30 dd of={dir}/{blink} conv=fsync status=none <<< {blink}"));
+        }
+        let said = ok(&["status", &dir]);
+        assert!(said.contains("health: OK"), "{said}");
+        assert_eq!(sh(&format!("cat {dir}/file {dir}/1 {dir}/2")), "before\n1\n2\n");
+        unmount_idle(Path::new(&dir));
+        let said = ok(&san.with(&["check"], &[]));
+        assert!(said.contains("clean"), "{said}");
+    }
+}

@@ -3,6 +3,8 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
+use braid_format::{ByteOffset, Bytes};
+
 use crate::DeviceError;
 use crate::traffic::IoCounters;
 
@@ -171,6 +173,10 @@ pub trait Session: Send + Sync {
     /// The node that uses the device may change things until `until`, if it does not say a later time
     /// before: how long a session that broke is tried to be begun anew.
     fn lease(&self, until: Instant);
+    /// What is written to `len` bytes at `at` from now on, alone, is written again before long: that it is
+    /// lost with the device's cache does no harm. In bytes; of these ranges the one named last counts.
+    /// Waits for no I/O.
+    fn repeats(&self, at: ByteOffset, len: Bytes);
 }
 
 /// A bound on how long a device may leave a command unanswered.

@@ -22,6 +22,7 @@
 //!   after it end like that too, [`SILENT_MAX`] in succession, the unit is given up. One login more, by
 //!   a thread of its own, then ends at the target what was under way.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -159,6 +160,10 @@ impl Link {
     /// So many of them are durable.
     pub fn flushed(&self, written: u64) {
         self.durable.fetch_max(written, Ordering::AcqRel);
+    }
+    /// What is written to these blocks alone may be lost: it is written again before long.
+    pub fn repeats(&self, blocks: Range<u64>) {
+        self.carried.set_repeated(blocks);
     }
     /// Who uses it may change something until then.
     pub fn lease(&self, until: Instant) {

@@ -381,6 +381,10 @@ impl Session for IscsiDevice {
     fn lease(&self, until: Instant) {
         self.link.lease(until);
     }
+    fn repeats(&self, at: ByteOffset, len: Bytes) {
+        let sector = self.info.sector.get();
+        self.link.repeats(at.get() / sector..(at.get() + len.get()).div_ceil(sector));
+    }
 }
 
 impl AnswerBound for IscsiDevice {

@@ -161,6 +161,11 @@ impl Session for ShortDevice {
             session.lease(until);
         }
     }
+    fn repeats(&self, at: ByteOffset, len: Bytes) {
+        if let Some(session) = self.now().abilities().session {
+            session.repeats(at, len);
+        }
+    }
 }
 
 impl AnswerBound for ShortDevice {
