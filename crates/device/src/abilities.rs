@@ -1,6 +1,7 @@
 //! What only some devices can do: objects to do it by.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
@@ -177,6 +178,9 @@ pub trait Session: Send + Sync {
     /// lost with the device's cache does no harm. In bytes; of these ranges the one named last counts.
     /// Waits for no I/O.
     fn repeats(&self, at: ByteOffset, len: Bytes);
+    /// Why nothing is asked of the device any more, if its sessions have ended for good, other than by a
+    /// fence of this node. Waits for no I/O.
+    fn given_up(&self) -> Option<Arc<str>>;
 }
 
 /// A bound on how long a device may leave a command unanswered.

@@ -380,6 +380,14 @@ impl Error {
         };
         e.raw_os_error()
     }
+    /// Why the node withdraws, if it does because of this.
+    pub(crate) fn reason(&self) -> std::sync::Arc<str> {
+        match self {
+            Self::Withdrawn { reason } => reason.clone(),
+            Self::Lock(LockError::Withdrawn) => "a lock could not be given up: see the log".into(),
+            other => other.to_string().into(),
+        }
+    }
     /// Whether the node must withdraw: what is on its way to the devices can no longer be trusted.
     /// Damage that a read meets is not: see [`Self::damaged_block`].
     pub fn is_fatal(&self) -> bool {

@@ -385,6 +385,9 @@ impl Session for IscsiDevice {
         let sector = self.info.sector.get();
         self.link.repeats(at.get() / sector..(at.get() + len.get()).div_ceil(sector));
     }
+    fn given_up(&self) -> Option<Arc<str>> {
+        self.link.given_up()
+    }
 }
 
 impl AnswerBound for IscsiDevice {

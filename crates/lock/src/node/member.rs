@@ -86,7 +86,8 @@ pub(super) struct Inner {
     stop: (Mutex<bool>, Condvar),
     /// The next heartbeat has news.
     hurry: AtomicBool,
-    withdrawn: AtomicBool,
+    /// Why this node has withdrawn, if it has.
+    withdrawn: OnceLock<Arc<str>>,
     /// The watcher is at work on a dead node's slot.
     has_claimed: AtomicBool,
     /// Until when this node may act.
@@ -151,7 +152,7 @@ impl Membership {
             stuck: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             hurry: AtomicBool::new(false),
-            withdrawn: AtomicBool::new(false),
+            withdrawn: OnceLock::new(),
             has_claimed: AtomicBool::new(false),
             unreadable: Mutex::default(),
             epoch_since: Mutex::new((store.pool().epoch(), Instant::now())),
@@ -216,7 +217,7 @@ impl Membership {
     /// Waits for the recoveries that this node has begun, unless it has withdrawn.
     pub fn end_recoveries(&self) {
         let under_way = || self.inner.has_claimed.load(Ordering::Acquire);
-        while under_way() && !self.inner.withdrawn.load(Ordering::Acquire) {
+        while under_way() && self.inner.withdrawn.get().is_none() {
             std::thread::sleep(RECOVERY_LOOK);
         }
     }
@@ -319,6 +320,11 @@ impl Membership {
         tracing::warn!(?life, host = record.host, "dead, by the operator's word");
         inner.options.proofs.add(record, FenceMethod::Operator);
         Ok(life)
+    }
+    /// Why this node has withdrawn, if it did so itself: its heartbeat could not be written, it was fenced,
+    /// it could not follow a change of the pool.
+    pub fn withdrawn(&self) -> Option<Arc<str>> {
+        self.inner.withdrawn.get().cloned()
     }
     /// Frees the slot and ends the threads. Call after the manager was shut down cleanly.
     ///
@@ -481,8 +487,10 @@ impl Inner {
     }
 
     fn withdraw(&self, why: &str) {
+        // Before anything fails because of it: whoever meets that can say why.
+        let first = self.withdrawn.set(why.into()).is_ok();
         self.store.pool().refuse();
-        if self.withdrawn.swap(true, Ordering::AcqRel) {
+        if !first {
             return;
         }
         tracing::error!(node = ?self.me, "this node withdraws: {why}");
@@ -502,7 +510,7 @@ impl Inner {
 
     /// Whether this node may act: it has not withdrawn, and its lease lasts.
     fn may_fence(&self) -> bool {
-        !self.withdrawn.load(Ordering::Acquire) && Moment::now() < *self.lease.lock()
+        self.withdrawn.get().is_none() && Moment::now() < *self.lease.lock()
     }
 
     /// The watcher's life.

@@ -166,6 +166,9 @@ impl Session for ShortDevice {
             session.repeats(at, len);
         }
     }
+    fn given_up(&self) -> Option<Arc<str>> {
+        self.now().abilities().session?.given_up()
+    }
 }
 
 impl AnswerBound for ShortDevice {
