@@ -499,6 +499,17 @@ fn a_unit_that_may_have_lost_what_was_not_flushed_is_given_up_and_named_with_its
     let health = json["pool"]["health"].to_string();
     assert!(health.contains("withdrawn") && health.contains(cause), "{json}");
     assert!(json["pool"]["withdrawn"].as_str().unwrap().contains(cause), "{json}");
+    // Calls fail, and the log does not say it each time.
+    let before = log().lines().count();
+    sh(&format!(
+        "for n in $(seq 300); do cat {dir}/file {dir}/$n; : > {dir}/new$n; done >/dev/null 2>&1 || true"
+    ));
+    let after = log();
+    assert!(after.lines().count() < before + 40, "{after}");
+    assert!(
+        after.contains(cause) && !after.contains("this node has withdrawn: this node"),
+        "{after}"
+    );
     common::pool::kill(&dir);
     braid(&["unmount", "--lazy", &dir]);
 }

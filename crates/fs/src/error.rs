@@ -421,3 +421,21 @@ impl Error {
         self.is_lost_lock() || matches!(self, Self::Lock(LockError::Interrupted))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_a_node_has_withdrawn_is_said_once_however_often_it_is_passed_on() {
+        let mut error = Error::Pool(PoolError::Closed);
+        for _ in 0..3 {
+            error = Error::Withdrawn { reason: error.reason() };
+        }
+        let said = error.to_string();
+        assert_eq!(said.matches("this node has withdrawn").count(), 1, "{said}");
+        assert!(said.contains(&PoolError::Closed.to_string()), "{said}");
+        let by_a_lock = Error::Withdrawn { reason: Error::Lock(LockError::Withdrawn).reason() };
+        assert_eq!(by_a_lock.to_string().matches("withdrawn").count(), 1, "{by_a_lock}");
+    }
+}
