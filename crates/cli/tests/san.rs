@@ -415,6 +415,8 @@ fn a_stopped_node_of_this_host_is_never_taken_for_dead() {
     std::thread::sleep(std::time::Duration::from_secs(5));
     let said = fails(&san.with(&["fence", "--confirm"], &["0"]));
     kill_process(process, Signal::CONT).unwrap();
+    let number = process.as_raw_nonzero();
+    assert!(said.contains(&format!("unmount {dir}, or end process {number}")), "{said}");
     sh(&format!("echo more >> {dir}/file; sync {dir}/file"));
     unmount_idle(Path::new(&dir));
     assert!(said.contains("its process holds its lock"), "{said}");

@@ -135,6 +135,7 @@ pub use braid_pool as pool;
 pub use damage::DamagedBlock;
 pub use data::{ReadHold, ReadRange};
 pub use error::Error;
+pub use exclusive_use::shows_life;
 pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
 pub use inspect::{ClusterView, inspect};
 pub use maintenance::MaintenanceStatus;

@@ -297,7 +297,7 @@ impl Membership {
     /// [`LockError::NotDead`]: it shows signs of life, or the kernel knows better.
     pub fn vouch(&self, slot: NodeId) -> Result<Me, LockError> {
         let inner = &self.inner;
-        let refuse = |why| Err(LockError::NotDead { slot, why });
+        let refuse = |why: &str| Err(LockError::NotDead { slot, why: why.into() });
         if inner.unreadable.lock().iter().any(|u| u.slot == slot) {
             return refuse(super::waits::UNREADABLE);
         }
@@ -307,16 +307,14 @@ impl Membership {
             return refuse("nobody has it");
         };
         let seen = inner.sees_lock_of(record);
-        if seen && inner.store.life_held(slot).map_err(LockError::NodeStore)? {
-            return refuse(super::vouch::IS_HELD);
-        }
+        super::vouch::refuse_if_it_lives_here(&*inner.store, &inner.identity, record)?;
         let life = record.acting();
         if inner.silence(record).0 < Timing::of_slot(record.io_timeout).suspect() {
             return refuse(
                 "it has shown heartbeats of late: turn its host off and wait until it is silent",
             );
         }
-        super::vouch::settle(&*inner.store, slot, seen)?;
+        super::vouch::settle(&*inner.store, record, seen)?;
         tracing::warn!(?life, host = record.host, "dead, by the operator's word");
         inner.options.proofs.add(record, FenceMethod::Operator);
         Ok(life)
