@@ -4,10 +4,11 @@
 
 mod common;
 
+use std::path::Path;
 use std::process::Command;
 
 use common::device::Loop;
-use common::{Disks, braid, can_mount, fails, ok, pool, unmount_idle, wait_until};
+use common::{Disks, braid, can_mount, fails, ok, pool, sh, unmount_idle, wait_until};
 
 #[test]
 fn a_dead_mount_is_cleared_by_the_next_mount_there() {
@@ -152,4 +153,58 @@ fn a_directory_is_named_by_a_link_or_with_dots() {
         assert!(ok(&disks.with(&["status"], &[])).contains("no node has it mounted"));
     }
     assert!(ok(&disks.with(&["check"], &[])).contains("clean"));
+}
+
+/// Copies of all members, of a pool that was not mounted then or was, beside the mounted original: two file
+/// systems of one identity. Nor is a node of this host taken for dead by what a copy says of it.
+#[test]
+fn copies_of_all_members_are_refused_beside_the_original() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let copies = |kind: &str| ["d0", "d1"].map(|name| path(&format!("{name}-{kind}")));
+    let copy = |kind: &str| {
+        for (from, to) in ["d0", "d1"].iter().zip(copies(kind)) {
+            sh(&format!("cp --sparse=always {} {to}", path(from)));
+        }
+    };
+    for name in ["d0", "d1"] {
+        std::fs::File::create(path(name)).unwrap().set_len(256 << 20).unwrap();
+    }
+    let (node, other) = (path("node"), path("other"));
+    std::fs::create_dir(&node).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    ok(&["create", "copied", &path("d0"), &path("d1")]);
+    copy("before");
+    ok(&["mount", &path("d0"), &path("d1"), &node, "-o", "io_timeout=2"]);
+    sh(&format!("echo one > {node}/f; sync {node}/f"));
+    copy("during");
+    let process = common::pid_of(&node).as_raw_nonzero();
+    let [before, during] = ["before", "during"].map(copies);
+    for [one, two] in [&before, &during] {
+        let said = fails(&["mount", one, two, &other, "-o", "io_timeout=2"]);
+        assert!(said.contains(one) && said.contains("copies of the members"), "{said}");
+        assert!(said.contains(&format!("mounted on {node} (process {process})")), "{said}");
+        assert!(said.contains(&format!("braid unmount {node}")), "{said}");
+    }
+    let said = fails(&["fence", "--confirm", &during[0], &during[1], "0"]);
+    assert!(said.contains(&format!("unmount {node}, or end process {process}")), "{said}");
+    // One that does not answer, too.
+    let stopped = common::pid_of(&node);
+    rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
+    let out = braid(&["mount", &during[0], &during[1], &other, "-o", "io_timeout=2"]);
+    rustix::process::kill_process(stopped, rustix::process::Signal::CONT).unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains("copies of the members"), "{said}");
+    // The pool itself is mounted twice, and copies are once it is not mounted any more.
+    ok(&["mount", &path("d0"), &path("d1"), &other, "-o", "io_timeout=2"]);
+    assert_eq!(sh(&format!("cat {other}/f")), "one\n");
+    unmount_idle(Path::new(&other));
+    unmount_idle(Path::new(&node));
+    ok(&["mount", &before[0], &before[1], &other, "-o", "io_timeout=2"]);
+    let said = fails(&["mount", &path("d0"), &path("d1"), &node, "-o", "io_timeout=2"]);
+    assert!(said.contains(&format!("mounted on {other}")), "{said}");
+    unmount_idle(Path::new(&other));
 }

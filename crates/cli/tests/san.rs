@@ -415,7 +415,133 @@ fn a_stopped_node_of_this_host_is_never_taken_for_dead() {
     std::thread::sleep(std::time::Duration::from_secs(5));
     let said = fails(&san.with(&["fence", "--confirm"], &["0"]));
     kill_process(process, Signal::CONT).unwrap();
+    let number = process.as_raw_nonzero();
+    assert!(said.contains(&format!("unmount {dir}, or end process {number}")), "{said}");
     sh(&format!("echo more >> {dir}/file; sync {dir}/file"));
     unmount_idle(Path::new(&dir));
     assert!(said.contains("its process holds its lock"), "{said}");
+}
+
+/// A pool on units with a volatile cache, that says when it was flushed to rest.
+fn on_files(names: &[&str], create: &[&str]) -> (tempfile::TempDir, San) {
+    let disks = tempfile::tempdir().unwrap();
+    let paths: Vec<String> = names
+        .iter()
+        .map(|name| {
+            let path = disks.path().join(name);
+            std::fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
+            path.to_str().unwrap().to_owned()
+        })
+        .collect();
+    let san = San::new(&paths.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+    ok(&san.with(create, &[]));
+    (disks, san)
+}
+
+/// An idle node writes heartbeats, which are not flushed: that they may be lost harms nothing, as the next
+/// one follows.
+#[test]
+fn an_idle_node_outlives_a_loss_of_power_of_its_units() {
+    if !can_mount() {
+        return;
+    }
+    for create in [&["create", "plain"][..], &["create", "mirrored", "--mirror", "2"]] {
+        let (_disks, san) = on_files(&["d0", "d1"], create);
+        let dir = san.mount_as("host-a", "a", "io_timeout=2,commit=1");
+        let log = || std::fs::read_to_string(format!("{dir}.log")).unwrap();
+        sh(&format!("echo before > {dir}/file; sync {dir}/file"));
+        for blink in 1..=2 {
+            std::thread::sleep(std::time::Duration::from_secs(4));
+            san.tell(&["power"]);
+            wait_until("its sessions are begun anew", || {
+                log().matches("logged in again").count() >= 2 * blink || log().contains("given up")
+            });
+            assert!(!log().contains("given up"), "{create:?}: {}", log());
+            sh(&format!("timeout 30 dd of={dir}/{blink} conv=fsync status=none <<< {blink}"));
+        }
+        let said = ok(&["status", &dir]);
+        assert!(said.contains("health: OK"), "{said}");
+        assert_eq!(sh(&format!("cat {dir}/file {dir}/1 {dir}/2")), "before\n1\n2\n");
+        unmount_idle(Path::new(&dir));
+        let said = ok(&san.with(&["check"], &[]));
+        assert!(said.contains("clean"), "{said}");
+    }
+}
+
+/// What was written and not flushed may be lost with the cache, and a later flush would claim that it is
+/// durable: the unit is given up. That is named at once, with its cause, as is the cause for which the node
+/// withdraws.
+#[test]
+fn a_unit_that_may_have_lost_what_was_not_flushed_is_given_up_and_named_with_its_cause() {
+    if !can_mount() {
+        return;
+    }
+    let (_disks, san) = on_files(&["d0"], &["create", "plain"]);
+    let dir = san.mount_as("host-a", "a", "io_timeout=2,commit=60");
+    sh(&format!("echo before > {dir}/file; sync {dir}/file"));
+    sh(&format!("dd if=/dev/zero of={dir}/large bs=1M count=4 status=none"));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    san.tell(&["power"]);
+    let cause = "its write cache, and in it what was not flushed, may be lost";
+    let log = || std::fs::read_to_string(format!("{dir}.log")).unwrap();
+    wait_until("the unit is given up", || log().contains("given up"));
+    assert!(log().contains(cause), "{}", log());
+    let said = ok(&["status", &dir]);
+    assert!(said.contains("health: ") && !said.contains("health: OK"), "{said}");
+    let health = said.split("health: ").nth(1).unwrap();
+    assert!(health.contains(&san.units[0]) && health.contains(cause), "{said}");
+    assert!(!said.contains("evacuate"), "{said}");
+    // It needs the unit.
+    sh(&format!("echo more | timeout 30 dd of={dir}/more conv=fsync 2>&1 || true"));
+    wait_until("it has withdrawn", || ok(&["status", &dir]).contains("WITHDRAWN"));
+    let said = ok(&["status", &dir]);
+    let withdrawn = said.lines().find(|line| line.contains("WITHDRAWN")).unwrap();
+    assert!(withdrawn.contains(cause), "{said}");
+    let json: serde_json::Value = serde_json::from_str(&ok(&["status", &dir, "--json"])).unwrap();
+    let health = json["pool"]["health"].to_string();
+    assert!(health.contains("withdrawn") && health.contains(cause), "{json}");
+    assert!(json["pool"]["withdrawn"].as_str().unwrap().contains(cause), "{json}");
+    // Calls fail, and the log does not say it each time.
+    let before = log().lines().count();
+    sh(&format!(
+        "for n in $(seq 300); do cat {dir}/file {dir}/$n; : > {dir}/new$n; done >/dev/null 2>&1 || true"
+    ));
+    let after = log();
+    assert!(after.lines().count() < before + 40, "{after}");
+    assert!(
+        after.contains(cause) && !after.contains("this node has withdrawn: this node"),
+        "{after}"
+    );
+    common::pool::kill(&dir);
+    braid(&["unmount", "--lazy", &dir]);
+}
+
+/// With copies the pool goes on without such a unit; its cause stays in sight.
+#[test]
+fn a_mirror_goes_on_without_a_unit_that_may_have_lost_what_was_not_flushed() {
+    if !can_mount() {
+        return;
+    }
+    let disks = tempfile::tempdir().unwrap();
+    let sans = [0, 1].map(|n| DiesWithTarget::target(&disks, n));
+    let units = [&*sans[0].units[0], &*sans[1].units[0]];
+    ok(&[&["create", "mirrored", "--mirror", "2"][..], &units].concat());
+    let dir = disks.path().join("a").to_str().unwrap().to_owned();
+    common::mount_as("host-a", &units, &dir, "io_timeout=2,commit=60");
+    sh(&format!("echo before > {dir}/file; sync {dir}/file"));
+    sh(&format!("dd if=/dev/zero of={dir}/large bs=1M count=4 status=none"));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    sans[1].tell(&["power"]);
+    let cause = "its write cache, and in it what was not flushed, may be lost";
+    wait_until("the pool goes on without it", || {
+        let said = ok(&["status", &dir]);
+        assert!(!said.contains("SLOW") && !said.contains("WITHDRAWN"), "{said}");
+        said.contains("DEGRADED")
+    });
+    let said = ok(&["status", &dir]);
+    let health = said.lines().next().unwrap();
+    assert!(health.contains(units[1]) && health.contains(cause), "{said}");
+    sh(&format!("echo more | timeout 30 dd of={dir}/file conv=fsync status=none"));
+    assert_eq!(sh(&format!("cat {dir}/file")), "more\n");
+    unmount_idle(Path::new(&dir));
 }

@@ -1,7 +1,10 @@
 //! What only some devices can do: objects to do it by.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use braid_format::{ByteOffset, Bytes};
 
 use crate::DeviceError;
 use crate::traffic::IoCounters;
@@ -171,6 +174,13 @@ pub trait Session: Send + Sync {
     /// The node that uses the device may change things until `until`, if it does not say a later time
     /// before: how long a session that broke is tried to be begun anew.
     fn lease(&self, until: Instant);
+    /// What is written to `len` bytes at `at` from now on, alone, is written again before long: that it is
+    /// lost with the device's cache does no harm. In bytes; of these ranges the one named last counts.
+    /// Waits for no I/O.
+    fn repeats(&self, at: ByteOffset, len: Bytes);
+    /// Why nothing is asked of the device any more, if its sessions have ended for good, other than by a
+    /// fence of this node. Waits for no I/O.
+    fn given_up(&self) -> Option<Arc<str>>;
 }
 
 /// A bound on how long a device may leave a command unanswered.

@@ -150,6 +150,14 @@ pub enum DeviceError {
         /// For how long.
         silent: Silent,
     },
+    /// Its sessions have ended for good.
+    #[error("{device} was given up: {why}")]
+    GivenUp {
+        /// Device.
+        device: Arc<str>,
+        /// What ended them.
+        why: Arc<str>,
+    },
     /// A test's device failed on purpose.
     #[error("{device}: {operation} at {at} fails by plan")]
     Injected {

@@ -231,7 +231,7 @@ impl Core {
     /// Leaves the cluster after a failure: nothing more is written, every call fails; other nodes
     /// see a dead node and replay its journal.
     pub fn withdraw(&self, why: &Error) {
-        let reason: Arc<str> = why.to_string().into();
+        let reason = self.membership.withdrawn().unwrap_or_else(|| why.reason());
         if self.withdrawn.set(reason.clone()).is_ok() {
             tracing::error!(node = %self.me.slot, "withdrawing: {reason}");
             self.meta.poison(reason.clone());

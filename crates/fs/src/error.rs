@@ -380,6 +380,14 @@ impl Error {
         };
         e.raw_os_error()
     }
+    /// Why the node withdraws, if it does because of this.
+    pub(crate) fn reason(&self) -> std::sync::Arc<str> {
+        match self {
+            Self::Withdrawn { reason } => reason.clone(),
+            Self::Lock(LockError::Withdrawn) => "a lock could not be given up: see the log".into(),
+            other => other.to_string().into(),
+        }
+    }
     /// Whether the node must withdraw: what is on its way to the devices can no longer be trusted.
     /// Damage that a read meets is not: see [`Self::damaged_block`].
     pub fn is_fatal(&self) -> bool {
@@ -411,5 +419,23 @@ impl Error {
     /// Whether it is about a lock that does not come, and not for this caller to wait for.
     pub(crate) fn is_out_of_reach(&self) -> bool {
         self.is_lost_lock() || matches!(self, Self::Lock(LockError::Interrupted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_a_node_has_withdrawn_is_said_once_however_often_it_is_passed_on() {
+        let mut error = Error::Pool(PoolError::Closed);
+        for _ in 0..3 {
+            error = Error::Withdrawn { reason: error.reason() };
+        }
+        let said = error.to_string();
+        assert_eq!(said.matches("this node has withdrawn").count(), 1, "{said}");
+        assert!(said.contains(&PoolError::Closed.to_string()), "{said}");
+        let by_a_lock = Error::Withdrawn { reason: Error::Lock(LockError::Withdrawn).reason() };
+        assert_eq!(by_a_lock.to_string().matches("withdrawn").count(), 1, "{by_a_lock}");
     }
 }

@@ -7,7 +7,7 @@ use braid_format::NodeId;
 use braid_format::node::{SlotRecord, SlotState};
 use braid_lock::etcd::{EtcdClaim, EtcdError, LockDomain};
 use braid_lock::{LockError, NodeStore, Timing};
-use braid_pool::PoolByteLock;
+use braid_pool::{Pool, PoolByteLock};
 
 use crate::error::{Error, Result};
 use crate::external_store::lock_lives;
@@ -96,6 +96,35 @@ fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
             Ok(true)
         }
         found => Ok(found.map(|()| false)?),
+    }
+}
+
+/// Whether a node shows on the devices of `pool` that it lives: the process `pid` of this host, mounted
+/// elsewhere by `slot` in a pool of the same identity. Otherwise these devices are copies of the ones that it
+/// uses. Waits for some of its heartbeats, unless its lock is seen at once.
+///
+/// # Errors
+/// No usable file system, or a device failed.
+pub fn shows_life(pool: Pool, slot: NodeId, pid: u32) -> Result<bool> {
+    /// Heartbeats that a node may be late.
+    const BEATS: u32 = 4;
+    let volume = Volume::open(pool)?;
+    let store = volume.node_store(volume.node_areas()?);
+    if slot.0 >= store.slots() {
+        return Ok(false);
+    }
+    let bytes = store.read_slot(slot).map_err(LockError::NodeStore)?;
+    let record = SlotRecord::decode(&bytes, slot);
+    let Some(record) = record.ok().filter(|r| r.state == SlotState::Active && r.pid == pid) else {
+        return Ok(false);
+    };
+    if store.life_held(slot).map_err(LockError::NodeStore)? {
+        return Ok(true);
+    }
+    let time = Timing::of_slot(record.io_timeout).beat() * BEATS;
+    match refuse_beating(&*store, &[(slot, record.host)], time) {
+        Err(Error::Mounted { .. }) => Ok(true),
+        silent => silent.map(|()| false),
     }
 }
 

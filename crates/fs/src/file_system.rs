@@ -5,13 +5,17 @@
 //! Methods may block; each call has a thread of its own. They may panic only on a broken invariant, which
 //! ends the process.
 
+use std::time::Instant;
+
 use braid_format::InodeNo;
+use parking_lot::Mutex;
 pub use rustix::io::Errno;
 
 use crate::api::Fs;
 use crate::attr::{Attr, Cred, DirEntry, EarlyReply, Fh, SetAttr, StatFs, WithAttrs, Write};
 use crate::data::{ReadHold, ReadRange};
 use crate::error::Error;
+use crate::failure_log::FailureLog;
 use crate::plock::Canceller;
 use crate::plock_table::{Plock, WaitId};
 use crate::trim::TrimRange;
@@ -141,12 +145,23 @@ pub trait FileSystem: Send + Sync + 'static {
     fn end_lock_wait(&self, wait: Self::Wait);
 }
 
+/// What was said of failed calls.
+static FAILURES: Mutex<Option<FailureLog>> = Mutex::new(None);
+
 /// What the program sees. Failures that are not the program's doing are logged here, with all
-/// that errno cannot say.
+/// that errno cannot say: not each time, where many fail alike.
 fn errno(error: &Error) -> Errno {
     let errno = Errno::from_raw_os_error(error.errno());
     if errno == Errno::IO {
-        tracing::error!(%error, "request failed");
+        let mut failures = FAILURES.lock();
+        let log = failures.get_or_insert_default();
+        let unsaid = log.take(&error.to_string(), Instant::now());
+        drop(failures);
+        match unsaid {
+            None => {}
+            Some(0) => tracing::error!(%error, "request failed"),
+            Some(more) => tracing::error!(%error, "request failed; so did {more} more before"),
+        }
     }
     errno
 }

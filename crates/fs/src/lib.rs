@@ -46,6 +46,7 @@
 //!  api              the facade
 //!  check            fsck
 //!  reshape, trim    changes of the pool that a mounted node makes; space given back when asked for
+//!  failure_log      failed calls in the log, now and then
 //!  file_system      the operations as a trait, for FUSE and other carriers
 //! ```
 //!
@@ -73,6 +74,7 @@ mod discard;
 pub mod error;
 mod exclusive_use;
 mod external_store;
+mod failure_log;
 mod file_data;
 pub mod file_system;
 mod groups;
@@ -133,6 +135,7 @@ pub use braid_pool as pool;
 pub use damage::DamagedBlock;
 pub use data::{ReadHold, ReadRange};
 pub use error::Error;
+pub use exclusive_use::shows_life;
 pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
 pub use inspect::{ClusterView, inspect};
 pub use maintenance::MaintenanceStatus;

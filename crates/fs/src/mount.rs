@@ -581,7 +581,9 @@ fn watch_disks(core: &Weak<Core>, stop: &Stop) {
             && let Err(error) = pool.fail_silent()
         {
             let why = error.to_string();
-            if matches!(error, PoolError::SilentMember { .. }) {
+            let needed =
+                matches!(error, PoolError::SilentMember { .. } | PoolError::GivenUpMember { .. });
+            if needed {
                 core.withdraw(&error.into());
             } else if refused != why {
                 tracing::error!("a member that answers nothing cannot be failed: {why}");

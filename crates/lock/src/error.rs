@@ -176,7 +176,7 @@ pub enum LockError {
         /// Its slot.
         slot: NodeId,
         /// Why.
-        why: &'static str,
+        why: Arc<str>,
     },
     /// Recovery of a dead node failed.
     #[error("recovery of node {node:?} failed: {source}")]

@@ -4,6 +4,7 @@ pub mod add;
 pub mod advise;
 pub mod check;
 pub mod completion;
+mod copies;
 pub mod cp;
 pub mod create;
 pub mod dump_label;

@@ -21,7 +21,7 @@ use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
 use braid_pool::device::{MountTable, answers, bounded};
 
-use super::mount_options;
+use super::{copies, mount_options};
 use crate::control::{Control, Node};
 use crate::metrics::{self, Address};
 use crate::pools::sources;
@@ -357,6 +357,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
     let pool = assemble(devices)?;
     answers::wait_for(MEMBER_TIME);
+    copies::refuse(&pool)?;
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fence_after());
     let ending = Ending::watch(&plan_dir, args.ready, plan.log.clone())?;

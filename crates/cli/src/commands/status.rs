@@ -449,6 +449,7 @@ fn as_json(seen: &Seen) -> serde_json::Value {
                 "advice": ADVICE,
             })),
         })).collect::<Vec<_>>(),
+        "withdrawn": seen.node.as_ref().and_then(|n| n.withdrawn.as_deref()),
         "waits": seen.node.as_ref().map_or(&[][..], |n| &n.waits),
         "silent": seen.node.as_ref().map_or_else(Vec::new, silent_as_json),
         "damaged": seen.node.as_ref().map_or(&[][..], |node| &node.damaged),

@@ -40,7 +40,7 @@ pub enum State {
     Full,
     /// A node shows no life.
     NodeSilent,
-    /// A member answers nothing.
+    /// A member answers nothing, or is asked nothing any more.
     MemberSilent,
     /// The node that was asked does not serve any more.
     Withdrawn,
@@ -108,6 +108,8 @@ pub struct MemberFacts {
     pub damaged: usize,
     /// It answers nothing, for so many seconds (0: not known); and the node has given it up.
     pub silent: Option<(u64, bool)>,
+    /// Why the node has given it up, if its sessions have ended for good.
+    pub given_up: Option<String>,
 }
 
 /// Whether a member is lost.
@@ -148,6 +150,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
     let (pool, status, maintenance) = (fs.pool(), fs.status(), fs.maintenance());
     let (info, label) = (pool.info(), pool.label());
     let (slow, silent, suspects) = (pool.slow(), pool.silent(), pool.suspects());
+    let given_up = pool.given_up();
     let members = (0..).map(MemberIndex).zip(label.members.iter().zip(pool.devices()));
     let members = members.map(|(index, (member, device))| {
         let progress = maintenance.rebuilding.as_ref().filter(|(m, _)| *m == index);
@@ -165,6 +168,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
                 .iter()
                 .find(|s| s.member == index)
                 .map(|s| (s.time.as_secs(), s.given_up)),
+            given_up: given_up.iter().find(|(m, _)| *m == index).map(|(_, why)| why.to_string()),
         }
     });
     let space = fs.space();
@@ -301,11 +305,20 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
         };
         say(State::MemberSilent, format!("{who} has not answered{time}: {means}"), action);
     }
+    if let (Some(why), Lost::No) = (&m.given_up, m.lost) {
+        let action = match pool.survives {
+            Some(_) => format!("`braid replace {name} {i} DEVICE`"),
+            None => "see to the device, then unmount the pool and mount it again".to_owned(),
+        };
+        let means = format!("{who} was given up, and nothing is asked of it any more ({why})");
+        say(State::MemberSilent, means, action);
+    }
+    let because = m.given_up.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
     match m.lost {
         _ if m.silent.is_some() => {}
         Lost::Failed if m.used => say(
             State::Degraded,
-            format!("{who} has failed; {rest}"),
+            format!("{who} has failed{because}; {rest}"),
             format!("`braid replace {name} {i} DEVICE` puts another device in its place"),
         ),
         Lost::Missing => say(
@@ -330,7 +343,7 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
             format!("`braid fail {name} {i}` takes it out"),
         );
     }
-    if m.slow {
+    if m.slow && m.given_up.is_none() {
         say(
             State::Slow,
             format!("{who} takes more than four times as long as its peers, and holds them up"),
@@ -515,6 +528,25 @@ mod tests {
             assert!(said.contains(meaning) && said.contains(action), "{said}");
             assert!(said.starts_with(&format!("health: {}: ", state.name())), "{said}");
         }
+        // One that is given up is not called slow, whatever its last commands took.
+        let gone = |p: &mut PoolFacts, lost| {
+            let member = &mut p.members[0];
+            (member.given_up, member.slow, member.lost) = (Some("cache lost".into()), true, lost);
+        };
+        let (state, said) = with(&|p| gone(p, Lost::No));
+        assert!(state == State::MemberSilent && said.contains("given up"), "{said}");
+        assert!(said.contains("(cache lost)") && said.contains("braid replace p 0"), "{said}");
+        assert!(!said.contains("SLOW") && !said.contains("evacuate"), "{said}");
+        let (state, said) = with(&|p| gone(p, Lost::Failed));
+        assert!(
+            state == State::Degraded && said.contains("has failed (cache lost); any"),
+            "{said}"
+        );
+        let (_, said) = with(&|p| {
+            gone(p, Lost::No);
+            p.survives = None;
+        });
+        assert!(said.contains("mount it again") && !said.contains("replace"), "{said}");
         // A failed member that holds nothing harms nobody.
         let idle =
             |p: &mut PoolFacts| (p.members[1].lost, p.members[1].used) = (Lost::Failed, false);

@@ -2,6 +2,7 @@
 //! port hand on.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -39,13 +40,15 @@ pub fn has_let_go() -> bool {
 /// What the sessions of one port hand on, each to the next.
 #[derive(Debug, Default)]
 pub struct Carried {
-    /// Commands that brought data and were done.
+    /// Commands that brought data of which the loss does harm, and were done.
     written: AtomicU64,
     /// The number of the one that broke with commands under way, if no login as the same port has
     /// ended those.
     unsettled: Mutex<Option<u64>>,
     /// Milliseconds in which a command is to be answered; 0: the usual.
     answers_within: AtomicU64,
+    /// Blocks whose contents are written again before long.
+    repeated: Mutex<Range<u64>>,
 }
 
 /// In which a command is to be answered where nobody says it: as long as a kernel gives a disk.
@@ -67,7 +70,16 @@ impl Carried {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.answers_within.store(ms, Ordering::Relaxed);
     }
-    /// Commands that brought data and were done.
+    /// From now on these blocks are those whose contents are written again before long.
+    pub fn set_repeated(&self, blocks: Range<u64>) {
+        *self.repeated.lock() = blocks;
+    }
+    /// Whether what is written to `blocks` is written again before long.
+    pub fn is_repeated(&self, blocks: &Range<u64>) -> bool {
+        let repeated = self.repeated.lock();
+        !blocks.is_empty() && repeated.start <= blocks.start && blocks.end <= repeated.end
+    }
+    /// Commands that brought data of which the loss does harm, and were done.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::Acquire)
     }

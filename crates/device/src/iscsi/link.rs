@@ -22,8 +22,10 @@
 //!   after it end like that too, [`SILENT_MAX`] in succession, the unit is given up. One login more, by
 //!   a thread of its own, then ends at the target what was under way.
 
-use std::sync::Arc;
+use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -60,6 +62,15 @@ pub(super) enum Gone {
     Ended(Arc<str>),
 }
 
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fenced => f.write_str("this node has been fenced: its key is gone"),
+            Self::Ended(why) => f.write_str(why),
+        }
+    }
+}
+
 impl From<Ended> for Gone {
     fn from(Ended(why): Ended) -> Self {
         Self::Ended(why)
@@ -92,6 +103,8 @@ pub(super) struct Link {
     trial: Mutex<Option<Arc<Session>>>,
     /// Held by who looks for the next session.
     renewal: Mutex<Option<Gone>>,
+    /// Why there is none, if not by a fence.
+    given_up: OnceLock<Arc<str>>,
     severed: AtomicBool,
     /// The end of the lease of the node that uses it.
     lease: Mutex<Option<Instant>>,
@@ -131,6 +144,7 @@ impl Link {
             session: RwLock::new(Arc::new(session)),
             trial: Mutex::new(None),
             renewal: Mutex::new(None),
+            given_up: OnceLock::new(),
             severed: AtomicBool::new(false),
             lease: Mutex::new(None),
             carried,
@@ -159,6 +173,14 @@ impl Link {
     /// So many of them are durable.
     pub fn flushed(&self, written: u64) {
         self.durable.fetch_max(written, Ordering::AcqRel);
+    }
+    /// What is written to these blocks alone may be lost: it is written again before long.
+    pub fn repeats(&self, blocks: Range<u64>) {
+        self.carried.set_repeated(blocks);
+    }
+    /// Why nothing is asked of the unit any more, if not because of a fence.
+    pub fn given_up(&self) -> Option<Arc<str>> {
+        self.given_up.get().cloned()
     }
     /// Who uses it may change something until then.
     pub fn lease(&self, until: Instant) {
@@ -315,7 +337,12 @@ impl Link {
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         };
-        tracing::error!(%unit, why = ?last, "given up");
+        if let Gone::Ended(why) = &last
+            && !self.is_over()
+        {
+            self.given_up.set(why.clone()).ok();
+        }
+        tracing::error!(%unit, "given up: {last}");
         *gone = Some(last.clone());
         Err(last)
     }

@@ -381,6 +381,13 @@ impl Session for IscsiDevice {
     fn lease(&self, until: Instant) {
         self.link.lease(until);
     }
+    fn repeats(&self, at: ByteOffset, len: Bytes) {
+        let sector = self.info.sector.get();
+        self.link.repeats(at.get() / sector..(at.get() + len.get()).div_ceil(sector));
+    }
+    fn given_up(&self) -> Option<Arc<str>> {
+        self.link.given_up()
+    }
 }
 
 impl AnswerBound for IscsiDevice {

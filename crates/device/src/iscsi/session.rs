@@ -22,6 +22,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -63,7 +64,7 @@ struct Slot {
     /// Of its memory, one part after the other. libiscsi shortens them while it calls the kernel, and
     /// puts them back.
     vectors: UnsafeCell<Box<[IoVec]>>,
-    /// It leaves what only a flush makes durable.
+    /// It leaves what only a flush makes durable, and of which the loss does harm.
     leaves_unflushed: bool,
     /// When it was issued.
     since: Since,
@@ -101,7 +102,20 @@ fn leaves_unflushed(cdb: &[u8], direction: Direction) -> bool {
     matches!(direction, Direction::Write) && !durable
 }
 
+/// The blocks that a WRITE (16) is of, as which all transfers are issued.
+fn written_blocks(cdb: &[u8]) -> Option<Range<u64>> {
+    let [0x8a, _, rest @ ..] = cdb else { return None };
+    let (first, rest) = rest.split_first_chunk()?;
+    let (first, count) = (u64::from_be_bytes(*first), rest.first_chunk()?);
+    Some(first..first.saturating_add(u32::from_be_bytes(*count).into()))
+}
+
 impl Common {
+    /// Whether a command leaves what only a flush makes durable, and of which the loss does harm.
+    fn leaves_unflushed(&self, cdb: &[u8], direction: Direction) -> bool {
+        let repeated = || written_blocks(cdb).is_some_and(|b| self.carried.is_repeated(&b));
+        leaves_unflushed(cdb, direction) && !repeated()
+    }
     /// Whether the unit has lost power, by the ending of this command or of one before. The unit tells
     /// each session once, with the first command that comes after it: what is answered later in this
     /// session was done after the loss.
@@ -122,7 +136,7 @@ impl Slot {
         let vectors = memory.iter().map(|&(base, len)| IoVec { base: base.cast(), len }).collect();
         let (done, changed) = (Mutex::new(None), Condvar::new());
         let vectors = UnsafeCell::new(vectors);
-        let leaves_unflushed = leaves_unflushed(cdb, direction);
+        let leaves_unflushed = common.leaves_unflushed(cdb, direction);
         Arc::new(Self { vectors, leaves_unflushed, since, done, changed, common: common.clone() })
     }
 }
@@ -625,5 +639,40 @@ impl Shared {
     }
     fn under_way(&self, state: &State) -> bool {
         !state.context.is_null() && self.common.under_way.load(Ordering::Relaxed) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scsi::cdb;
+
+    #[test]
+    fn only_writes_inside_what_is_repeated_leave_nothing_to_flush() {
+        let common = Common {
+            under_way: AtomicUsize::new(0),
+            broken: AtomicBool::new(false),
+            watches_power: AtomicBool::new(false),
+            lost_power: AtomicBool::new(false),
+            carried: Arc::default(),
+            unanswered: Unanswered::new(),
+        };
+        let write = |first, count| {
+            let cdb = cdb::sixteen(0x8a, 0, first, count);
+            common.leaves_unflushed(&cdb, Direction::Write)
+        };
+        assert!(write(8, 1) && write(0, 0), "nothing is repeated");
+        common.carried.set_repeated(8..10);
+        assert!(!write(8, 1) && !write(9, 1) && !write(8, 2));
+        assert!(write(7, 1) && write(7, 2) && write(9, 2) && write(10, 1) && write(7, 4));
+        assert!(write(u64::MAX, 8) && write(8, 0));
+        // Others are no transfers: blocks that are the same, unmapped, compared without FUA.
+        for cdb in [cdb::sixteen(0x93, 0, 8, 1), cdb::compare_and_write(8, 1, false)] {
+            assert!(common.leaves_unflushed(&cdb, Direction::Write));
+        }
+        assert!(common.leaves_unflushed(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], Direction::Write));
+        assert!(!common.leaves_unflushed(&cdb::sixteen(0x88, 0, 7, 1), Direction::Read));
+        common.carried.set_repeated(20..21);
+        assert!(write(8, 1) && !write(20, 1));
     }
 }

@@ -263,7 +263,7 @@ impl Meta {
     /// Poisons when a step towards the devices failed.
     pub fn fatal<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(e) = &result {
-            self.poison(e.to_string().into());
+            self.poison(e.reason());
         }
         result
     }

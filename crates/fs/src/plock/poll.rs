@@ -97,7 +97,7 @@ fn poll(core: &Weak<Core>, bucket: &Arc<Bucket>) {
 fn again(error: &Error) -> Error {
     match error {
         Error::Lock(error) => Error::Lock(error.clone()),
-        error => Error::Withdrawn { reason: error.to_string().into() },
+        error => Error::Withdrawn { reason: error.reason() },
     }
 }
 

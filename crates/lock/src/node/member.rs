@@ -91,7 +91,8 @@ pub(super) struct Inner {
     stop: (Mutex<bool>, Condvar),
     /// The next heartbeat has news.
     hurry: AtomicBool,
-    withdrawn: AtomicBool,
+    /// Why this node has withdrawn, if it has.
+    withdrawn: OnceLock<Arc<str>>,
     /// The watcher is at work on a dead node's slot.
     has_claimed: AtomicBool,
     /// Until when this node may act.
@@ -158,7 +159,7 @@ impl Membership {
             stuck: Mutex::default(),
             stop: (Mutex::new(false), Condvar::new()),
             hurry: AtomicBool::new(false),
-            withdrawn: AtomicBool::new(false),
+            withdrawn: OnceLock::new(),
             has_claimed: AtomicBool::new(false),
             unreadable: Mutex::default(),
             epoch_since: Mutex::new((store.pool().epoch(), Instant::now())),
@@ -227,7 +228,7 @@ impl Membership {
     /// Waits for the recoveries that this node has begun, unless it has withdrawn.
     pub fn end_recoveries(&self) {
         let under_way = || self.inner.has_claimed.load(Ordering::Acquire);
-        while under_way() && !self.inner.withdrawn.load(Ordering::Acquire) {
+        while under_way() && self.inner.withdrawn.get().is_none() {
             std::thread::sleep(RECOVERY_LOOK);
         }
     }
@@ -307,7 +308,7 @@ impl Membership {
     /// [`LockError::NotDead`]: it shows signs of life, or the kernel knows better.
     pub fn vouch(&self, slot: NodeId) -> Result<Life, LockError> {
         let inner = &self.inner;
-        let refuse = |why| Err(LockError::NotDead { slot, why });
+        let refuse = |why: &str| Err(LockError::NotDead { slot, why: why.into() });
         if inner.unreadable.lock().iter().any(|u| u.slot == slot) {
             return refuse(super::waits::UNREADABLE);
         }
@@ -317,19 +318,22 @@ impl Membership {
             return refuse("nobody has it");
         };
         let seen = inner.sees_lock_of(record);
-        if seen && inner.store.life_held(slot).map_err(LockError::NodeStore)? {
-            return refuse(super::vouch::IS_HELD);
-        }
+        super::vouch::refuse_if_it_lives_here(&*inner.store, &inner.identity, record)?;
         let life = record.acting();
         if inner.silence(record).0 < Timing::of_slot(record.io_timeout).suspect_after() {
             return refuse(
                 "it has shown heartbeats of late: turn its host off and wait until it is silent",
             );
         }
-        super::vouch::settle(&*inner.store, slot, seen)?;
+        super::vouch::settle(&*inner.store, record, seen)?;
         tracing::warn!(?life, host = record.host, "dead, by the operator's word");
         inner.options.proofs.add(record, FenceMethod::Operator);
         Ok(life)
+    }
+    /// Why this node has withdrawn, if it did so itself: its heartbeat could not be written, it was fenced,
+    /// it could not follow a change of the pool.
+    pub fn withdrawn(&self) -> Option<Arc<str>> {
+        self.inner.withdrawn.get().cloned()
     }
     /// Frees the slot and ends the threads. Call after the manager was shut down cleanly.
     ///
@@ -493,8 +497,10 @@ impl Inner {
     }
 
     fn withdraw(&self, why: &str) {
+        // Before anything fails because of it: whoever meets that can say why.
+        let first = self.withdrawn.set(why.into()).is_ok();
         self.store.pool().refuse();
-        if self.withdrawn.swap(true, Ordering::AcqRel) {
+        if !first {
             return;
         }
         tracing::error!(node = ?self.me, "this node withdraws: {why}");
@@ -514,7 +520,7 @@ impl Inner {
 
     /// Whether this node may act: it has not withdrawn, and its lease lasts.
     fn may_fence(&self) -> bool {
-        !self.withdrawn.load(Ordering::Acquire) && Moment::now() < *self.lease.lock()
+        self.withdrawn.get().is_none() && Moment::now() < *self.lease.lock()
     }
 
     /// The watcher's life.

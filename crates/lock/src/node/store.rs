@@ -94,6 +94,12 @@ pub trait NodeStore: Send + Sync {
         let _ = (slot, pid);
         None
     }
+    /// The process of this host that holds the lock of a slot's node where the slot's record says, whatever
+    /// is seen of it on these devices; not if it is this one.
+    fn life_elsewhere(&self, record: &SlotRecord) -> Option<LockHolder> {
+        let _ = record;
+        None
+    }
     /// Whether that process is seen here and stopped, by a signal or a debugger. Looks at the process of
     /// this number alone.
     fn is_life_stopped(&self, slot: NodeId, pid: u32) -> bool {
@@ -333,6 +339,9 @@ impl NodeStore for PoolNodes {
     }
     fn life_holder(&self, slot: NodeId, pid: u32) -> Option<LockHolder> {
         LockHolder::find(Self::byte(slot), &self.pool.lock_places(), pid)
+    }
+    fn life_elsewhere(&self, record: &SlotRecord) -> Option<LockHolder> {
+        LockHolder::find(Self::byte(record.life.slot), &record.lock_places, record.pid)
     }
     fn is_life_stopped(&self, slot: NodeId, pid: u32) -> bool {
         let holder = LockHolder::at(pid, Self::byte(slot), &self.pool.lock_places());

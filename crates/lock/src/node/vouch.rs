@@ -13,7 +13,7 @@ use braid_pool::Reservable;
 
 use super::fence::{FenceOptions, Fencer, key_of};
 use super::slots::{decode_slot, write_slot};
-use super::{FenceMethod, NodeStore, Timing};
+use super::{FenceMethod, HostIdentity, NodeStore, Timing};
 use crate::Life;
 use crate::error::LockError;
 
@@ -31,14 +31,13 @@ pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockErr
         return Err(LockError::NoSuchSlot { slot, slots });
     }
     let record = read(store, slot)?;
-    let refuse = |why| Err(LockError::NotDead { slot, why });
+    let refuse = |why: &str| Err(LockError::NotDead { slot, why: why.into() });
     if record.state == SlotState::Free {
         return refuse("nobody has it");
     }
-    let seen = super::watch::this_host().sees_lock_of(&record, &store.lock_places());
-    if seen && store.life_held(slot).map_err(LockError::NodeStore)? {
-        return refuse(IS_HELD);
-    }
+    let this = super::watch::this_host();
+    let seen = this.sees_lock_of(&record, &store.lock_places());
+    refuse_if_it_lives_here(store, &this, &record)?;
     if record.recoverer.is_some_and(|by| by.slot != slot) {
         return refuse(
             "it is fenced already, and another node recovers it (`braid nodes` says which): if that one's host is off, give the word for it instead",
@@ -47,7 +46,7 @@ pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockErr
     if !record.vouched {
         await_silence(store, &record)?;
     }
-    settle(store, slot, seen)?;
+    settle(store, &record, seen)?;
     if record.vouched {
         return Ok(FenceMethod::Operator);
     }
@@ -79,14 +78,56 @@ fn record_vouch(store: &dyn NodeStore, record: &SlotRecord) -> Result<FenceMetho
     noted
 }
 
-/// Why a person's word is not taken.
-pub(super) const IS_HELD: &str = "it is of this host, and its process holds its lock: end that process, then it is known to be dead";
+/// Refuses a person's word for a node of this host whose process lives: it holds the node's lock, where it
+/// would be seen on these devices, or on others of which these are copies, or other device nodes.
+///
+/// # Errors
+/// [`LockError::NotDead`], which names the process where it is found. [`LockError::NodeStore`].
+pub(super) fn refuse_if_it_lives_here(
+    store: &dyn NodeStore,
+    this: &HostIdentity,
+    record: &SlotRecord,
+) -> Result<(), LockError> {
+    let slot = record.life.slot;
+    let seen = this.sees_lock_of(record, &store.lock_places());
+    if seen && store.life_held(slot).map_err(LockError::NodeStore)? {
+        return Err(held(store, record));
+    }
+    let active = !seen && this.is_boot_of(record) && record.state == SlotState::Active;
+    match active.then(|| store.life_elsewhere(record)).flatten() {
+        Some(holder) => Err(lives_here(record, Some(holder.number()))),
+        None => Ok(()),
+    }
+}
+
+/// A process of this host that lives holds the lock of a slot, where these devices show it.
+fn held(store: &dyn NodeStore, record: &SlotRecord) -> LockError {
+    let holder = store.life_holder(record.life.slot, record.pid);
+    lives_here(record, holder.map(|holder| holder.number()))
+}
+
+fn lives_here(record: &SlotRecord, process: Option<u32>) -> LockError {
+    let process =
+        process.map_or_else(|| "that process".to_owned(), |number| format!("process {number}"));
+    let unmount = match &*record.mount_point {
+        "" => String::new(),
+        dir => format!("unmount {dir}, or "),
+    };
+    let why = format!(
+        "it is of this host, and its process holds its lock: {unmount}end {process}, then it is known to be dead"
+    );
+    LockError::NotDead { slot: record.life.slot, why: why.into() }
+}
 
 /// Lets go of the lock of a slot whose node was of this host and has died. `seen`: its lock would be seen
 /// here, so that one that lives is found.
-pub(super) fn settle(store: &dyn NodeStore, slot: NodeId, seen: bool) -> Result<(), LockError> {
-    let settled = store.settle_life(slot).map_err(LockError::NodeStore)?;
-    if settled || !seen { Ok(()) } else { Err(LockError::NotDead { slot, why: IS_HELD }) }
+pub(super) fn settle(
+    store: &dyn NodeStore,
+    record: &SlotRecord,
+    seen: bool,
+) -> Result<(), LockError> {
+    let settled = store.settle_life(record.life.slot).map_err(LockError::NodeStore)?;
+    if settled || !seen { Ok(()) } else { Err(held(store, record)) }
 }
 
 fn read(store: &dyn NodeStore, slot: NodeId) -> Result<SlotRecord, LockError> {
@@ -111,7 +152,7 @@ fn await_silence(store: &dyn NodeStore, record: &SlotRecord) -> Result<(), LockE
         if last()? != before || read(store, slot)? != *record {
             return Err(LockError::NotDead {
                 slot,
-                why: "it shows heartbeats, or its slot has just been changed: turn its host off, and look at `braid nodes`",
+                why: "it shows heartbeats, or its slot has just been changed: turn its host off, and look at `braid nodes`".into(),
             });
         }
     }
@@ -137,5 +178,5 @@ fn note(store: &dyn NodeStore, record: &SlotRecord, key: u64) -> Result<FenceMet
         return Ok(method);
     }
     let why = "its slot has just been changed: look at `braid nodes`, and say it again";
-    Err(LockError::NotDead { slot: record.life.slot, why })
+    Err(LockError::NotDead { slot: record.life.slot, why: why.into() })
 }

@@ -161,6 +161,14 @@ impl Session for ShortDevice {
             session.lease(until);
         }
     }
+    fn repeats(&self, at: ByteOffset, len: Bytes) {
+        if let Some(session) = self.now().abilities().session {
+            session.repeats(at, len);
+        }
+    }
+    fn given_up(&self) -> Option<Arc<str>> {
+        self.now().abilities().session?.given_up()
+    }
 }
 
 impl AnswerBound for ShortDevice {

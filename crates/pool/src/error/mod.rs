@@ -508,6 +508,14 @@ pub enum PoolError {
         /// For how long.
         silent: Silent,
     },
+    /// A member that is needed has been given up.
+    #[error("{name} was given up ({why}), and the pool cannot do without it")]
+    GivenUpMember {
+        /// Its place and its device.
+        name: String,
+        /// What ended its sessions.
+        why: Arc<str>,
+    },
     /// A device failed; its error names it.
     #[error(transparent)]
     Device {

@@ -2,7 +2,7 @@
 //! node slots, lock records, journal headers. A heartbeat waits for no epoch, no region and no
 //! lease.
 
-use braid_device::DeviceError;
+use braid_device::{Device, DeviceError};
 use braid_format::{ByteOffset, Bytes};
 use smallvec::SmallVec;
 
@@ -38,6 +38,14 @@ fn nth_copy(
     Err(last)
 }
 
+/// Writes a heartbeat. That it is lost with a device's cache harms nobody: the next one follows.
+fn beat_on(device: &dyn Device, at: ByteOffset, bytes: &[u8]) -> Result<(), DeviceError> {
+    if let Some(session) = device.abilities().session {
+        session.repeats(at, Bytes::from(bytes.len()));
+    }
+    device.write(at, bytes)
+}
+
 /// Writes to the copies of a mirror that are in use; one is enough.
 fn say_on(topology: &Topology, index: u16, at: u64, bytes: &[u8]) -> Result<(), PoolError> {
     let group = topology.map.group(index);
@@ -48,7 +56,7 @@ fn say_on(topology: &Topology, index: u16, at: u64, bytes: &[u8]) -> Result<(), 
     for column in 0..group.columns.len() {
         let (member, place) = group.at(column, at);
         if topology.writable(member) {
-            let written = topology.device(member).write(place, bytes);
+            let written = beat_on(&**topology.device(member), place, bytes);
             if let Err(error @ DeviceError::Fenced { .. }) = written {
                 return Err(error.into());
             }
@@ -167,7 +175,7 @@ impl Pool {
             let (now, later) = rest.split_at(piece.len.to_usize());
             rest = later;
             match piece.place {
-                Place::Member(member) => topology.device(member).write(piece.at, now)?,
+                Place::Member(member) => beat_on(&**topology.device(member), piece.at, now)?,
                 Place::Group(index) => say_on(&topology, index, piece.at.0, now)?,
             }
         }

@@ -2,9 +2,11 @@
 //!
 //! A device that waits without a bound (a disk of the kernel, a file) is only watched: it may answer yet,
 //! and nothing can be done about what it was asked. One that gives up what it is asked
-//! ([`braid_device::BoundedDevice`]) is done without, or the node has to end.
+//! ([`braid_device::BoundedDevice`]) is done without, or the node has to end. So is a unit of a target
+//! whose sessions have ended for good.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_device::{AnswerBound, Device, DeviceError, Route, Silent};
@@ -72,26 +74,63 @@ impl Pool {
         watched(&topology).filter_map(of).collect()
     }
 
+    /// The members, failed ones too, whose devices are reached by sessions that have ended for good, other
+    /// than by a fence; and why. Waits for no member.
+    pub fn given_up(&self) -> Vec<(MemberIndex, Arc<str>)> {
+        let topology = self.0.epochs.snapshot();
+        let of = |(member, device): (_, &Arc<dyn Device>)| {
+            Some((member, device.abilities().session?.given_up()?))
+        };
+        topology.members().zip(&topology.devices).filter_map(of).collect()
+    }
+
+    /// The members in use that nothing is asked of any more, each with the error that says so.
+    fn unasked(&self) -> Vec<(MemberIndex, DeviceError)> {
+        let silent = self.silent().into_iter().filter(|s| s.given_up);
+        let topology = self.0.epochs.snapshot();
+        let silent = silent.map(|s| {
+            let (device, silent) = (topology.name(s.member).into(), Silent(s.time));
+            (s.member, DeviceError::Silent { device, silent })
+        });
+        let in_use = |(m, _): &(_, _)| topology.state(*m) != MemberState::Failed;
+        let given_up = self.given_up().into_iter().filter(in_use);
+        let given_up = given_up.map(|(m, why)| {
+            let device = topology.name(m).into();
+            (m, DeviceError::GivenUp { device, why })
+        });
+        silent.chain(given_up).collect()
+    }
+
     /// Goes on without the members that have been given up; those that it has failed.
     ///
     /// # Errors
-    /// [`PoolError::SilentMember`]: the pool cannot do without one. As [`Pool::fail_member`].
+    /// [`PoolError::SilentMember`], [`PoolError::GivenUpMember`]: the pool cannot do without all of these;
+    /// nothing was changed. As [`Pool::fail_member`].
     pub fn fail_silent(&self) -> Result<Vec<MemberIndex>, PoolError> {
-        let mut failed = Vec::new();
-        for SilentMember { member, time, .. } in self.silent().into_iter().filter(|s| s.given_up) {
-            let _pass = self.1.pass()?;
-            let topology = self.0.epochs.snapshot();
-            let (name, silent) = (topology.name(member), Silent(time));
-            if !topology.can_lose(member) {
-                return Err(PoolError::SilentMember { name, silent });
-            }
-            let error = DeviceError::Silent { device: name.into(), silent };
-            let lost = topology.named(&vec![(member, error)]);
-            // A change of the epoch waits for all that have the one before.
-            drop(topology);
-            self.0.fail_members(&lost)?;
-            failed.push(member);
+        let unasked = self.unasked();
+        let members: Vec<MemberIndex> = unasked.iter().map(|(member, _)| *member).collect();
+        if !self.0.epochs.snapshot().can_lose_all(&members) {
+            let first = unasked.into_iter().next();
+            return first.map_or(Ok(Vec::new()), |(_, error)| Err(needed(error)));
         }
-        Ok(failed)
+        for (member, error) in unasked {
+            let _pass = self.1.pass()?;
+            let lost = self.0.epochs.snapshot().named(&vec![(member, error)]);
+            self.0.fail_members(&lost)?;
+        }
+        Ok(members)
+    }
+}
+
+/// What becomes of a member that has been given up, and that the pool cannot do without.
+fn needed(error: DeviceError) -> PoolError {
+    match error {
+        DeviceError::Silent { device, silent } => {
+            PoolError::SilentMember { name: device.to_string(), silent }
+        }
+        DeviceError::GivenUp { device, why } => {
+            PoolError::GivenUpMember { name: device.to_string(), why }
+        }
+        other => other.into(),
     }
 }

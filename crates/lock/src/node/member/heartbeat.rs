@@ -109,7 +109,10 @@ impl Inner {
             (Loss::Replaced, _) => {
                 self.expelled("it could not say that it lives, and others have acted on that");
             }
-            (Loss::Silent, _) => self.withdraw("its heartbeat cannot be written"),
+            (Loss::Silent, Some(e)) => {
+                self.withdraw(&format!("its heartbeat cannot be written: {e}"));
+            }
+            (Loss::Silent, None) => self.withdraw("its heartbeat cannot be written"),
         }
     }
 

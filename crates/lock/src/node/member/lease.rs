@@ -82,7 +82,7 @@ impl Inner {
         let grace = self.options.timing.grace();
         while !self.stopped() {
             let until = *self.lease.lock();
-            let withdrawn = self.withdrawn.load(Ordering::Acquire);
+            let withdrawn = self.withdrawn.get().is_some();
             let tell = notice.look(Moment::now().since_boot(), until.since_boot(), withdrawn);
             // Whoever extends the lease then rings.
             self.lapsed.store(notice.is_over(), Ordering::SeqCst);
