@@ -526,6 +526,8 @@ impl Inner {
                     Ok(observed) => WatchEvent::Observed(observed),
                     Err(e) => {
                         tracing::warn!("cannot look at the other nodes: {e}");
+                        // What they say may be on members that this node takes for incomplete still.
+                        self.follow_aside(false);
                         look = Instant::now() + beat;
                         continue;
                     }
@@ -723,12 +725,22 @@ impl Inner {
             let mut lives = slots.iter().filter(|s| s.record.state != SlotState::Free);
             lives.any(|s| beats.of_slot(s.record.life.slot).is_some_and(|b| tag_of(b) != mine))
         };
-        if !other || self.following.swap(true, Ordering::AcqRel) {
+        if other {
+            self.follow_aside(true);
+        }
+    }
+
+    /// Follows a change of the pool, if there is one; `must`: there is, so this node does not go on
+    /// without.
+    fn follow_aside(self: &Arc<Self>, must: bool) {
+        if self.following.swap(true, Ordering::AcqRel) {
             return;
         }
         let this = self.clone();
         let run = move || {
-            if let Err(e) = this.store.pool().follow() {
+            if let Err(e) = this.store.pool().follow()
+                && must
+            {
                 this.withdraw(&format!("it cannot follow a change of the pool: {e}"));
             }
             this.following.store(false, Ordering::Release);

@@ -83,6 +83,11 @@ impl Pool {
             let topology = self.0.epochs.snapshot();
             let (name, silent) = (topology.name(member), Silent(time));
             if !topology.can_lose(member) {
+                drop(topology);
+                if self.0.has_newer_epoch() {
+                    // The next look goes by that.
+                    return Ok(failed);
+                }
                 return Err(PoolError::SilentMember { name, silent });
             }
             let error = DeviceError::Silent { device: name.into(), silent };
