@@ -38,6 +38,8 @@ fn a_node_that_has_not_heard_that_a_member_is_full_rereads_the_labels_before_it_
         a.pool.write(ByteOffset(4096), &record(1, 512)).unwrap();
         while_all_follow(&nodes[1..], || a.pool.replace(ONE, open("new"), false)).unwrap();
         assert_eq!(b.state(1), MemberState::Rebuilding);
+        // It is at work in that epoch.
+        b.pool.write(ByteOffset(16384), &[1; 4096]).unwrap();
         let filled = waits_for(
             || a.pool.rebuild(ONE, &|_| true),
             || {
@@ -47,13 +49,19 @@ fn a_node_that_has_not_heard_that_a_member_is_full_rereads_the_labels_before_it_
                     first.arm(on, 0, FaultKind::Gone);
                 }
                 std::fs::remove_file(path("m0")).unwrap();
-                std::thread::scope(|s| {
+                let asked = std::thread::scope(|s| {
                     let asked = s.spawn(|| ask(&b.pool));
                     while !asked.is_finished() {
                         a.pool.follow().unwrap();
                         std::thread::sleep(Duration::from_millis(1));
                     }
+                    asked.join().is_ok()
                 });
+                if !asked {
+                    // Nobody waits for it then.
+                    b.dies();
+                }
+                assert!(asked, "{what}");
                 assert_eq!(b.state(1), MemberState::Active, "{what}");
             },
         );
