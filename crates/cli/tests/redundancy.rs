@@ -122,6 +122,56 @@ fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     m.clean(&[2, 3]);
 }
 
+/// What it holds is of before it failed: it is filled like a new one, and only then believed.
+#[test]
+fn a_failed_members_own_device_takes_its_place_again_while_mounted() {
+    if !can_mount() {
+        return;
+    }
+    for options in [["--mirror", "2"], ["--parity", "1"]] {
+        let m = mounted(4, 4, &options);
+        fill(&m.dir);
+        let force = |order: &str| fails(&[order, m.dir(), m.disk(1), "--force"]);
+        for order in ["add", "spare"] {
+            let said = force(order);
+            assert!(said.contains("is member 1 of this pool already, and is active"), "{said}");
+            assert!(said.contains("nothing was changed"), "{said}");
+        }
+        let said = fails(&["replace", m.dir(), "1", m.disk(1), "--force"]);
+        assert!(said.contains("`braid fail POOL 1`"), "{said}");
+        ok(&["fail", m.dir(), "1"]);
+        // It misses this.
+        sh(&format!("cp -r {0}/tree {0}/copy && rm -r {0}/tree", m.dir()));
+        let written = sums(&m.dir.join("copy"));
+        for order in [["replace", "1"].as_slice(), &["spare"], &["add"]] {
+            let said = fails(&[&[order[0], m.dir()], &order[1..], &[m.disk(1)]].concat());
+            assert!(said.contains("was member 1 of this pool until it failed"), "{said}");
+            assert!(said.contains("--force"), "{said}");
+        }
+        let said = ok(&["replace", m.dir(), "1", m.disk(1), "--force"]);
+        assert!(said.contains("filled and in use"), "{said}");
+        let said = ok(&["scrub", m.dir()]);
+        assert!(said.contains(" 0 B healed"), "{said}");
+        ok(&["fail", m.dir(), "0"]);
+        assert_eq!(sums(&m.dir.join("copy")), written);
+        // As a spare it steps in at once.
+        ok(&["spare", m.dir(), m.disk(0), "--force"]);
+        wait_until("the spare is filled", || {
+            ok(&["status", m.dir()]).contains("any one member may be lost")
+        });
+        let said = fails(&["spare", m.dir(), m.disk(0), "--force"]);
+        assert!(said.contains("is member 0 of this pool already, and is active"), "{said}");
+        ok(&["remove", m.dir(), "4"]);
+        ok(&["fail", m.dir(), "1"]);
+        assert_eq!(sums(&m.dir.join("copy")), written);
+        unmount_idle(&m.dir);
+        m.mount(&[0, 1, 2, 3], &[]);
+        assert_eq!(sums(&m.dir.join("copy")), written);
+        unmount_idle(&m.dir);
+        m.clean(&[0, 2, 3]);
+    }
+}
+
 #[test]
 fn a_killed_nodes_pool_is_mounted_without_one_of_its_disks() {
     if !can_mount() {

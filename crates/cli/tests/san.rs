@@ -172,6 +172,47 @@ fn a_mirror_goes_on_without_a_unit_that_answers_nothing() {
     assert!(said.contains("braid replace silent 1 DEVICE"), "{said}");
 }
 
+/// A unit answers errors, is sound again and is put back, on two hosts; as soon as the command says so the other
+/// unit answers errors. Each time what was read and written before is there.
+#[test]
+fn a_unit_that_is_back_takes_its_own_place_and_then_the_other_one_may_fail() {
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:256M", "memory:256M"], &[]);
+    ok(&san.with(&["create", "back", "--mirror", "2"], &[]));
+    let dirs = [
+        san.mount_as("host-a", "a", "io_timeout=10"),
+        san.mount_as("host-b", "b", "io_timeout=10"),
+    ];
+    for round in 0..4_usize {
+        let unit = round % 2;
+        san.tell(&["add", "any", "fail", &format!("lun={unit}")]);
+        for dir in &dirs {
+            sh(&format!("echo {round} {dir} | timeout 60 dd of={dir}/file conv=fsync status=none"));
+        }
+        wait_until("the member has failed", || ok(&["status", &dirs[1]]).contains("failed"));
+        for dir in &dirs {
+            assert_eq!(sh(&format!("timeout 60 cat {dir}/file")), format!("{round} {}\n", dirs[1]));
+        }
+        san.tell(&["clear"]);
+        let member = unit.to_string();
+        let name = &san.units[unit];
+        let said = fails(&["replace", &dirs[0], &member, name]);
+        assert!(
+            said.contains(&format!("was member {unit} of this pool until it failed")),
+            "{said}"
+        );
+        let said = ok(&["replace", &dirs[0], &member, name, "--force"]);
+        assert!(said.contains("filled and in use"), "{said}");
+    }
+    for dir in &dirs {
+        unmount_idle(Path::new(dir));
+    }
+    let said = ok(&san.with(&["check"], &[]));
+    assert!(said.contains("clean"), "{said}");
+}
+
 /// A program that appends numbers to a file, each durable, and notes those that are acknowledged.
 fn appender(dir: &str, acknowledged: &str) -> std::process::Child {
     let program = "import os,sys

@@ -108,6 +108,62 @@ fn both_nodes_write_while_a_member_fails_and_another_takes_its_place() {
     }
 }
 
+/// How the node at `dir` says that its pool is, by what it knows without looking at the labels.
+fn health(dir: &Path) -> String {
+    let said: serde_json::Value = serde_json::from_str(&ok(&["status", "--json"])).unwrap();
+    let mounts = said["mounts"].as_array().unwrap();
+    let of = mounts.iter().find(|m| m["mount_point"] == dir.to_str().unwrap()).unwrap();
+    of["health"].to_string()
+}
+
+/// It has failed, and is back with its old label and old contents.
+#[test]
+fn a_failed_members_own_device_comes_back_beside_two_nodes() {
+    if !can_mount() {
+        return;
+    }
+    for layout in LAYOUTS {
+        let c = cluster(layout);
+        let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
+        let rounds = [Rounds::default(), Rounds::default()];
+        std::thread::scope(|s| {
+            for (dir, name, rounds) in [(&a, "a", &rounds[0]), (&b, "b", &rounds[1])] {
+                s.spawn(move || load(dir, name, rounds));
+            }
+            let _stop = rounds.each_ref().map(Rounds::stop_at_end);
+            let both_go_on = || rounds.iter().for_each(|x| x.wait_for("both nodes write", 4));
+            both_go_on();
+            let device = c.disks.names()[1].to_owned();
+            ok(&["fail", b.to_str().unwrap(), "1"]);
+            both_go_on();
+            let said = ok(&["replace", a.to_str().unwrap(), "1", &device, "--force"]);
+            assert!(said.contains("filled and in use"), "{said}");
+            both_go_on();
+        });
+        assert_eq!(sums(&a), sums(&b), "{layout:?}");
+        whole(&b);
+        c.finish();
+    }
+}
+
+/// When the command returns any other member may fail, on any node.
+#[test]
+fn when_a_member_is_replaced_all_nodes_have_taken_note() {
+    if !can_mount() {
+        return;
+    }
+    let c = cluster(LAYOUTS[0]);
+    let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
+    for round in 0..5 {
+        let device = c.disks.names()[1].to_owned();
+        ok(&["fail", a.to_str().unwrap(), "1"]);
+        ok(&["replace", a.to_str().unwrap(), "1", &device, "--force"]);
+        let healths = [health(&a), health(&b)];
+        assert!(!healths.iter().any(|h| h.contains("degraded")), "{round}: {healths:?}");
+    }
+    c.finish();
+}
+
 #[test]
 fn a_node_killed_while_it_writes_leaves_everything_whole() {
     if !can_mount() {

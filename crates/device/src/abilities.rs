@@ -192,6 +192,10 @@ pub trait AnswerBound: Send + Sync {
     fn given_up(&self) -> Option<Duration> {
         None
     }
+    /// Whether something that was given up is still under way, and may yet be done.
+    fn has_late(&self) -> bool {
+        false
+    }
 }
 
 /// What only some devices can do, each by an object of its own. A device over another one passes on

@@ -102,6 +102,18 @@ impl Fs {
     pub fn follow_pool(&self) -> Result<()> {
         self.run(|core| Ok(core.volume.pool.follow().map(drop)?))
     }
+    /// Waits until every node that lives uses the pool as this node does, for the node's `io_timeout` at most:
+    /// `None`, or how long that is, and those that do not yet, as far as they are known.
+    ///
+    /// # Errors
+    /// This node has withdrawn.
+    pub fn await_all_nodes(&self) -> Result<Option<(Duration, Vec<NodeView>)>> {
+        self.core().check_alive()?;
+        let limit = self.core().options.timing.io_timeout();
+        let Some(late) = self.pool().await_all_nodes(limit)? else { return Ok(None) };
+        let is_late = |n: &NodeView| late.iter().any(|l| l.slot == n.life.slot);
+        Ok(Some((limit, self.status().nodes.into_iter().filter(is_late).collect())))
+    }
     /// What this node does for the pool's redundancy.
     pub fn maintenance(&self) -> MaintenanceStatus {
         self.mounted.maintenance.status()

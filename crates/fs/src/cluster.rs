@@ -392,6 +392,9 @@ impl Others for Cluster {
     fn all_use(&self, tag: EpochTag) -> bool {
         self.peer_observer.all_use(tag)
     }
+    fn late(&self, tag: EpochTag) -> Vec<Life> {
+        self.peer_observer.late(tag).unwrap_or_default()
+    }
     fn adopt(&self) {
         if let Some(adopted) = self.adopted.get() {
             adopted();

@@ -56,7 +56,7 @@ use thiserror::Error;
 
 use crate::glock::AskStats;
 use crate::hints::{HintsBy, MessageWay};
-use crate::peers::{Liveness, Peers};
+use crate::peers::Liveness;
 use crate::{Life, Mode};
 
 pub use fence::{FenceOptions, NotFenced, Proofs, key_of};

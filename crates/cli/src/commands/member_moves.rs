@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::control::session::Session;
-use crate::control::{MemberId, Order, Target, View};
+use crate::control::{MemberId, Order, Target, View, resync};
 use crate::terminal::ui;
 
 /// Moves what is on a member to the rest of the pool, and shows the progress.
@@ -52,6 +52,7 @@ pub fn succeed(
 pub fn follow(session: &Session, leaving: &MemberId, remove: bool) -> Result<()> {
     let view = wait(session, leaving.place)?;
     let old = left(&view, leaving)?;
+    resync::settle(session);
     println!("member {leaving} is on {} now", path(&view, leaving.place));
     let Some(old) = old else { return Ok(()) };
     let was = path(&view, old.place);

@@ -17,6 +17,8 @@ pub enum Order {
     /// The same, as far as the node knows without asking a device that may not answer. From a node that has
     /// withdrawn, too.
     Look,
+    /// Wait until all nodes that live have taken note of the pool's last change.
+    Settle,
     /// What programs ask of it.
     Programs,
     /// What it has asked of each member.

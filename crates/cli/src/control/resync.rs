@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::control::{View, session::Session};
+use crate::control::{Order, View, session::Session};
 use crate::terminal::ui;
 
 /// Between two looks.
@@ -27,6 +27,7 @@ pub fn wait(session: &Session, member: u16) -> Result<()> {
         match state(&view, member) {
             "active" => {
                 bar.finish_and_clear();
+                settle(session);
                 say_filled(member);
                 view.differed.into_iter().for_each(|what| eprintln!("{what}"));
                 return Ok(());
@@ -86,6 +87,15 @@ pub fn wait_for_spares(session: &Session, before: &View) -> Result<()> {
 
 fn say_filled(member: u16) {
     println!("member {member} is filled and in use");
+}
+
+/// Waits until all nodes have taken note of the pool's last change: they do without what failed before, and another
+/// member may fail. Says which have not after a while.
+pub fn settle(session: &Session) {
+    match session.order(&Order::Settle) {
+        Ok(view) => print!("{}", view.said.unwrap_or_default()),
+        Err(why) => eprintln!("braid: whether all nodes have taken note is not known: {why:#}"),
+    }
 }
 
 /// The word for a member's state.

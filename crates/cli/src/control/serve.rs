@@ -131,6 +131,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
     match order {
         // A place that is named next is one of the newest epoch, not of what this node last heard of.
         Order::Members => fs.follow_pool()?,
+        Order::Settle => said = settled(fs)?,
         Order::Look
         | Order::Programs
         | Order::Io
@@ -173,6 +174,23 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         }
     }
     Ok(View { said, successor, ..view(fs) })
+}
+
+/// Waits until all nodes that live have taken note of the last change; which have not.
+fn settled(fs: &Fs) -> Result<Option<String>> {
+    fs.follow_pool()?;
+    let Some((limit, late)) = fs.await_all_nodes()? else { return Ok(None) };
+    let seconds = limit.as_secs_f64();
+    let lines = late.iter().map(|n| {
+        let (slot, host, at) = (n.life.slot, &n.host, &n.mount_point);
+        format!("node {slot}, on {host} at {at}, has not taken note of the change within {seconds} s: it does so when it answers again\n")
+    });
+    let lines: String = lines.collect();
+    Ok(Some(if lines.is_empty() {
+        format!("whether all nodes have taken note of the change was not seen within {seconds} s\n")
+    } else {
+        lines
+    }))
 }
 
 /// The member that was named, if it is in that place still.

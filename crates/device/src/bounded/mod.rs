@@ -203,6 +203,9 @@ impl AnswerBound for BoundedDevice {
     fn given_up(&self) -> Option<Duration> {
         Some(self.0.given_up()?.elapsed() + self.0.bound())
     }
+    fn has_late(&self) -> bool {
+        self.0.has_late()
+    }
 }
 
 impl LivenessLocks for BoundedDevice {

@@ -152,6 +152,10 @@ impl Workers {
             late.bytes.clear();
         }
     }
+    /// Whether a request that was given up is still under way.
+    pub fn has_late(&self) -> bool {
+        self.late.lock().requests > 0
+    }
     /// Lets a liveness byte go, or keeps it until nothing can land any more.
     pub fn let_go(&self, byte: ByteLockGuard) {
         let mut late = self.late.lock();

@@ -5,6 +5,7 @@ mod heartbeat_hints;
 mod lease;
 mod look;
 mod messages;
+mod peers;
 mod view;
 
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid_device::Moment;
-use braid_format::node::{Heartbeat, SlotDamage, SlotRecord, SlotState};
+use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -38,13 +39,13 @@ use super::watch::{Recovery, Watch, WatchAction, WatchEvent};
 use super::wishes::{Wish, Wishes};
 use super::{
     Deltas, FenceMethod, HostIdentity, JoinOptions, Liveness, NodeStore, NodeView, NodeWait,
-    NotFenced, NotRecovered, Peers, Recover, Timing,
+    NotFenced, NotRecovered, Recover, Timing,
 };
 use crate::Life;
 use crate::dlock::{Hint, Time};
 use crate::error::LockError;
 use crate::glock::LockManager;
-use crate::hints::{Hints, MessageWay, RECEIVERS};
+use crate::hints::{Hints, RECEIVERS};
 use crate::runtime::join_all;
 
 /// Name of the thread that fences silent nodes before there is a watcher.
@@ -416,38 +417,6 @@ impl Membership {
     }
 }
 
-impl Peers for Membership {
-    fn liveness(&self, _: LockNo, life: Life) -> Liveness {
-        self.inner.liveness(life)
-    }
-    fn lost(&self, life: Life) -> Option<SlotDamage> {
-        let slots = self.inner.slots.read();
-        let record = &slots.get(usize::from(life.slot.0))?.record;
-        record.damage.filter(|_| record.life == life && !record.is_replayed())
-    }
-    fn hint(&self, to: Life, lock: LockNo, hint: &Hint) {
-        let sent = {
-            let slots = self.inner.slots.read();
-            let slot = slots.get(usize::from(to.slot.0)).filter(|s| s.record.life == to);
-            slot.is_some_and(|s| self.inner.hints.send(&s.record, lock, hint))
-        };
-        if let Hint::Wanted(mode) = hint
-            && !sent
-        {
-            self.inner.say_slow_way(to);
-            self.inner.post(lock, *mode);
-        }
-    }
-    fn reaches(&self, life: Life) -> bool {
-        let slots = self.inner.slots.read();
-        let slot = slots.get(usize::from(life.slot.0)).filter(|s| s.record.life == life);
-        slot.is_some_and(|s| {
-            let way = self.inner.hints.way(&s.record);
-            matches!(way, MessageWay::Unix | MessageWay::Tcp) && self.inner.hints.hears(&s.record)
-        })
-    }
-}
-
 impl Inner {
     fn nonce(&self) -> u64 {
         self.nonces.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
@@ -544,6 +513,8 @@ impl Inner {
                     Ok(observed) => WatchEvent::Observed(observed),
                     Err(e) => {
                         tracing::warn!("cannot look at the other nodes: {e}");
+                        // What they say may be on members that this node takes for incomplete still.
+                        self.follow_aside(false);
                         look = Instant::now() + beat;
                         continue;
                     }
@@ -741,12 +712,22 @@ impl Inner {
             let mut lives = slots.iter().filter(|s| s.record.state != SlotState::Free);
             lives.any(|s| beats.of_slot(s.record.life.slot).is_some_and(|b| tag_of(b) != mine))
         };
-        if !other || self.following.swap(true, Ordering::AcqRel) {
+        if other {
+            self.follow_aside(true);
+        }
+    }
+
+    /// Follows a change of the pool, if there is one; `must`: there is, so this node does not go on
+    /// without.
+    fn follow_aside(self: &Arc<Self>, must: bool) {
+        if self.following.swap(true, Ordering::AcqRel) {
             return;
         }
         let this = self.clone();
         let run = move || {
-            if let Err(e) = this.store.pool().follow() {
+            if let Err(e) = this.store.pool().follow()
+                && must
+            {
                 this.withdraw(&format!("it cannot follow a change of the pool: {e}"));
             }
             this.following.store(false, Ordering::Release);

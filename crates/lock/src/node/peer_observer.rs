@@ -53,13 +53,17 @@ impl PeerObserver {
     /// Whether every other node that lives, or may, has said in a heartbeat that it uses the
     /// pool's epoch `tag`. In doubt not.
     pub fn all_use(&self, tag: EpochTag) -> bool {
-        self.try_all_use(tag).unwrap_or_else(|e| {
-            tracing::warn!("cannot look at the other nodes: {e}");
-            false
-        })
+        self.late(tag).is_some_and(|late| late.is_empty())
     }
 
-    fn try_all_use(&self, tag: EpochTag) -> Result<bool, LockError> {
+    /// The other nodes that live, or may, and have not said so; `None`: that cannot be seen now. The
+    /// incarnation of a node whose slot cannot be read is 0.
+    pub fn late(&self, tag: EpochTag) -> Option<Vec<Life>> {
+        let late = self.try_late(tag);
+        late.inspect_err(|e| tracing::warn!("cannot look at the other nodes: {e}")).ok()
+    }
+
+    fn try_late(&self, tag: EpochTag) -> Result<Vec<Life>, LockError> {
         // In this order: a node that is not in the slots yet looks at the labels once it is.
         let known = self.unreadable.lock().clone();
         let slots = read_slots(&*self.store, &known)?;
@@ -69,11 +73,13 @@ impl PeerObserver {
             let sector = beats.chunks_exact(len).nth(usize::from(slot.0));
             sector.and_then(|s| Heartbeat::decode(s, slot).ok())
         };
-        let mut all = true;
+        let mut late = Vec::new();
         for Unreadable { slot, .. } in &slots.unreadable {
             let beat = beat_of(*slot);
             let says = beat.as_ref().is_some_and(|b| tag_of(b) == tag);
-            all &= self.is_deserted(*slot, beat.map(|b| b.sequence))? || says;
+            if !self.is_deserted(*slot, beat.map(|b| b.sequence))? && !says {
+                late.push(Life { slot: *slot, incarnation: Incarnation(0) });
+            }
         }
         *self.unreadable.lock() = slots.unreadable;
         for record in &slots.records {
@@ -81,9 +87,11 @@ impl PeerObserver {
             let beat = beat_of(life.slot).filter(|b| b.life == life);
             let says = beat.as_ref().is_some_and(|b| tag_of(b) == tag);
             // All are looked at, since when matters.
-            all &= self.is_fenced(record, life, beat.map(|b| b.sequence))? || says;
+            if !self.is_fenced(record, life, beat.map(|b| b.sequence))? && !says {
+                late.push(life);
+            }
         }
-        Ok(all)
+        Ok(late)
     }
 
     /// Whether whoever may have a slot that cannot be read uses the pool no more: a node that lives

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::glock::{DemoteFailed, Demoted, GlockOps, Local, LockManager, ManagerOptions};
+use crate::peers::Peers;
 use crate::store::{CawOutcome, MemoryStore};
 use crate::{LockError, Mode};
 

@@ -101,7 +101,7 @@ impl Pool {
         // Held until the labels are written: a node that has read the old labels gets no further
         // with them.
         let _claimed = claim(&devices)?;
-        let _taken_over = options.force.then(|| take_over(&devices)).transpose()?;
+        let _taken_over = options.force.then(|| take_over(&devices, &[])).transpose()?;
         let (label, dirty) = examine_claimed(&devices, options)?;
         for device in &dirty {
             wipe(device)?;

@@ -6,14 +6,16 @@
 //! bears no lock. A host that opens the pool with any one of these members sees the lock.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
-use braid_device::ByteLockGuard;
+use braid_device::{ByteLockGuard, Device};
 use braid_format::MemberIndex;
 use braid_format::label::MemberState;
 use braid_format::node::LockPlace;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::labels::same_device;
 use crate::topology::Topology;
 
 /// The bytes that this process holds: on which members.
@@ -23,6 +25,13 @@ pub(crate) struct HeldBytes(pub Mutex<BTreeMap<u64, Vec<(Uuid, ByteLockGuard)>>>
 /// Members whose bytes count.
 pub(crate) fn bearers(topology: &Topology) -> Vec<MemberIndex> {
     topology.members().filter(|m| topology.state(*m) != MemberState::Failed).collect()
+}
+
+/// The failed members that stand on a device.
+fn failed_on(topology: &Topology, device: &Arc<dyn Device>) -> Vec<Uuid> {
+    let members = topology.label.members.iter().zip(&topology.devices);
+    let failed = members.filter(|(m, d)| m.state == MemberState::Failed && same_device(d, device));
+    failed.map(|(m, _)| m.uuid).collect()
 }
 
 pub(crate) fn distinct(places: &mut Vec<LockPlace>) {
@@ -40,14 +49,17 @@ impl HeldBytes {
         }
     }
 
-    /// Takes every held byte on members that have joined.
-    pub fn join(&self, topology: &Topology) {
+    /// Takes every held byte on members of `topology`, the epoch after `before`, that have joined. A device
+    /// that was a member before and had failed is let go first: its byte was held by what it was then.
+    pub fn join(&self, before: &Topology, topology: &Topology) {
         for (byte, guards) in self.0.lock().iter_mut() {
             for member in bearers(topology) {
                 let Some(m) = topology.label.members.get(usize::from(member.0)) else { continue };
                 if guards.iter().any(|(uuid, _)| *uuid == m.uuid) {
                     continue;
                 }
+                let was = failed_on(before, topology.device(member));
+                guards.retain(|(uuid, _)| !was.contains(uuid));
                 match topology.device(member).abilities().locks.lock_byte(*byte) {
                     Ok(guard) => guards.extend(guard.map(|g| (m.uuid, g))),
                     Err(error) => {

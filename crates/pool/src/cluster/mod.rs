@@ -30,6 +30,11 @@ pub trait Others: Send + Sync {
     /// Whether every other node that lives, or may live, has said that it uses the epoch. In doubt
     /// not. It is asked again after a while.
     fn all_use(&self, tag: EpochTag) -> bool;
+    /// The other nodes that live, or may live, and have not said that they use the epoch: for people. As
+    /// long as [`Others::all_use`] says no there may be more that cannot be named.
+    fn late(&self, _: EpochTag) -> Vec<Life> {
+        Vec::new()
+    }
     /// This node uses another epoch, and has not said so: what must be done before it does. It waits
     /// for no lock and for no epoch.
     fn adopt(&self);

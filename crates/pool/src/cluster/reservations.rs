@@ -35,7 +35,7 @@ use braid_format::label::{Member, MemberState};
 use parking_lot::Mutex;
 
 use crate::error::PoolError;
-use crate::labels::carriers;
+use crate::labels::{carriers, same_device};
 use crate::topology::Topology;
 
 /// The kinds of a new reservation: the first that the member supports.
@@ -124,6 +124,13 @@ impl OwnKey {
         }
         let mut new = used(next);
         new.retain(|d| reservations_of(&**d).is_some_and(|r| r.registered() != *key));
+        // A path's key is not registered anew while anybody counts as its user who may have been fenced:
+        // this node asks nothing more by the device of a member that has failed.
+        let failed = before.label.members.iter().zip(&before.devices);
+        let failed = failed.filter(|(m, d)| m.state == MemberState::Failed && has(d, *key));
+        let again = |d: &Arc<dyn Device>| new.iter().any(|n| same_device(n, d));
+        let old: Vec<_> = failed.map(|(_, d)| d.clone()).filter(again).collect();
+        give_back(&old, *key);
         let done = join(*key, &new, (before, next));
         if done.is_err() {
             give_back(&new, *key);
@@ -294,11 +301,11 @@ pub(crate) fn has_registrants(device: &dyn Device) -> Result<bool, PoolError> {
     Ok(keys.is_some_and(|k| !k.is_empty()))
 }
 
-/// Takes over the devices with which anybody is registered.
+/// Takes over the devices with which anybody is registered, but for the keys `kept` by whole hosts.
 ///
 /// # Errors
 /// [`PoolError::Reserved`], [`PoolError::Device`].
-pub(crate) fn take_over(devices: &[Arc<dyn Device>]) -> Result<TakenOver, PoolError> {
+pub(crate) fn take_over(devices: &[Arc<dyn Device>], kept: &[u64]) -> Result<TakenOver, PoolError> {
     let key = 1 << 63 | uuid::Uuid::new_v4().as_u64_pair().0;
     let mut taken_over = TakenOver { devices: Vec::new() };
     for device in devices {
@@ -313,7 +320,8 @@ pub(crate) fn take_over(devices: &[Arc<dyn Device>]) -> Result<TakenOver, PoolEr
         let kind = reserve(&**device, reservations, key)?;
         keys.sort_unstable();
         keys.dedup();
-        for other in keys.into_iter().filter(|k| *k != key) {
+        let shared = reservations.shares_path();
+        for other in keys.into_iter().filter(|k| *k != key && !(shared && kept.contains(k))) {
             match reservations.preempt_and_abort(key, other, kind) {
                 Err(e) if is_fenced(&e) && reservations.keys()?.contains(&key) => {}
                 done => done?,

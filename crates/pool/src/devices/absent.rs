@@ -180,4 +180,7 @@ impl AnswerBound for ShortDevice {
     fn given_up(&self) -> Option<Duration> {
         self.now().abilities().bound?.given_up()
     }
+    fn has_late(&self) -> bool {
+        self.now().abilities().bound.is_some_and(AnswerBound::has_late)
+    }
 }

@@ -1,5 +1,6 @@
 //! Why members of a pool, or its shape, cannot be changed.
 
+use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use thiserror::Error;
 
@@ -105,6 +106,40 @@ pub enum ChangeError {
         "no device of the pool is larger than when it joined (by a whole MiB at least): nothing to grow by"
     )]
     NotLarger,
+    /// A device that is to join is a member already.
+    #[error("{path} is member {index} of this pool already, and is {word}: {}; nothing was changed", use_of(*index, path, *state, *holds))]
+    AlreadyMember {
+        /// The device.
+        path: String,
+        /// Its place.
+        index: MemberIndex,
+        /// What it is.
+        state: MemberState,
+        /// The word for that.
+        word: &'static str,
+        /// Bytes of the pool stand on it.
+        holds: bool,
+    },
+    /// A device that is to join was a member before it failed.
+    #[error(
+        "{path} was member {index} of this pool until it failed, and what is on it is out of date: `braid replace POOL {index} {path} --force` fills it again in its place; nothing was changed"
+    )]
+    OwnFailed {
+        /// The device.
+        path: String,
+        /// Its place.
+        index: MemberIndex,
+    },
+    /// A device that failed has something to do yet.
+    #[error(
+        "{path} has not yet ended all that it was asked before member {index} failed, and may still change: try again later, or give another device; nothing was changed"
+    )]
+    StillBusy {
+        /// The device.
+        path: String,
+        /// Its place.
+        index: MemberIndex,
+    },
     /// Another device stands there.
     #[error("{path} is another device now, not {member}: nothing was changed")]
     Another {
@@ -124,4 +159,22 @@ pub enum ChangeError {
     /// Requests that went past the mapping are in flight.
     #[error("a window of requests is open on the pool: try again when it is empty")]
     Busy,
+}
+
+/// What can be done with a device that is a member in use.
+fn use_of(index: MemberIndex, path: &str, state: MemberState, holds: bool) -> String {
+    match state {
+        MemberState::Rebuilding => {
+            "wait until it is filled (`braid status POOL`), or name another device".to_owned()
+        }
+        MemberState::Spare => format!(
+            "a spare steps in by itself for a member that fails (`braid fail POOL MEMBER`); for another use take it out first (`braid remove POOL {index}`)"
+        ),
+        _ if !holds => format!(
+            "it holds nothing, so `braid remove POOL {index}` takes it out, and then it can join again"
+        ),
+        _ => format!(
+            "name another device; or, to fill this one anew from the others, take it out of use first (`braid fail POOL {index}`), then `braid replace POOL {index} {path} --force`"
+        ),
+    }
 }

@@ -424,11 +424,28 @@ impl Pool {
     }
 
     fn settle(&self, requests: &mut [PoolRequest<'_>], sharing: Sharing) {
-        for (owner, error) in self.0.issue(requests, &self.1, sharing) {
-            let request = usize::try_from(owner).ok().and_then(|i| requests.get_mut(i));
-            if let Some(r) = request.filter(|r| r.result.is_ok()) {
-                r.result = Err(error);
+        let failures = self.0.issue(requests, &self.1, sharing);
+        if self.0.redundancy.present
+            && let [one] = &mut *requests
+            && matches!(one.op, Op::Read(_))
+            && failures.iter().any(|(_, e)| matches!(e, PoolError::Device { .. }))
+            && self.0.has_newer_epoch()
+        {
+            return self.settle(requests, sharing);
+        }
+        let several = requests.len() > 1;
+        for (owner, error) in failures {
+            let request = usize::try_from(owner).ok().and_then(|i| requests.get_mut(i..=i));
+            let Some([r]) = request else { continue };
+            if r.result.is_err() {
+                continue;
             }
+            if several && matches!((&r.op, &error), (Op::Read(_), PoolError::Device { .. })) {
+                // By itself it is read in a newer epoch, if there is one.
+                self.settle(std::slice::from_mut(r), sharing);
+                continue;
+            }
+            r.result = Err(error);
         }
     }
 

@@ -76,7 +76,15 @@ impl Pool {
     /// # Errors
     /// As [`Pool::read`].
     pub fn read_lock(&self, at: ByteOffset, buf: &mut [u8]) -> Result<(), PoolError> {
-        self.read_copies(&*self.0.enter()?, at, buf, 0)
+        loop {
+            let topology = self.0.enter()?;
+            let done = self.read_copies(&topology, at, buf, 0);
+            drop(topology);
+            match done {
+                Err(PoolError::Device { .. }) if self.0.has_newer_epoch() => {}
+                done => return done,
+            }
+        }
     }
 
     /// As [`Pool::read`], for heartbeats: waits for no epoch and no region, and repairs nothing.

@@ -1,8 +1,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use braid_device::{Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
+use braid_device::{
+    BoundedDevice, CommandKind, Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Rule,
+    ScriptedDevice,
+};
 use braid_format::label::MemberState;
+use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::*;
@@ -153,7 +157,8 @@ fn what_cannot_be_spared_is_not_taken_out() {
     ));
     // A replacement that is a member, or too small, is refused.
     let twice = pool.replace(MemberIndex(0), pool.devices()[1].clone(), true);
-    assert!(matches!(twice, Err(PoolError::GivenTwice { .. })), "{twice:?}");
+    let twice = twice.unwrap_err().to_string();
+    assert!(twice.contains("m1 is member 1 of this pool already, and is active"), "{twice}");
     let small = MemoryDevice::new("small", Bytes(4 << 20), Bytes(SECTOR)) as Arc<dyn Device>;
     let small = pool.replace(MemberIndex(0), small, true);
     assert!(matches!(small, Err(PoolError::TooSmall { .. })), "{small:?}");
@@ -234,4 +239,67 @@ fn a_rebuild_that_cannot_read_the_others_leaves_the_new_member_in_its_place() {
         expect(&pool, &bytes);
         consistent(&pool, &all);
     }
+}
+
+/// Its old contents are not believed, nor is its old label; a redundancy log of before it failed is not either.
+#[test]
+fn a_failed_members_own_device_is_filled_again_in_its_place() {
+    for layout in [Layout::Mirror, Layout::StripedMirrors, Layout::Parity(1)] {
+        let all = devices(4, |_| FaultPlan::default());
+        let pool = pool(&all, layout);
+        pool.attach(0).unwrap();
+        fill_all(&pool, 0);
+        let device = pool.devices()[1].clone();
+        let say =
+            |force| pool.replace(MemberIndex(1), device.clone(), force).unwrap_err().to_string();
+        assert!(say(true).contains("`braid fail POOL 1`"), "{}", say(true));
+        // It answers errors, and comes back.
+        all[1].arm(On::Write, 0, FaultKind::Gone);
+        let bytes = fill_all(&pool, 9);
+        assert_eq!(failed(&pool), [1]);
+        all[1].heal();
+        let log = |to: u64| LogPlace::of_slot(0, ByteOffset(to)).unwrap().redo_header(0);
+        let header = log(pool.label().members[1].data_start.0);
+        device.write(header, &[3; 4096]).unwrap();
+        let epoch = pool.label().epoch;
+        assert!(say(false).contains("was member 1 of this pool until it failed"), "{}", say(false));
+        let spare = pool.add_spare(device.clone(), false).unwrap_err().to_string();
+        assert!(spare.contains("was member 1"), "{spare}");
+        assert_eq!(pool.label().epoch, epoch, "nothing was changed");
+        let old = pool.label().members[1].uuid;
+        pool.replace(MemberIndex(1), device.clone(), true).unwrap();
+        assert_eq!(pool.rebuilding(), Some(MemberIndex(1)));
+        assert_ne!(pool.label().members[1].uuid, old);
+        let mut log = vec![3; 4096];
+        device.read(header, &mut log).unwrap();
+        assert!(log.iter().all(|b| *b == 0), "{layout:?}: an old log stands");
+        let twice = say(true);
+        assert!(twice.contains("being filled: wait until it is filled"), "{twice}");
+        assert!(pool.rebuild(MemberIndex(1), GO).unwrap());
+        expect(&pool, &bytes);
+        consistent(&pool, &all);
+        pool.fail_member(MemberIndex(0)).unwrap();
+        expect(&pool, &bytes);
+        let again = Pool::assemble(all.iter().map(|d| d.clone() as Arc<dyn Device>).collect());
+        assert_eq!(failed(&again.unwrap()), [0]);
+    }
+}
+
+/// What a device was asked before it failed could still change it after it was filled.
+#[test]
+fn a_device_that_has_something_to_do_yet_is_not_taken_back() {
+    let all = devices(2, |_| FaultPlan::default());
+    let slow = ScriptedDevice::over(all[1].clone());
+    let held = slow.add(Rule::on(&[CommandKind::Write]).holds());
+    let bounded = BoundedDevice::over(slow.clone(), std::time::Duration::from_millis(200));
+    let with: Vec<Arc<dyn Device>> = vec![all[0].clone(), bounded];
+    drop(pool(&all, Layout::Mirror));
+    let pool = Pool::assemble(with).unwrap();
+    pool.attach(0).unwrap();
+    pool.write(ByteOffset(0), &[1; 4096]).unwrap();
+    assert_eq!(failed(&pool), [1]);
+    let device = pool.devices()[1].clone();
+    let busy = pool.replace(MemberIndex(1), device.clone(), true).unwrap_err().to_string();
+    assert!(busy.contains("has not yet ended all that it was asked"), "{busy}");
+    held.release();
 }

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use braid_device::{Device, DeviceError};
-use braid_format::label::Label;
-use braid_format::{ByteOffset, Bytes, StripeUnit};
+use braid_format::label::{Label, MemberState};
+use braid_format::{ByteOffset, Bytes, MemberIndex, StripeUnit};
 
+use crate::cluster::liveness::bearers;
 use crate::cluster::reservations::has_registrants;
-use crate::error::PoolError;
-use crate::labels::{Found, own_uuid, same_device};
+use crate::devices::is_late;
+use crate::error::{ChangeError, PoolError};
+use crate::labels::{Found, own_uuid, same_device, state_word};
 use crate::pool::PoolState;
 use crate::topology::Topology;
 
@@ -108,10 +110,12 @@ fn compares_enough(name: &str, most: Bytes, len: Bytes) -> Result<(), PoolError>
 
 impl PoolState {
     /// Whether a device may join a pool that is in use, as [`Pool::create`] checks those it is
-    /// given. Changes nothing, as [`check_device`].
+    /// given. It may be that of a member that has failed: what is on it counts no more, and with
+    /// `force` it joins as any other device does. Changes nothing, as [`check_device`].
     ///
     /// # Errors
-    /// As there.
+    /// As there; [`ChangeError::AlreadyMember`], [`ChangeError::OwnFailed`],
+    /// [`ChangeError::StillBusy`].
     pub(crate) fn check_joins(
         &self,
         topology: &Topology,
@@ -122,30 +126,74 @@ impl PoolState {
         let compares = topology.label.lock_sector;
         let unit = StripeUnit::DEFAULT;
         let needs = Needs { sector_max: compares.min(self.io.sector), compares, unit, force };
-        check_new(device, (&topology.label, &topology.devices), needs)
+        check_new(device, topology, needs)
     }
 }
 
-fn check_new(
-    device: &Arc<dyn Device>,
-    (label, members): (&Label, &[Arc<dyn Device>]),
-    needs: Needs,
-) -> Result<(), PoolError> {
-    if let Some(other) = members.iter().find(|m| same_device(m, device)) {
-        return Err(PoolError::GivenTwice { path: path_of(device), other: path_of(other) });
+fn check_new(device: &Arc<dyn Device>, topology: &Topology, needs: Needs) -> Result<(), PoolError> {
+    let label = &topology.label;
+    let path = || path_of(device);
+    let members = topology.members().zip(&topology.devices);
+    let same: Vec<MemberIndex> =
+        members.filter(|(_, d)| same_device(d, device)).map(|(m, _)| m).collect();
+    let in_use = same.iter().find(|m| topology.state(**m) != MemberState::Failed);
+    if let Some(index) = in_use.copied() {
+        let state = topology.state(index);
+        let (word, holds) = (state_word(state), label.bytes_on(index) != Bytes(0));
+        return Err(ChangeError::AlreadyMember { path: path(), index, state, word, holds }.into());
     }
     let found = Found::read(device.clone());
+    let newest = found.newest();
+    let is_known = |l: &Label| label.members.iter().any(|m| Some(m.uuid) == own_uuid(l));
     // What is left of a broken-off change of this pool belongs to nobody.
-    let known = |uuid| label.members.iter().any(|m| Some(m.uuid) == uuid);
-    let ours = |l: &Label| l.pool == label.pool && !known(own_uuid(l));
-    let left = found.newest().is_some_and(ours);
-    if let Some(other) = found.newest().filter(|_| !left)
+    let left = newest.is_some_and(|l| l.pool == label.pool && !is_known(l));
+    let nobodys = newest.is_none() || left;
+    let was = own_failed(topology, &found).or(same.first().copied().filter(|_| nobodys));
+    if let Some(index) = was {
+        if !nobodys && !needs.force {
+            return Err(ChangeError::OwnFailed { path: path(), index }.into());
+        }
+        own_is_quiet(topology, device, (index, &same))?;
+    } else if let Some(other) = newest.filter(|_| !left)
         && node_lives(device)?
     {
         return Err(lives(device, &other.name));
     }
     let needs = Needs { force: needs.force || left, ..needs };
     check_device(device, needs).map(drop)
+}
+
+/// The failed member that a device was, by a label that is of before it failed.
+fn own_failed(topology: &Topology, found: &Found) -> Option<MemberIndex> {
+    let own = found.newest().filter(|l| l.pool == topology.label.pool)?;
+    let index = topology.index_of(own_uuid(own)?)?;
+    found.has_failed(&topology.label).then_some(index)
+}
+
+/// Whether nothing can reach the device any more of what was asked of it while it was a member. Nodes
+/// that live use an epoch in which it is none, so what they asked has ended, unless they gave it up.
+/// They hold their liveness bytes there still; the byte of any other node is held for what it has
+/// under way.
+fn own_is_quiet(
+    topology: &Topology,
+    device: &Arc<dyn Device>,
+    (index, same): (MemberIndex, &[MemberIndex]),
+) -> Result<(), PoolError> {
+    let busy = || Err(ChangeError::StillBusy { path: path_of(device), index }.into());
+    if same.iter().filter_map(|m| topology.devices.get(usize::from(m.0))).any(is_late) {
+        return busy();
+    }
+    let bearers = bearers(topology);
+    for byte in (0..NODE_SLOTS_MAX).map(|slot| 1 + slot) {
+        if !device.abilities().locks.byte_locked(byte)? {
+            continue;
+        }
+        let lives = |m: &MemberIndex| topology.device(*m).abilities().locks.byte_locked(byte);
+        if !bearers.iter().map(lives).any(|l| l.unwrap_or(false)) {
+            return busy();
+        }
+    }
+    Ok(())
 }
 
 /// Whether a node on this host lives on the pool that begins with this device.

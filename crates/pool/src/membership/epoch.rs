@@ -38,8 +38,11 @@ use super::joining::Joining;
 use super::log_replicas::relocate_log;
 use super::unfinished_epoch::{Open, Refused};
 use crate::devices::absent::{AbsentDevice, ShortDevice};
+use crate::devices::is_late;
 use crate::error::PoolError;
-use crate::labels::{Found, assess_labels, carriers, id, own_uuid, try_copies, write_second};
+use crate::labels::{
+    Found, assess_labels, carriers, id, own_uuid, same_device, try_copies, write_second,
+};
 use crate::pool::PoolState;
 use crate::redundancy::EpochInUse;
 use crate::simulation::Pause;
@@ -106,6 +109,14 @@ impl PoolState {
     /// # Errors
     /// This node has withdrawn.
     pub fn await_settled(&self) -> Result<(), PoolError> {
+        self.await_settled_unless(&|| false).map(drop)
+    }
+
+    /// As [`PoolState::await_settled`]; false if `over`, which is asked again and again, was true before.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn await_settled_unless(&self, over: &dyn Fn() -> bool) -> Result<bool, PoolError> {
         let (mut pause, mut pauses) = (PAUSE, 0_u32);
         loop {
             // One thread asks, for all that wait.
@@ -113,7 +124,7 @@ impl PoolState {
             let tag = {
                 let topology = self.epochs.read();
                 if topology.settled.load(Ordering::Acquire) {
-                    return Ok(());
+                    return Ok(true);
                 }
                 topology.tag()
             };
@@ -129,6 +140,9 @@ impl PoolState {
                 continue;
             }
             drop(turn);
+            if over() {
+                return Ok(false);
+            }
             pauses += 1;
             if pauses % PAUSES == 0 && !self.epochs.read().durable.load(Ordering::Acquire) {
                 // The epoch may stand on labels of joining devices, written by a node that died: only
@@ -251,7 +265,7 @@ impl PoolState {
         let _taken = joining.take(self, &topology).map_err(whole)?;
         self.epochs.attempted.store(next.label.epoch.0, Ordering::Release);
         // Before anybody can find the pool by its new members.
-        self.cluster.liveness.join(&next);
+        self.cluster.liveness.join(&topology, &next);
         let unwritten = match self.write_labels(&topology, &next, joining) {
             Ok(unwritten) => unwritten,
             Err(refused) => {
@@ -353,15 +367,16 @@ impl PoolState {
         if id(&label) == id(&before) || older && !self.epochs.read().is_only_seen(&before) {
             return Ok(false);
         }
-        let devices = label.members.iter().map(|m| {
+        let now = label.members.iter().map(|m| {
             let place = before.members.iter().position(|b| b.uuid == m.uuid);
             match place.and_then(|i| devices.get(i)) {
                 Some(known) if m.state == MemberState::Failed => known.clone(),
                 _ => self.device_of(m, &found),
             }
         });
-        let devices = devices.collect();
-        let next = EpochInUse::new(label, devices)?;
+        let now = now.collect();
+        let next = EpochInUse::new(label, now)?;
+        self.await_late((&before, &devices), &next);
         if older {
             return self.go_back(&before, next);
         }
@@ -378,6 +393,30 @@ impl PoolState {
         Ok(true)
     }
 
+    /// Waits until nothing can be done any more of what this node gave up on a device of a member that
+    /// has failed, if that device is a member in `next`: nobody writes there before this node says that it
+    /// uses `next`.
+    fn await_late(&self, (before, devices): (&Label, &[Arc<dyn Device>]), next: &Topology) {
+        let failed = before.members.iter().zip(devices);
+        let failed = failed.filter(|(m, d)| m.state == MemberState::Failed && is_late(d));
+        let used: Vec<_> =
+            carriers(&next.label).into_iter().filter_map(|i| next.devices.get(i)).collect();
+        let again = |d: &&Arc<dyn Device>| used.iter().any(|n| same_device(n, d));
+        let mut said = false;
+        for device in failed.map(|(_, d)| d).filter(again) {
+            let ended = || self.cluster.shared().is_none_or(|s| s.others.has_ended());
+            while is_late(device) && !ended() {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!(
+                        path = device.info().name,
+                        "a device is to be a member again, and has not yet ended what it was asked before it failed: this node waits for that"
+                    );
+                }
+                self.pause(PAUSE_MAX, Pause::Free);
+            }
+        }
+    }
+
     /// Uses `next`, which others have put in force, and says so.
     ///
     /// # Errors
@@ -391,7 +430,7 @@ impl PoolState {
         let shared = self.cluster.shared();
         next.settled.store(shared.is_none(), Ordering::Release);
         next.durable.store(false, Ordering::Release);
-        self.cluster.liveness.join(&next);
+        self.cluster.liveness.join(&topology, &next);
         if let Err(refused) = self.cluster.key.extend(&topology, &next) {
             self.let_go(&topology, &next);
             return Err(refused);

@@ -23,6 +23,29 @@ impl PoolState {
     /// The failure of the member that cannot be spared, or what kept the labels from being
     /// written; the pool then goes on as it was.
     pub fn fail_members(&self, lost: &FailedMembers) -> Result<(), PoolError> {
+        loop {
+            match self.try_fail_members(lost) {
+                Err(PoolError::Device { .. }) if self.has_newer_epoch() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether the labels say more than this node knew, which is used from now on: called before a
+    /// failure counts that the pool cannot spare. Another node may have filled a member, or moved one,
+    /// of which this node has not heard yet; and it may hear nothing more by the member that fails. No
+    /// epoch is held. A label that cannot be read is no news.
+    pub fn has_newer_epoch(&self) -> bool {
+        let is_shared = self.cluster.shared().is_some_and(|s| !s.others.has_ended());
+        is_shared
+            && self.follow().unwrap_or_else(|error| {
+                tracing::warn!(%error, "the labels tell nothing more of a member that fails");
+                false
+            })
+    }
+
+    /// As [`PoolState::fail_members`], in the epochs that this node knows.
+    fn try_fail_members(&self, lost: &FailedMembers) -> Result<(), PoolError> {
         let mut lost = lost.clone();
         loop {
             // It is this node that does not see all of a device.

@@ -249,7 +249,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Reserved`], [`PoolError::Device`].
     pub fn take_over(&self) -> Result<TakenOver, PoolError> {
-        take_over(&self.0.used())
+        take_over(&self.0.used(), &[])
     }
 }
 

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use braid_device::{AlignedBuf, ByteLockGuard, Device};
+use braid_device::{AlignedBuf, ByteLockGuard, Device, Op, Request, run};
 use braid_format::label::{Label, Member};
-use braid_format::{ByteOffset, MemberIndex};
+use braid_format::redundancy::LogPlace;
+use braid_format::{ByteOffset, Bytes, MemberIndex};
 
-use crate::cluster::reservations::take_over;
+use crate::cluster::reservations::{reservations_of, take_over, used};
 use crate::error::PoolError;
-use crate::labels::{Found, LABEL_LOCK_BYTE, id, wipe, wipe_behind, write_boot_sector};
+use crate::labels::{
+    Found, LABEL_LOCK_BYTE, id, same_device, wipe, wipe_behind, write_boot_sector,
+};
 use crate::pool::PoolState;
 use crate::topology::Topology;
 
@@ -56,15 +59,54 @@ impl<'a> Joining<'a> {
             taken.push(guard.ok_or(PoolError::InUse { path, how })?);
             inner.check_joins(topology, device, self.force)?;
         }
-        if self.force {
-            drop(take_over(self.devices)?);
-        }
+        // Hosts that use the pool may be registered with one that was a member before: they stay so.
+        let _taken_over =
+            self.force.then(|| take_over(self.devices, &keys(topology))).transpose()?;
         for device in self.devices {
+            if device.abilities().session.is_some()
+                && is_own(topology, device)
+                && let Some(reservations) = reservations_of(&**device)
+            {
+                // What this node has under way by an earlier session ends.
+                reservations.reset()?;
+            }
             wipe(device)?;
+            forget_logs(topology, device)?;
             write_boot_sector(&**device)?;
         }
         Ok(taken)
     }
+}
+
+/// Whether a device has been a member of the pool before.
+fn is_own(topology: &Topology, device: &Arc<dyn Device>) -> bool {
+    let found = Found::read(device.clone());
+    found.newest().is_some_and(|l| l.pool == topology.label.pool)
+        || topology.devices.iter().any(|d| same_device(d, device))
+}
+
+/// The keys of all who are registered with the pool.
+fn keys(topology: &Topology) -> Vec<u64> {
+    let mut devices = used(topology).into_iter();
+    devices.find_map(|d| reservations_of(&*d)?.keys().ok()).unwrap_or_default()
+}
+
+/// Wipes the headers of redundancy logs, so that none counts which is of an earlier time: the device may have been
+/// a member before.
+fn forget_logs(topology: &Topology, device: &Arc<dyn Device>) -> Result<(), PoolError> {
+    let slots = topology.label.members.iter().map(|m| LogPlace::slots(m.data_start)).max();
+    let slots = u16::try_from(slots.unwrap_or(0)).unwrap_or(u16::MAX);
+    let end = ByteOffset(device.info().size.0);
+    let places = (0..slots).filter_map(|slot| {
+        LogPlace::of_slot(slot, ByteOffset(Label::DATA_AT.0 + u64::from(slots) * LogPlace::LEN.0))
+    });
+    let zeros = AlignedBuf::zeroed(LogPlace::SECTOR);
+    let headers = places.flat_map(|place| [0, 1].map(|copy| place.redo_header(copy)));
+    let headers = headers.filter(|at| *at + Bytes::from(LogPlace::SECTOR) <= end);
+    let write = |at| Request::new(&**device, at, Op::Write(&zeros));
+    let mut writes: Vec<Request<'_>> = headers.map(write).collect();
+    run(&mut writes);
+    writes.into_iter().try_for_each(|w| w.result).map_err(PoolError::from)
 }
 
 /// A member whose device has grown: its entry before and now, and the device as it was opened again.

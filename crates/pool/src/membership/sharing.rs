@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use braid_format::lock_record::Life;
 use braid_format::{ByteOffset, Bytes};
 
 use crate::cluster::{HeldRegions, Hold, Locks, Others, RegionLocks, Shared, add_locks};
@@ -93,6 +95,21 @@ impl Pool {
     /// node must not go on.
     pub fn follow(&self) -> Result<bool, PoolError> {
         self.0.follow()
+    }
+
+    /// Waits until every other node that lives uses the epoch that this node uses: what the last change has
+    /// filled or moved counts on all nodes then. After `limit` it waits no more, and names those that do not
+    /// use it yet, as far as they are known.
+    ///
+    /// # Errors
+    /// This node has withdrawn.
+    pub fn await_all_nodes(&self, limit: Duration) -> Result<Option<Vec<Life>>, PoolError> {
+        let begun = Instant::now();
+        if self.0.await_settled_unless(&|| begun.elapsed() >= limit)? {
+            return Ok(None);
+        }
+        let tag = self.0.epochs.read().tag();
+        Ok(Some(self.0.cluster.shared().map_or_else(Vec::new, |s| s.others.late(tag))))
     }
 
     /// Whether other nodes may use the pool, and agree with this one on each change of it.

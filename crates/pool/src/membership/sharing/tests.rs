@@ -28,6 +28,7 @@ mod durable;
 mod filled;
 mod moved;
 mod resolved;
+mod returning;
 
 /// What the nodes know of each other, and their region locks.
 #[derive(Default)]
@@ -106,6 +107,10 @@ impl Others for Node {
     }
     fn all_use(&self, tag: EpochTag) -> bool {
         self.world.said.lock().values().all(|t| *t == tag)
+    }
+    fn late(&self, tag: EpochTag) -> Vec<Life> {
+        let said = self.world.said.lock();
+        said.iter().filter(|(_, t)| **t != tag).map(|(life, _)| *life).collect()
     }
     fn adopt(&self) {
         if let Some(adopt) = &*self.world.adopt.lock() {

@@ -95,7 +95,10 @@ fn what_cannot_be_added_is_said_before_anything_is_written() {
         |devices: &[Arc<dyn Device>], options: &AddOptions| pool.add(devices, options).unwrap_err();
     let usual = AddOptions::default();
     assert!(matches!(say(&[], &usual), PoolError::NoDevices));
-    assert!(matches!(say(&pool.devices()[1..2], &usual), PoolError::GivenTwice { .. }));
+    assert!(matches!(
+        say(&pool.devices()[1..2], &usual),
+        PoolError::Change(ChangeError::AlreadyMember { .. })
+    ));
     let one = disks("one", &[24]);
     let twice = [one[0].clone(), one[0].clone()];
     assert!(matches!(say(&twice, &usual), PoolError::GivenTwice { .. }));

@@ -197,7 +197,7 @@ fn what_cannot_be_moved_is_said() {
     assert!(matches!(say(9, device("x", 20)), PoolError::NoSuchMember { .. }));
     assert!(matches!(say(0, device("x", 4)), PoolError::TooSmall { .. }));
     let same = Destination::Device { device: pool.devices()[0].clone(), force: true };
-    assert!(matches!(say(0, same), PoolError::GivenTwice { .. }));
+    assert!(matches!(say(0, same), PoolError::Change(ChangeError::AlreadyMember { .. })));
     let itself = say(0, Destination::Member(MemberIndex(0).into()));
     assert!(matches!(itself, PoolError::Change(ChangeError::ToItself { .. })), "{itself}");
     let used = say(0, Destination::Member(MemberIndex(2).into()));
