@@ -93,6 +93,8 @@ pub struct Context {
     /// Messages reach the other holder of the lock, if there is one alone: how long the answer to an ask is waited
     /// for. `None`: nobody is asked.
     pub ask: Option<Duration>,
+    /// Nothing is known of the lock, and this node probably holds it: it is asked at once, as `ask` says.
+    pub presumed: Option<Life>,
 }
 
 /// What happened.
@@ -444,8 +446,8 @@ impl Dlock {
         }
     }
 
-    /// Drops the asks of those who stand in the record, and all if there is nothing to give: who asked is to read
-    /// the record.
+    /// Drops the asks of those who stand in the record, or whom what is held here does not keep out, and all if there
+    /// is nothing to give: who asked is to read the record.
     fn drop_asks(&mut self, out: &mut Vec<Action>) {
         self.asks.iter_mut().for_each(|ask| ask.in_write = false);
         let nothing = self.held == Mode::Unlocked && self.giving.is_none();
@@ -456,7 +458,9 @@ impl Dlock {
                 waits || record.mode_of(ask.life).covers(ask.mode)
             })
         };
-        let dropped = self.asks.extract_if(.., |ask| nothing || stands(ask));
+        let (held, gives) = (self.held, self.giving.is_some());
+        let beside = |ask: &Ask| !gives && held.meet(ask.mode.beside()) == held;
+        let dropped = self.asks.extract_if(.., |ask| nothing || stands(ask) || beside(ask));
         out.extend(dropped.map(|ask| Action::Hint { to: ask.life, hint: Hint::Granted }));
     }
 
@@ -470,6 +474,9 @@ impl Dlock {
         self.drop_asks(out);
         let goal = self.giving.is_some() || !self.held.covers(self.want);
         if self.look || (goal && self.known.is_none()) {
+            if !self.look && self.asks_presumed(cx, out) {
+                return;
+            }
             self.look = false;
             self.io = Some(Io::Reading);
             out.push(Action::Read);
@@ -594,6 +601,20 @@ impl Dlock {
         self.timer = Some(cx.now + patience);
         self.hint_due = false;
         out.push(Action::Hint { to, hint: Hint::Ask { mode, ticket: cx.nonce } });
+        true
+    }
+
+    /// Asks the node that probably holds a lock of which nothing is known; whether its answer is waited for.
+    fn asks_presumed(&mut self, cx: &Context, out: &mut Vec<Action>) -> bool {
+        if self.giving.is_some() || self.held > Mode::Unlocked || self.unanswered {
+            return false;
+        }
+        if self.asked.is_none() {
+            let (Some(to), Some(patience)) = (cx.presumed, cx.ask) else { return false };
+            self.asked = Some((to, cx.nonce));
+            self.timer = Some(cx.now + patience);
+            out.push(Action::Hint { to, hint: Hint::Ask { mode: self.want, ticket: cx.nonce } });
+        }
         true
     }
 

@@ -15,6 +15,7 @@ mod demote;
 mod drive;
 mod guess;
 mod hold;
+mod presumed;
 mod state;
 mod step;
 mod table;
@@ -262,6 +263,7 @@ pub(crate) struct Core {
     counters: Counters,
     shrinks: Shrinks,
     guesses: guess::Guesses,
+    presumed: presumed::PresumedHolders,
     /// How long a hand-over takes from the ask on, nanoseconds.
     asks: asks::PeerAsks,
     /// Locks waited for, since when.
@@ -345,6 +347,7 @@ impl LockManager {
             counters: Counters::default(),
             shrinks: Shrinks::default(),
             guesses: guess::Guesses::default(),
+            presumed: presumed::PresumedHolders::default(),
             asks: asks::PeerAsks::default(),
             wishes: Mutex::new(HashMap::new()),
         });

@@ -287,16 +287,25 @@ impl World {
         }
     }
 
+    /// Now and then a node presumes that a lock of which it knows nothing is held by some other one, dead or alive.
+    fn presumed(&self, pid: Pid, nonce: u64) -> Option<Life> {
+        let others = self.processes.len() as u64;
+        let other = usize::try_from((nonce / 3) % others.max(1)).ok()?;
+        let life = self.processes.get(other)?.me?;
+        (nonce % 3 == 0 && other != pid).then_some(life)
+    }
+
     // What the step says.
 
     /// One step of a lock, and what it asks for.
     pub(crate) fn step(&mut self, pid: Pid, lock: usize, event: LockEvent<usize>) {
         let (now, nonce) = (self.clock(pid), self.nonce());
+        let presumed = self.presumed(pid, nonce);
         let Some(process) = self.processes.get_mut(pid) else { return };
         let (Some(me), Some(l)) = (process.me, process.locks.get_mut(lock)) else { return };
         let turn = if let LockEvent::Turn(thread) = event { Some(thread) } else { None };
         let cx = Context {
-            record: dlock::Context { me, now, nonce, poll: POLL, ask: Some(ASK) },
+            record: dlock::Context { me, now, nonce, poll: POLL, ask: Some(ASK), presumed },
             tenure: nonce,
             hold_max: HOLD_MAX,
             stopped: process.stopped,

@@ -303,7 +303,7 @@ impl World {
         let poll = (Duration::from_millis(1), Duration::from_millis(100));
         let (now, nonce) = (self.now, self.serial);
         let Some(node) = self.nodes.get_mut(n) else { return Ok(()) };
-        let cx = Context { me: node.me, now, nonce, poll, ask: None };
+        let cx = Context { me: node.me, now, nonce, poll, ask: None, presumed: None };
         match node.lock.step(&cx, event).into_iter().next() {
             None => Ok(()),
             Some(Action::Granted(_)) => self.write(n),

@@ -78,6 +78,8 @@ struct World {
     messages: Vec<(Life, Life, Hint)>,
     /// Who knows nothing of the lock takes a record with this nonce for what stands.
     guess: Option<u64>,
+    /// Who knows nothing of the lock asks the next node.
+    presumes: bool,
     /// What nodes may want.
     modes: &'static [Mode],
     budget: Budget,
@@ -144,10 +146,15 @@ impl World {
             late: Vec::new(),
             messages: Vec::new(),
             guess,
+            presumes: false,
             modes: &[Mode::Shared, Mode::Exclusive],
             budget,
             nonce: 0,
         }
+    }
+    /// Nodes ask before they have read the record, whoever holds the lock.
+    fn presuming(self) -> Self {
+        Self { presumes: true, ..self }
     }
     /// Nodes want concurrent holds too.
     fn with_concurrent(self) -> Self {
@@ -169,7 +176,10 @@ impl World {
         self.nonce += 1;
         let (me, now) = (self.nodes[i].life, Time::ZERO);
         let ask = (self.budget.asks > 0).then_some(Time::ZERO);
-        let cx = Context { me, now, nonce: self.nonce, poll: (Time::ZERO, Time::ZERO), ask };
+        let other = self.nodes[(i + 1) % self.nodes.len()].life;
+        let presumed = (self.presumes && other != me).then_some(other);
+        let poll = (Time::ZERO, Time::ZERO);
+        let cx = Context { me, now, nonce: self.nonce, poll, ask, presumed };
         let node = &mut self.nodes[i];
         for action in node.dlock.step(&cx, event) {
             match action {

@@ -22,7 +22,7 @@ fn record(mode: Mode, holders: &[u16], waiters: &[Waiter]) -> LockRecord {
 }
 fn cx(slot: u16) -> Context {
     let poll = (Duration::from_millis(1), Duration::from_millis(8));
-    Context { me: me(slot), now: Time::ZERO, nonce: 77, poll, ask: None }
+    Context { me: me(slot), now: Time::ZERO, nonce: 77, poll, ask: None, presumed: None }
 }
 fn seen(record: LockRecord) -> Seen {
     Seen { record: Arc::new(record), dead: Vec::new() }

@@ -157,6 +157,7 @@ impl Core {
     ) -> bool {
         if let Some(nonce) = self.options.fresh_nonce
             && state.may_guess(thread)
+            && !self.asks_presumed(entry.lock, state)
             && self.guesses.is_worth_it()
         {
             state.guess(LockRecord::unlocked(entry.lock, nonce));

@@ -76,26 +76,39 @@ impl Core {
         }
         self.peers.liveness(lock, life) == Liveness::Dead
     }
-    /// How long the answer to an ask is waited for, if one may be sent: to the one other holder, if messages reach
-    /// it.
-    fn ask_patience(&self, state: &State) -> Option<Duration> {
-        let known = state.dlock().known().filter(|_| state.attended())?;
-        let mut others = known.holders.iter().filter(|life| **life != self.me);
-        let (Some(other), None) = (others.next(), others.next()) else { return None };
-        if !self.peers.reaches(*other) {
+    /// The node that may be asked for the lock, if messages reach it, and how long its answer is waited for: the one
+    /// other holder; of a lock of which nothing is known, the one that is presumed.
+    fn may_ask(&self, lock: LockNo, state: &State) -> Option<(Life, Duration)> {
+        if !state.attended() {
             return None;
         }
-        let usual = self.asks.of(*other).mean.unwrap_or(ASK_MIN);
-        Some((usual * 2).clamp(ASK_MIN, ASK_MAX))
+        let other = match state.dlock().known() {
+            Some(known) => {
+                let mut others = known.holders.iter().filter(|life| **life != self.me);
+                let (Some(other), None) = (others.next(), others.next()) else { return None };
+                *other
+            }
+            None => self.presumed.of(lock)?,
+        };
+        if !self.peers.reaches(other) {
+            return None;
+        }
+        let usual = self.asks.of(other).mean.unwrap_or(ASK_MIN);
+        Some((other, (usual * 2).clamp(ASK_MIN, ASK_MAX)))
     }
-    fn context(&self, state: &State) -> Context {
+    /// Whether a node is asked for a lock of which nothing is known.
+    pub(super) fn asks_presumed(&self, lock: LockNo, state: &State) -> bool {
+        state.dlock().known().is_none() && self.may_ask(lock, state).is_some()
+    }
+    fn context(&self, lock: LockNo, state: &State) -> Context {
         // A counter from a random start, spread: no two lives write the same sequence.
         let n = self.nonces.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let nonce = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let poll = (self.options.poll_min, self.options.poll_max);
-        let (nonce, ask) = (nonce ^ (nonce >> 29), self.ask_patience(state));
+        let (nonce, may_ask) = (nonce ^ (nonce >> 29), self.may_ask(lock, state));
+        let (presumed, ask) = may_ask.unzip();
         Context {
-            record: dlock::Context { me: self.me, now: self.now(), nonce, poll, ask },
+            record: dlock::Context { me: self.me, now: self.now(), nonce, poll, ask, presumed },
             tenure: self.next_tenure(),
             hold_max: self.options.hold_max,
             stopped: self.stopped().is_some(),
@@ -149,7 +162,7 @@ impl Core {
         event: Event<Thread>,
         ran: &mut Ran,
     ) -> Outside {
-        let cx = self.context(state);
+        let cx = self.context(entry.lock, state);
         let due = state.timer_is_due(&cx);
         let mut outside = Outside::default();
         for action in state.step(&cx, event) {
@@ -278,6 +291,7 @@ impl Core {
     }
 
     fn seen(&self, lock: LockNo, record: LockRecord) -> Seen {
+        self.presumed.learn(self.me, &record);
         let dead = self.dead_of(lock, &record);
         Seen { record: Arc::new(record), dead }
     }

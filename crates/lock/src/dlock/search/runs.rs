@@ -188,6 +188,37 @@ fn two_nodes_ask_for_concurrent_holds() {
     search_by("2 nodes, 2 wants each, asking, concurrent too", &start, 20_000);
 }
 
+#[test]
+fn nodes_ask_before_they_have_read() {
+    for budget in [
+        Budget { asks: 2, ..NO_FAULTS },
+        Budget { asks: 1, unknown: 1, ..NO_FAULTS },
+        Budget { asks: 1, crashes: 1, rejoins: 1, ..NO_FAULTS },
+        Budget { asks: 1, unwant: 1, shrink: 1, ..NO_FAULTS },
+    ] {
+        let start = World::new(2, 2, None, budget).presuming();
+        search_by("2 nodes, 2 wants each, asking before they read", &start, 20_000);
+    }
+    let start = World::new(3, 1, None, Budget { asks: 2, ..NO_FAULTS }).presuming();
+    search_by("3 nodes, 1 want each, asking before they read", &start, 10_000);
+}
+
+/// The same with more of them together, and concurrent holds.
+#[test]
+#[ignore = "some minutes"]
+fn nodes_ask_before_they_have_read_at_length() {
+    for budget in [
+        Budget { asks: 3, doubled: 1, ..NO_FAULTS },
+        Budget { asks: 2, unknown: 1, ..NO_FAULTS },
+        Budget { asks: 2, crashes: 1, rejoins: 1, ..NO_FAULTS },
+    ] {
+        let start = World::new(2, 2, None, budget).presuming().with_concurrent();
+        search_by("2 nodes, asking before they read, concurrent too", &start, 20_000);
+    }
+    let start = World::new(3, 1, None, Budget { asks: 2, crashes: 1, ..NO_FAULTS }).presuming();
+    search_by("3 nodes, asking before they read", &start, 10_000);
+}
+
 fn three_nodes_ask_with(budgets: &[Budget]) {
     for budget in budgets {
         search("3 nodes, 1 want each, asking", 3, 1, *budget, 10_000);

@@ -46,6 +46,7 @@ impl Alone {
                 nonce: self.nonce,
                 poll: (MS, 100 * MS),
                 ask: None,
+                presumed: None,
             };
             let (tenure, stopped) = (self.nonce, self.stopped);
             let cx = Context { record, tenure, hold_max: 10 * MS, stopped };
@@ -157,7 +158,8 @@ fn a_fill_gets_in_while_caches_are_made_stable_and_they_are_made_stable_again() 
 #[test]
 fn what_is_said_of_the_record_while_it_is_read_or_written_is_looked_at_afterwards() {
     let mut glock: Glock<u8> = Glock::new(LOCK);
-    let record = dlock::Context { me: me(0), now: MS, nonce: 7, poll: (MS, MS), ask: None };
+    let record =
+        dlock::Context { me: me(0), now: MS, nonce: 7, poll: (MS, MS), ask: None, presumed: None };
     let cx = Context { record, tenure: 1, hold_max: MS, stopped: false };
     let held = LockRecord { mode: Mode::Exclusive, ..LockRecord::unlocked(LOCK, 1) };
     let held = Arc::new(LockRecord { holders: vec![me(1)], ..held });
@@ -281,8 +283,14 @@ fn a_record_out_of_reach_is_told_to_those_who_wait_after_eight_failures() {
     let mut tries = 0;
     while !alone.seen.iter().any(|a| matches!(a, Action::Refuse(1, _))) {
         alone.now += 200 * MS;
-        let record =
-            dlock::Context { me: me(0), now: alone.now, nonce: 7, poll: (MS, MS), ask: None };
+        let record = dlock::Context {
+            me: me(0),
+            now: alone.now,
+            nonce: 7,
+            poll: (MS, MS),
+            ask: None,
+            presumed: None,
+        };
         let cx = Context { record, tenure: 1, hold_max: MS, stopped: false };
         let mut event = Some(Event::Turn(1));
         while let Some(now) = event.take() {
