@@ -205,6 +205,8 @@ pub struct Dlock {
     known: Option<Seen>,
     /// What is known was only guessed.
     guessed: bool,
+    /// This node wrote the record with this nonce, and has heard nothing of it since.
+    born: Option<u64>,
     held: Mode,
     want: Mode,
     giving: Option<Giving>,
@@ -236,6 +238,7 @@ impl Dlock {
             lock,
             known: None,
             guessed: false,
+            born: None,
             held: Mode::Unlocked,
             want: Mode::Unlocked,
             giving: None,
@@ -252,9 +255,9 @@ impl Dlock {
             failures: 0,
         }
     }
-    /// A lock whose record this node wrote as held exclusive by itself.
-    pub fn born(lock: LockNo) -> Self {
-        Self { held: Mode::Exclusive, ..Self::new(lock) }
+    /// A lock whose record this node wrote as held exclusive by itself, with this nonce ([`LockRecord::born`]).
+    pub fn born(lock: LockNo, nonce: u64) -> Self {
+        Self { held: Mode::Exclusive, born: Some(nonce), ..Self::new(lock) }
     }
     /// Takes `record`, of a lock that nobody holds or waits for, for what stands, if nothing is known
     /// of it. If it does not stand, the first write fails and says what does: it serves as the read.
@@ -356,7 +359,8 @@ impl Dlock {
                 self.asks.retain(|ask| ask.life.slot != from.slot);
                 self.asks.push(Ask { life: from, mode, ticket, in_write: false });
                 // What stands is known from our last write, except of a lock that was never read.
-                self.look |= self.held > Mode::Unlocked && self.known.is_none();
+                let known = self.known.is_some() || self.born.is_some();
+                self.look |= self.held > Mode::Unlocked && !known;
             }
             Event::Given { ticket, seen } => self.given(cx.me, ticket, seen),
             Event::Timer => {
@@ -418,6 +422,7 @@ impl Dlock {
         self.asks.retain(|ask| !seen.dead.contains(&ask.life));
         self.known = Some(seen);
         self.guessed = false;
+        self.born = None;
     }
 
     fn succeeded(&mut self) {
@@ -473,6 +478,13 @@ impl Dlock {
     fn decide(&mut self, cx: &Context, out: &mut Vec<Action>) {
         self.drop_asks(out);
         let goal = self.giving.is_some() || !self.held.covers(self.want);
+        if self.known.is_none()
+            && (goal || !self.asks.is_empty())
+            && let Some(nonce) = self.born.take()
+        {
+            let record = Arc::new(LockRecord::born(self.lock, cx.me, nonce));
+            self.known = Some(Seen { record, dead: Vec::new() });
+        }
         if self.look || (goal && self.known.is_none()) {
             if !self.look && self.asks_presumed(cx, out) {
                 return;

@@ -446,13 +446,13 @@ impl LockManager {
         self.core.try_acquire(lock, cluster, local)
     }
     /// Records that this node has written as held exclusive by itself (the birth of a metadata
-    /// chunk, `LockRecord::born`): held from now on without a compare-and-write each.
-    pub fn adopt(&self, locks: impl Iterator<Item = LockNo>) {
+    /// chunk, `LockRecord::born` with `nonce`): held from now on without a compare-and-write each.
+    pub fn adopt(&self, locks: impl Iterator<Item = LockNo>, nonce: u64) {
         for lock in locks {
             let entry = self.core.entry(lock);
             let mut state = entry.state.lock();
             if state.is_idle() {
-                state.adopt(lock, self.core.next_tenure());
+                state.adopt(lock, nonce, self.core.next_tenure());
                 state.used = self.core.tick.load(Ordering::Relaxed);
             } else {
                 tracing::error!(%lock, "born although it is in use");

@@ -292,7 +292,7 @@ impl World {
         let others = self.processes.len() as u64;
         let other = usize::try_from((nonce / 3) % others.max(1)).ok()?;
         let life = self.processes.get(other)?.me?;
-        (nonce % 3 == 0 && other != pid).then_some(life)
+        (nonce.is_multiple_of(3) && other != pid).then_some(life)
     }
 
     // What the step says.

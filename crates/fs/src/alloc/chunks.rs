@@ -75,7 +75,7 @@ impl Inner {
         drop(tx);
         self.meta.sealed(done)?;
         let all = (0..slots).map(|i| start + i * per_slot);
-        self.locks.adopt(all.clone().map(LockNo));
+        self.locks.adopt(all.clone().map(LockNo), self.chunk_nonce());
         for slot in all.clone() {
             self.meta.adopt_free(BlockNo(slot), Generation(1));
         }
@@ -142,8 +142,7 @@ impl Inner {
             *buf = AlignedBuf::zeroed(len);
         }
         let buf = buf.get_mut(..len).unwrap_or_default();
-        // No living node has compared with a record here, so any nonce is fresh.
-        let nonce = u64::from(self.incarnation.get()) << 32 | u64::from(self.node.get());
+        let nonce = self.chunk_nonce();
         for (i, slot) in (0..slots).zip(buf.chunks_exact_mut(bytes.to_usize())) {
             let block = BlockNo(start + i * geo.slot_blocks());
             let fresh =
@@ -152,5 +151,10 @@ impl Inner {
         }
         debug_assert!(!self.volume.is_data_only(BlockNo(start)), "slots on a data subpool");
         Ok(self.volume.pool.write(self.volume.slot_at(BlockNo(start)), buf)?)
+    }
+
+    /// Of the lock records in a new chunk. No living node has compared with a record there, so any nonce is fresh.
+    fn chunk_nonce(&self) -> u64 {
+        u64::from(self.incarnation.get()) << 32 | u64::from(self.node.get())
     }
 }

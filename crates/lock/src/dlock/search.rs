@@ -152,6 +152,12 @@ impl World {
             nonce: 0,
         }
     }
+    /// The first node wrote the record as its own.
+    fn born(mut self) -> Self {
+        self.disk = Arc::new(LockRecord::born(LOCK, self.nodes[0].life, 0));
+        self.nodes[0].dlock = Dlock::born(LOCK, 0);
+        self
+    }
     /// Nodes ask before they have read the record, whoever holds the lock.
     fn presuming(self) -> Self {
         Self { presumes: true, ..self }

@@ -92,7 +92,7 @@ fn a_release_hands_over_to_all_readers_at_the_head() {
         &[0],
         &[wants(1, Mode::Shared), wants(2, Mode::Shared), wants(3, Mode::Exclusive)],
     );
-    let mut d = Dlock::born(LOCK);
+    let mut d = Dlock::born(LOCK, 0);
     assert_eq!(d.step(&cx(0), Event::Look), vec![Action::Read]);
     assert_eq!(d.step(&cx(0), Event::Read(seen(r))), vec![Action::Demote(Mode::Unlocked)]);
     let actions = d.step(&cx(0), release(Mode::Unlocked, true));
@@ -110,7 +110,7 @@ fn a_release_hands_over_to_all_readers_at_the_head() {
 #[test]
 fn only_readers_waiting_cost_a_writer_no_more_than_exclusiveness() {
     let r = record(Mode::Exclusive, &[0], &[wants(1, Mode::Shared)]);
-    let mut d = Dlock::born(LOCK);
+    let mut d = Dlock::born(LOCK, 0);
     d.step(&cx(0), Event::Look);
     assert_eq!(d.step(&cx(0), Event::Read(seen(r))), vec![Action::Demote(Mode::Shared)]);
     let actions = d.step(&cx(0), release(Mode::Shared, false));
@@ -121,7 +121,7 @@ fn only_readers_waiting_cost_a_writer_no_more_than_exclusiveness() {
 fn writers_of_contents_stand_beside_one_another() {
     // The one that had it alone keeps what stands beside the wish.
     let r = record(Mode::Exclusive, &[0], &[wants(1, Mode::Concurrent)]);
-    let mut d = Dlock::born(LOCK);
+    let mut d = Dlock::born(LOCK, 0);
     d.step(&cx(0), Event::Look);
     assert_eq!(d.step(&cx(0), Event::Read(seen(r))), vec![Action::Demote(Mode::Concurrent)]);
     let left = Event::Released { to: Mode::Concurrent, opened: false, written: Some(0) };
@@ -271,7 +271,7 @@ fn a_new_life_enters_a_record_without_the_older_ones() {
 #[test]
 fn an_unknown_release_is_carried_through_whatever_is_wanted_meanwhile() {
     let r = record(Mode::Exclusive, &[0], &[wants(1, Mode::Exclusive)]);
-    let mut d = Dlock::born(LOCK);
+    let mut d = Dlock::born(LOCK, 0);
     d.step(&cx(0), Event::Look);
     d.step(&cx(0), Event::Read(seen(r.clone())));
     let first = d.step(&cx(0), release(Mode::Unlocked, false));

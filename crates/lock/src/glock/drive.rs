@@ -78,11 +78,8 @@ impl Core {
     }
     /// The node that may be asked for the lock, if messages reach it, and how long its answer is waited for: the one
     /// other holder; of a lock of which nothing is known, the one that is presumed.
-    fn may_ask(&self, lock: LockNo, state: &State) -> Option<(Life, Duration)> {
-        if !state.attended() {
-            return None;
-        }
-        let other = match state.dlock().known() {
+    fn may_ask(&self, lock: LockNo, known: Option<&LockRecord>) -> Option<(Life, Duration)> {
+        let other = match known {
             Some(known) => {
                 let mut others = known.holders.iter().filter(|life| **life != self.me);
                 let (Some(other), None) = (others.next(), others.next()) else { return None };
@@ -98,14 +95,22 @@ impl Core {
     }
     /// Whether a node is asked for a lock of which nothing is known.
     pub(super) fn asks_presumed(&self, lock: LockNo, state: &State) -> bool {
-        state.dlock().known().is_none() && self.may_ask(lock, state).is_some()
+        state.dlock().known().is_none() && state.attended() && self.may_ask(lock, None).is_some()
     }
-    fn context(&self, lock: LockNo, state: &State) -> Context {
+    fn context(&self, lock: LockNo, state: &State, event: &Event<Thread>) -> Context {
         // A counter from a random start, spread: no two lives write the same sequence.
         let n = self.nonces.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let nonce = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let poll = (self.options.poll_min, self.options.poll_max);
-        let (nonce, may_ask) = (nonce ^ (nonce >> 29), self.may_ask(lock, state));
+        // What is known when the event has been taken.
+        let known = match event {
+            Event::Record(dlock::Event::Read(seen) | dlock::Event::Mismatch(seen)) => {
+                Some(&*seen.record)
+            }
+            _ => state.dlock().known(),
+        };
+        let may_ask = state.attended().then(|| self.may_ask(lock, known)).flatten();
+        let nonce = nonce ^ (nonce >> 29);
         let (presumed, ask) = may_ask.unzip();
         Context {
             record: dlock::Context { me: self.me, now: self.now(), nonce, poll, ask, presumed },
@@ -162,7 +167,7 @@ impl Core {
         event: Event<Thread>,
         ran: &mut Ran,
     ) -> Outside {
-        let cx = self.context(entry.lock, state);
+        let cx = self.context(entry.lock, state, &event);
         let due = state.timer_is_due(&cx);
         let mut outside = Outside::default();
         for action in state.step(&cx, event) {

@@ -200,9 +200,9 @@ impl<W: Clone + PartialEq> Glock<W> {
             error: None,
         }
     }
-    /// Takes the lock as held exclusively: this node wrote its record so. Only if idle.
-    pub(super) fn adopt(&mut self, lock: LockNo, tenure: u64) {
-        self.dlock = Dlock::born(lock);
+    /// Takes the lock as held exclusively: this node wrote its record so, with `nonce`. Only if idle.
+    pub(super) fn adopt(&mut self, lock: LockNo, nonce: u64, tenure: u64) {
+        self.dlock = Dlock::born(lock, nonce);
         self.note_grant(Mode::Unlocked, tenure);
     }
 

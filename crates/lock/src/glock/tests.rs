@@ -288,13 +288,20 @@ fn adopted_locks_are_held_from_birth() {
     for lock in locks() {
         c.store.put(&LockRecord::born(lock, me(0), 9));
     }
-    c.nodes[0].adopt(locks());
+    c.nodes[0].adopt(locks(), 9);
     for lock in locks() {
         drop(c.nodes[0].acquire(lock, Mode::Exclusive, Local::Exclusive).unwrap());
     }
     assert_eq!(c.nodes[0].stats().caws, 0);
     drop(c.nodes[1].acquire(LockNo(1003), Mode::Shared, Local::Shared).unwrap());
     assert_eq!(c.record(LockNo(1003)).holders, vec![me(0), me(1)]);
+    // The next one is asked of the same node at once, which knows its record without having read it.
+    let before = c.nodes[1].stats();
+    drop(c.nodes[1].acquire(LockNo(1004), Mode::Shared, Local::Shared).unwrap());
+    assert_eq!(c.record(LockNo(1004)).holders, vec![me(0), me(1)]);
+    let after = c.nodes[1].stats();
+    assert_eq!((after.reads, after.caws, after.asks), (before.reads, before.caws, before.asks + 1));
+    assert_eq!((c.nodes[0].stats().reads, c.nodes[0].stats().caws), (0, 2));
 }
 
 #[test]

@@ -112,7 +112,8 @@ impl Canon {
             (self.life(ask.life), ask.mode).hash(&mut self.hasher);
             self.ticket(ask.ticket);
         }
-        (d.timer.is_some(), d.paused, d.failures.min(2), d.known.is_some()).hash(&mut self.hasher);
+        (d.timer.is_some(), d.paused, d.failures.min(2)).hash(&mut self.hasher);
+        (d.known.is_some(), d.born.is_some()).hash(&mut self.hasher);
         if let Some(s) = &d.known {
             self.seen(s);
         }

@@ -198,6 +198,8 @@ fn nodes_ask_before_they_have_read() {
     ] {
         let start = World::new(2, 2, None, budget).presuming();
         search_by("2 nodes, 2 wants each, asking before they read", &start, 20_000);
+        let start = World::new(2, 2, None, budget).presuming().born();
+        search_by("the same, of a lock that one made", &start, 20_000);
     }
     let start = World::new(3, 1, None, Budget { asks: 2, ..NO_FAULTS }).presuming();
     search_by("3 nodes, 1 want each, asking before they read", &start, 10_000);
