@@ -448,6 +448,24 @@ fn a_loss_of_power_in_a_session_is_the_end_of_a_unit_only_if_something_is_lost()
     assert_eq!((san.stands(), san.target().sessions().len()), (2, 1));
 }
 
+/// What the unit said of its cache at first is not true any more then.
+#[test]
+fn a_connection_may_be_cut_after_a_loss_of_power_that_was_outlived() {
+    let (disk, san) = volatile();
+    let unit = san.open();
+    unit.write(AT, &[1; 512]).unwrap();
+    unit.flush().unwrap();
+    lose_power(&disk, &san);
+    unit.read(AT, &mut [0; 512]).unwrap();
+    unit.write(AT, &[2; 512]).unwrap();
+    assert_eq!(san.target().cut(""), 1);
+    unit.flush().unwrap();
+    assert_eq!(san.stands(), 2);
+    unit.write(AT, &[3; 512]).unwrap();
+    lose_power(&disk, &san);
+    refused(unit.flush(), "may be lost");
+}
+
 /// A command that runs and is never answered: its session is ended, and it is issued again.
 #[test]
 fn a_command_without_an_answer_is_issued_again_in_another_session() {

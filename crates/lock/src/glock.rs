@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use braid_device::{TimeCounters, Times};
 use braid_format::LockNo;
 use census::HandOvers;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::dlock::Hint;
 use crate::error::LockError;
@@ -264,6 +264,8 @@ pub(crate) struct Core {
     shrinks: Shrinks,
     guesses: guess::Guesses,
     presumed: presumed::PresumedHolders,
+    /// Held shared by threads that are no demoters while they do what these do.
+    visiting: RwLock<()>,
     /// How long a hand-over takes from the ask on, nanoseconds.
     asks: asks::PeerAsks,
     /// Locks waited for, since when.
@@ -348,6 +350,7 @@ impl LockManager {
             shrinks: Shrinks::default(),
             guesses: guess::Guesses::default(),
             presumed: presumed::PresumedHolders::default(),
+            visiting: RwLock::new(()),
             asks: asks::PeerAsks::default(),
             wishes: Mutex::new(HashMap::new()),
         });
@@ -628,8 +631,10 @@ impl LockManager {
     pub fn has_withdrawn(&self) -> bool {
         self.core.stop.load(Ordering::Acquire) == WITHDRAWN
     }
+    /// Waits until nobody gives up locks any more. The manager has been halted.
     fn join(&self) {
         join_all(std::mem::take(&mut *self.threads.lock()));
+        drop(self.core.visiting.write());
     }
 }
 

@@ -99,6 +99,9 @@ pub(super) struct Link {
     /// What the unit said of itself at first.
     found: Found,
     session: RwLock<Arc<Session>>,
+    /// The unit's word for its cache ([`Found::cache`]) when that session began. A cache that was lost when all had
+    /// been flushed has another one afterwards. Changed with the session.
+    cache: Mutex<Vec<u8>>,
     /// The next one, while its unit is asked what it is.
     trial: Mutex<Option<Arc<Session>>>,
     /// Held by who looks for the next session.
@@ -140,6 +143,7 @@ impl Link {
         Ok(Self {
             name: name.clone(),
             port: port.clone(),
+            cache: Mutex::new(found.cache.clone()),
             found,
             session: RwLock::new(Arc::new(session)),
             trial: Mutex::new(None),
@@ -320,7 +324,7 @@ impl Link {
                 Failed::Yet(_) => {}
             }
             match self.log_in(until) {
-                Ok(session) => match self.put_in_use(session) {
+                Ok((session, cache)) => match self.put_in_use(session, cache) {
                     Ok(old) => {
                         tracing::info!(%unit, after = ?began.elapsed(), "logged in again");
                         drop(gone);
@@ -348,16 +352,17 @@ impl Link {
     }
     /// The next session is the one in use from now on; the one before. Not if it was given up
     /// meanwhile: nothing is issued in it then.
-    fn put_in_use(&self, next: Arc<Session>) -> Result<Arc<Session>, Ended> {
+    fn put_in_use(&self, next: Arc<Session>, cache: Vec<u8>) -> Result<Arc<Session>, Ended> {
         // Who severs looks at it after that.
         let mut session = self.session.write();
         if self.is_over() {
             return Err(Ended(SEVERED.into()));
         }
+        *self.cache.lock() = cache;
         Ok(std::mem::replace(&mut *session, next))
     }
-    /// One login; what it finds must be what there was.
-    fn log_in(&self, until: Instant) -> Result<Arc<Session>, Failed> {
+    /// One login; what it finds must be what there was. The session, and the unit's word for its cache.
+    fn log_in(&self, until: Instant) -> Result<(Arc<Session>, Vec<u8>), Failed> {
         let patience = Patience { until, given_up: &self.severed };
         let session = Session::login_again(&self.name, &self.port, patience, &self.carried)?;
         let session = Arc::new(session);
@@ -366,19 +371,19 @@ impl Link {
         let examined =
             if self.is_over() { Err(Ended(SEVERED.into()).into()) } else { self.examine(&session) };
         *self.trial.lock() = None;
-        examined.map(|()| session)
+        examined.map(|cache| (session, cache))
     }
-    /// Whether the unit is what it was.
-    fn examine(&self, session: &Session) -> Result<(), Failed> {
+    /// Whether the unit is what it was; its word for its cache now.
+    fn examine(&self, session: &Session) -> Result<Vec<u8>, Failed> {
         let yet = |e: crate::DeviceError| Failed::Yet(e.to_string().into());
         let found = probe(session, &self.name, self.found.opened_read_only).map_err(yet)?;
-        if let Some(why) = self.found.differs(&found, self.is_durable()) {
+        if let Some(why) = self.found.differs(&found, &self.cache.lock(), self.is_durable()) {
             return Err(Failed::ForGood(Gone::Ended(why.into())));
         }
         if !self.stands(session).map_err(yet)? {
             return Err(Failed::ForGood(Gone::Fenced));
         }
-        Ok(())
+        Ok(found.cache)
     }
     /// Whether a loss of the unit's cache would lose nothing.
     fn is_durable(&self) -> bool {

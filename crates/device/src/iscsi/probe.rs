@@ -48,7 +48,7 @@ pub(super) struct Found {
     target_port: Vec<u8>,
     /// Its target's word for what keeps completed writes: as long as it stays the same, those are not
     /// lost. A page of this target's own; empty if there is none.
-    cache: Vec<u8>,
+    pub cache: Vec<u8>,
 }
 
 impl Found {
@@ -56,16 +56,16 @@ impl Found {
     pub fn identity(&self) -> Identity {
         Identity { unit: self.limits.id, target_port: self.target_port.clone() }
     }
-    /// What is found later under the name, if it is not this unit as it was. `durable`: all that was
-    /// written had been flushed.
-    pub fn differs(&self, later: &Self, durable: bool) -> Option<&'static str> {
+    /// What is found later under the name, if it is not this unit as it was. `cache`: its word for its cache in
+    /// the session before, which may be another than at first; `durable`: all that was written had been flushed.
+    pub fn differs(&self, later: &Self, cache: &[u8], durable: bool) -> Option<&'static str> {
         if (self.limits.id, &self.serial) != (later.limits.id, &later.serial) {
             return Some("another unit answers by its name now");
         }
         if self.info != later.info || self.limits != later.limits {
             return Some("the unit has another size, or other abilities, than before");
         }
-        let kept = !self.cache.is_empty() && self.cache == later.cache;
+        let kept = !cache.is_empty() && cache == later.cache;
         if self.limits.write_cache && !durable && !kept {
             return Some("its write cache, and in it what was not flushed, may be lost");
         }
@@ -313,7 +313,9 @@ mod tests {
             cache: cache.into(),
         };
         let lost = |before: (bool, &str), after: (bool, &str), durable| {
-            found(before.0, before.1).differs(&found(after.0, after.1), durable).is_some()
+            found(before.0, before.1)
+                .differs(&found(after.0, after.1), before.1.as_bytes(), durable)
+                .is_some()
         };
         assert!(!lost((true, "a"), (true, "a"), false) && !lost((true, "a"), (true, "b"), true));
         assert!(lost((true, "a"), (true, "b"), false));
@@ -322,10 +324,10 @@ mod tests {
         assert!(!lost((false, ""), (false, ""), false));
         let mut other = found(false, "");
         other.serial = b"8".to_vec();
-        assert!(found(false, "").differs(&other, true).is_some());
+        assert!(found(false, "").differs(&other, b"", true).is_some());
         let mut grown = found(false, "");
         grown.info.size = Bytes(2 << 20);
-        assert!(found(false, "").differs(&grown, true).is_some());
+        assert!(found(false, "").differs(&grown, b"", true).is_some());
     }
 
     #[test]

@@ -374,7 +374,10 @@ impl Core {
         if state.gone {
             return;
         }
-        let visit = if may_visit { Visit::ThisThread } else { Visit::Demoter };
+        // Until the visit is over; whoever stops the node waits for that.
+        let visiting = may_visit.then(|| self.visiting.try_read()).flatten();
+        let here = visiting.is_some() && self.stopped().is_none();
+        let visit = if here { Visit::ThisThread } else { Visit::Demoter };
         let mut ran = Ran { visit, ..Ran::default() };
         let outside = self.step(&entry, &mut state, event, &mut ran);
         debug_assert!(outside.is_nothing(), "a message asks for a visit at most");

@@ -377,12 +377,13 @@ fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
             let patience = Duration::from_millis(2);
             let g =
                 c.nodes[0].acquire_fill(LOCK, Mode::Exclusive, Local::Shared, patience).unwrap();
-            assert_eq!(g.mode(), held, "a fill may get less than it asked for");
-            assert_eq!(c.nodes[0].held(LOCK), held);
+            // A fill may get less than it asked for. It may also get it all: the other node asks by a message, and
+            // stands behind whoever takes the lock by the record.
+            assert!(g.mode().covers(held) && c.nodes[0].held(LOCK) == g.mode());
             *ops.filled.0.lock() = true;
             ops.filled.1.notify_all();
             std::thread::sleep(Duration::from_millis(5));
-            assert_eq!(c.nodes[0].held(LOCK), held, "released under a fill");
+            assert_eq!(c.nodes[0].held(LOCK), g.mode(), "released under a fill");
             drop(g);
         });
         assert_eq!(*ops.asked.0.lock(), 2, "a pass after the fill");

@@ -156,8 +156,12 @@ impl TcpHints {
         while let Some((hints, connections)) = self.next_hints(on_hint) {
             let may_wait = self.busy.fetch_add(1, Ordering::AcqRel) + 1 < RECEIVERS;
             let _kept = (!may_wait).then_some(connections);
-            for hint in &hints {
-                on_hint(hint, may_wait);
+            // One that waits does not keep those after it from being heard.
+            if let Some((last, before)) = hints.split_last() {
+                for hint in before {
+                    on_hint(hint, false);
+                }
+                on_hint(last, may_wait);
             }
             self.busy.fetch_sub(1, Ordering::AcqRel);
         }

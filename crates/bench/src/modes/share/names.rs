@@ -57,13 +57,13 @@ pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<
         let (latency, seconds) = all_at_once(args.files, &dirs, whose, operation)?;
         crate::progress::row_done();
         let operations = (args.files * dirs.len()) as u64;
-        if !what.is_empty() {
+        if args.wants(what) && !what.is_empty() {
             let row = report.sample("nodes", what, &at(&[]), float(operations) / seconds);
             row.took(&latency);
             before.show(&args.dirs(), operations, row);
         }
     }
-    list(args, &dirs, report)
+    if args.wants(LIST) { list(args, &dirs, report) } else { Ok(()) }
 }
 
 /// The file of a node's own.
