@@ -7,29 +7,43 @@
 //!
 //! Lock order inside: shard, then entry, then (leaves) the demoters' queue, the wishes, a waiter's
 //! answer. No mutex is held during I/O, while a hint is sent, or during [`GlockOps::demote`].
+//!
+//! Parts, bottom up:
+//! ```text
+//!  ops, hold           what the file system does when a lock is given up; keeping it a little longer
+//!  state, step         a lock at this node; what becomes of it
+//!  table, work_queue   the locks in memory; those that demoters visit
+//!  guess, presumed     never used locks are guessed, holders of others presumed
+//!  asks, census        hand-overs, by node and by lock
+//!  core                what all threads share
+//!  guard               a lock in use
+//!  acquire, demote, drive  threads that take a lock, give one up, do what a step says
+//! ```
 
 mod acquire;
 mod asks;
 mod census;
+mod core;
 mod demote;
 mod drive;
+mod guard;
 mod guess;
 mod hold;
+mod ops;
 mod presumed;
 mod state;
 mod step;
 mod table;
+mod work_queue;
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use braid_device::{TimeCounters, Times};
+use braid_device::Times;
 use braid_format::LockNo;
-use census::HandOvers;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::dlock::Hint;
 use crate::error::LockError;
@@ -38,133 +52,13 @@ use crate::runtime::join_all;
 use crate::store::LockStore;
 use crate::{Life, Mode};
 
-pub use asks::AskStats;
-pub use state::{Admission, Glock, Request, Wish};
-pub use step::{Action, Context, Event};
-use table::Entry;
-
-/// Exclusion among the threads of this node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Local {
-    /// Beside other shared users.
-    Shared,
-    /// Alone on this node.
-    Exclusive,
-}
-
-/// What a demotion left behind.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Demoted {
-    /// A program here has the file open: recorded in the lock as an opener.
-    pub opened: bool,
-    /// When contents were last changed under concurrent holds as far as the dinode does not say so,
-    /// nanoseconds since 1970 (0: it says all). Kept in the record: from an exclusive hold as it is,
-    /// from a concurrent one if it is the latest. `None`: nothing is known here, what stands stays.
-    pub written: Option<u64>,
-}
-
-/// The caches under a lock could not be made stable: the node must withdraw.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DemoteFailed;
-
-/// What giving a lock up may wait for. Each kind has demoters of its own: what another lock's demotion
-/// waits for (the kernel's pages, which may need space) may in turn need one of a later kind from a
-/// node whose demoters of the earlier kinds all wait likewise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DemotionWaits {
-    /// Pages that a program has stored to through a mapping, and that the kernel must write back: as long as
-    /// the kernel, and programs that go on storing, take. One program's many files do not hold up the rest.
-    MappedPages,
-    /// The kernel, and through it any lock of the kinds below.
-    Anything,
-    /// Locks of which giving up waits for devices only.
-    Locks,
-    /// Nothing but devices.
-    Devices,
-}
-
-impl DemotionWaits {
-    const ALL: [Self; 4] = [Self::MappedPages, Self::Anything, Self::Locks, Self::Devices];
-
-    /// Threads for this kind, where there are `many` for those that wait for the kernel.
-    fn demoters(self, many: usize) -> usize {
-        match self {
-            Self::MappedPages | Self::Anything => many,
-            Self::Locks | Self::Devices => 1,
-        }
-    }
-    /// In its threads' names, which have 15 characters.
-    fn letter(self) -> char {
-        match self {
-            Self::MappedPages => 'm',
-            Self::Anything => 'a',
-            Self::Locks => 'l',
-            Self::Devices => 'd',
-        }
-    }
-}
-
-/// What the file system does when a lock is given up.
-pub trait GlockOps: Send + Sync {
-    /// Called when a record was read, or written, that gives this node more of the lock than it
-    /// had, before anybody is let in. The record is not durable yet. Does not block: the lock's
-    /// mutex is held.
-    fn granted(&self, lock: LockNo, mode: Mode) {
-        let _ = (lock, mode);
-    }
-    /// Called on a demotion thread, after users incompatible with `to` have drained. On return
-    /// `Ok`: nothing dirty remains under the lock, all of it is stable; if `to` is
-    /// [`Mode::Unlocked`] nothing is cached. It may be called again for the same demotion when
-    /// page fills were admitted meanwhile.
-    ///
-    /// # Errors
-    /// The lock is then kept and the manager withdraws.
-    fn demote(&self, lock: LockNo, from: Mode, to: Mode) -> Result<Demoted, DemoteFailed>;
-    /// What giving this lock up may wait for.
-    fn demotion_waits(&self, lock: LockNo) -> DemotionWaits {
-        let _ = lock;
-        DemotionWaits::Anything
-    }
-    /// Called after the last [`Self::demote`] to [`Mode::Unlocked`], when nobody uses the lock and
-    /// nobody, fills included, is let in any more: forgets what was cached under it. Does not block.
-    fn forget(&self, lock: LockNo) {
-        let _ = lock;
-    }
-}
-
-/// Bounds and times of a manager.
-#[derive(Debug, Clone)]
-pub struct ManagerOptions {
-    /// Demotion threads for locks whose demotion waits for mapped pages, and as many for those whose waits for
-    /// anything else; besides one for each of the other kinds.
-    pub demoters: usize,
-    /// Most cluster locks kept while idle; beyond it the least recently used are released.
-    pub locks_max: usize,
-    /// First and longest pause between two looks at a record that is waited for.
-    pub poll_min: Duration,
-    /// See `poll_min`.
-    pub poll_max: Duration,
-    /// Nonce of records that were never used: a lock of which nothing is known is then taken by a
-    /// compare-and-write against such a record, without reading it first.
-    pub fresh_nonce: Option<u64>,
-    /// Longest time a demanded lock is kept for local users that follow one another.
-    pub hold_max: Duration,
-    /// Waits end when their thread is interrupted ([`crate::interrupt`]).
-    pub interruptible: bool,
-}
-impl Default for ManagerOptions {
-    fn default() -> Self {
-        Self {
-            demoters: 4,
-            locks_max: 200_000,
-            poll_min: Duration::from_millis(1),
-            poll_max: Duration::from_millis(100),
-            fresh_nonce: None,
-            hold_max: Duration::from_millis(10),
-            interruptible: true,
-        }
-    }
-}
+pub use self::asks::AskStats;
+pub use self::core::ManagerOptions;
+use self::core::{Core, SHUT_DOWN, WITHDRAWN};
+pub use self::guard::Guard;
+pub use self::ops::{DemoteFailed, Demoted, DemotionWaits, GlockOps};
+pub use self::state::{Admission, Glock, Local, Request, Wish};
+pub use self::step::{Action, Context, Event};
 
 /// Counters since the manager began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -244,79 +138,6 @@ pub struct LockManager {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-pub(crate) struct Core {
-    me: Life,
-    store: Arc<dyn LockStore>,
-    peers: Arc<dyn Peers>,
-    ops: Arc<dyn GlockOps>,
-    options: ManagerOptions,
-    origin: Instant,
-    table: table::Table,
-    /// By what their demotion waits for: each kind has demoters of its own.
-    work: [demote::Work; DemotionWaits::ALL.len()],
-    stop: AtomicU8,
-    /// Coarse time for "least recently used".
-    tick: AtomicU32,
-    ticker: (Mutex<()>, Condvar),
-    nonces: AtomicU64,
-    tenures: AtomicU64,
-    counters: Counters,
-    shrinks: Shrinks,
-    guesses: guess::Guesses,
-    presumed: presumed::PresumedHolders,
-    /// Held shared by threads that are no demoters while they do what these do.
-    visiting: RwLock<()>,
-    /// How long a hand-over takes from the ask on, nanoseconds.
-    asks: asks::PeerAsks,
-    /// Locks waited for, since when.
-    wishes: Mutex<HashMap<LockNo, (Instant, Mode)>>,
-}
-
-#[derive(Default)]
-struct Counters {
-    slow: AtomicU64,
-    caws: AtomicU64,
-    reads: AtomicU64,
-    hints_sent: AtomicU64,
-    hints_received: AtomicU64,
-    demotions: AtomicU64,
-    handed_over: AtomicU64,
-    asks: AtomicU64,
-    gives: AtomicU64,
-    polls: AtomicU64,
-    waited: TimeCounters,
-    hand_overs: HandOvers,
-}
-
-/// Releases of idle locks under way.
-#[derive(Default)]
-struct Shrinks {
-    pending: Mutex<usize>,
-    done: Condvar,
-}
-impl Shrinks {
-    fn begin(&self) {
-        *self.pending.lock() += 1;
-    }
-    fn done(&self) {
-        let mut pending = self.pending.lock();
-        *pending = pending.saturating_sub(1);
-        if *pending == 0 {
-            self.done.notify_all();
-        }
-    }
-    fn wait(&self) {
-        let mut pending = self.pending.lock();
-        while *pending > 0 {
-            self.done.wait(&mut pending);
-        }
-    }
-}
-
-const RUNNING: u8 = 0;
-const SHUT_DOWN: u8 = 1;
-const WITHDRAWN: u8 = 2;
-
 impl LockManager {
     /// A manager for node `me`; starts its threads.
     ///
@@ -329,31 +150,8 @@ impl LockManager {
         ops: Arc<dyn GlockOps>,
         options: ManagerOptions,
     ) -> Result<Arc<Self>, LockError> {
-        // A life of a slot starts where no earlier one can have been.
-        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         let demoters = options.demoters.max(1);
-        let core = Arc::new(Core {
-            me,
-            store,
-            peers,
-            ops,
-            options,
-            origin: Instant::now(),
-            table: table::Table::new(),
-            work: Default::default(),
-            stop: AtomicU8::new(RUNNING),
-            tick: AtomicU32::new(0),
-            ticker: (Mutex::new(()), Condvar::new()),
-            nonces: AtomicU64::new(random),
-            tenures: AtomicU64::new(1),
-            counters: Counters::default(),
-            shrinks: Shrinks::default(),
-            guesses: guess::Guesses::default(),
-            presumed: presumed::PresumedHolders::default(),
-            visiting: RwLock::new(()),
-            asks: asks::PeerAsks::default(),
-            wishes: Mutex::new(HashMap::new()),
-        });
+        let core = Arc::new(Core::new(me, store, peers, ops, options));
         let manager = Arc::new(Self { core: core.clone(), threads: Mutex::new(Vec::new()) });
         for kind in DemotionWaits::ALL {
             for n in 0..kind.demoters(demoters) {
@@ -642,75 +440,6 @@ impl Drop for LockManager {
     fn drop(&mut self) {
         self.core.halt(SHUT_DOWN);
         self.join();
-    }
-}
-
-/// A lock in use. Dropping it ends the use; the node keeps the lock until it is asked for.
-pub struct Guard {
-    entry: Arc<Entry>,
-    admission: Admission,
-}
-
-impl Guard {
-    /// The lock.
-    pub fn lock(&self) -> LockNo {
-        self.entry.lock
-    }
-    /// The mode this use may rely on: the one asked for, or for a fill admitted during a demotion
-    /// the one still held.
-    pub fn mode(&self) -> Mode {
-        self.admission.mode
-    }
-    /// First use since the cluster lock was taken or taken again. Others may use it at the same
-    /// time: a cache knows by itself whether it is loaded (a demotion to unlocked has emptied it).
-    pub fn first(&self) -> bool {
-        self.admission.first
-    }
-    /// Counts the times this node took this lock from nothing: a cache loaded under one value is
-    /// void under another.
-    pub fn tenure(&self) -> u64 {
-        self.admission.tenure
-    }
-    /// Living nodes that gave the lock up while a program of theirs had the file open, without
-    /// this one. Complete only under an exclusive guard.
-    pub fn openers(&self) -> Vec<Life> {
-        let named = match self.entry.state.lock().dlock().known() {
-            Some(known) => known.openers.clone(),
-            None => Vec::new(),
-        };
-        let lock = self.lock();
-        match self.entry.core.upgrade() {
-            Some(core) => {
-                named.into_iter().filter(|l| *l != core.me && !core.is_dead(lock, *l)).collect()
-            }
-            None => named,
-        }
-    }
-    /// When contents were last changed under concurrent holds as far as the dinode does not say so
-    /// yet: nanoseconds since 1970, 0: it says all. Stays as it is under a shared or exclusive guard.
-    pub fn written(&self) -> u64 {
-        self.entry.state.lock().dlock().known().map_or(0, |known| known.written)
-    }
-    /// The record's version: counts releases of exclusive and concurrent holds.
-    pub fn version(&self) -> u64 {
-        self.entry.state.lock().dlock().known().map_or(0, |known| known.version)
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let mut state = self.entry.state.lock();
-        if state.end(&self.admission)
-            && let Some(core) = self.entry.core.upgrade()
-        {
-            core.tell(&self.entry, &mut state, Event::Ended);
-        }
-    }
-}
-
-impl std::fmt::Debug for Guard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Guard").field(&self.entry.lock).field(&self.admission).finish()
     }
 }
 

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use braid_pool::device::AlignedBuf;
 
-use super::Ended;
 use crate::engine::{
     Content, Latency, Limits, OpenMode, Order, Pattern, Stream, Target, capacity, mix,
     room_for_buffers, run as go,
@@ -162,7 +161,7 @@ struct Moved {
 ///
 /// # Errors
 /// The words make no sense, or nothing could be moved.
-pub(super) fn run(words: &[String]) -> Ended {
+pub(super) fn run(words: &[String]) -> Result<ExitCode> {
     if words.iter().any(|w| matches!(w.as_str(), "-help" | "-h" | "--help")) {
         println!("lmdd: moves blocks and times it, as `lmdd if=F of=G bs=4m move=500m direct=1`");
         print!("{}", help());

@@ -7,7 +7,7 @@ use braid_format::ByteOffset;
 use braid_pool::device::{AlignedBuf, Device, DeviceError, IoQueue, OwnedOp};
 use braid_pool::{Pool, PoolOp, PoolQueue};
 
-use super::Direction;
+use super::direction::Direction;
 
 /// What serves requests.
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@ use braid_pool::device::{
 };
 use thiserror::Error;
 
-use super::{Layer, Stream};
+use super::layer::Layer;
 use crate::run::cache::on_memory;
 
 /// What a target is opened for.
@@ -92,7 +92,7 @@ pub(crate) struct Target {
     pub direct: bool,
     info: DeviceInfo,
     /// The block device under it, as the kernel numbers it.
-    number: u64,
+    pub(super) number: u64,
     /// Made by this run: removed at its end.
     ours: bool,
 }
@@ -334,44 +334,6 @@ fn refuse(path: &Path, how: OpenMode, meta: &std::fs::Metadata) -> Result<(), Re
         Some(foreign) => Err(Refusal::Holds { path: name(), what: foreign.to_string() }),
         None => Ok(()),
     }
-}
-
-/// What a block device has been asked for since the machine started: reads, writes, their sectors.
-type Counts = [u64; 4];
-
-/// Of the devices under all streams.
-pub(super) fn issued_of(streams: &[Stream]) -> Vec<(u64, Counts)> {
-    let mut all: Vec<(u64, Counts)> = Vec::new();
-    for stream in streams {
-        let number = stream.target.number;
-        if all.iter().any(|(n, _)| *n == number) {
-            continue;
-        }
-        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-        let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat"));
-        let Ok(stat) = stat else { continue };
-        let fields: Vec<u64> = stat.split_whitespace().filter_map(|f| f.parse().ok()).collect();
-        let counts = [0, 4, 2, 6].map(|i| fields.get(i).copied().unwrap_or(0));
-        all.push((number, counts));
-    }
-    all
-}
-
-/// The difference, in words.
-pub(super) fn issued_since(before: &[(u64, Counts)], after: &[(u64, Counts)]) -> Option<String> {
-    let mut sum = [0; 4];
-    for ((_, a), (_, b)) in after.iter().zip(before) {
-        for (s, (a, b)) in sum.iter_mut().zip(a.iter().zip(b)) {
-            *s += a.saturating_sub(*b);
-        }
-    }
-    let said = |what: &str, n: u64, sectors: u64| {
-        (n > 0).then(|| format!("{n} {what} of {} KiB on average", sectors / 2 / n))
-    };
-    let [reads, writes, sectors_read, sectors_written] = sum;
-    let parts = [said("reads", reads, sectors_read), said("writes", writes, sectors_written)];
-    let parts: Vec<_> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 #[cfg(test)]

@@ -1,14 +1,19 @@
 //! The thread of one stream.
 
 use std::num::NonZeroU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use braid_pool::device::AlignedBuf;
 
+use super::barrier::StartBarrier;
+use super::data::Content;
+use super::direction::Direction;
 use super::layer::Window;
-use super::{Content, Direction, Pace, Shared, Stream, StreamResult};
+use super::outcome::StreamResult;
+use super::stream::{Limits, Pace, Stream};
 
 /// Requests from this size on have their buffers in huge pages.
 const HUGE_FROM: usize = 512 << 10;
@@ -26,6 +31,37 @@ struct Begun {
     read: bool,
     /// When it was due, or begun.
     when: Instant,
+}
+
+/// What streams see of each other.
+pub(super) struct Shared<'a> {
+    /// Held twice: when memory and rings are there, which are not the job's to pay for, and for the
+    /// start.
+    pub(super) barrier: StartBarrier,
+    pub(super) began: OnceLock<Instant>,
+    /// Streams, and how many of them have begun.
+    pub(super) many: usize,
+    pub(super) started: AtomicUsize,
+    /// Nanoseconds after the start when the first stream was through: what the others did until
+    /// then they did side by side.
+    pub(super) first_end: AtomicU64,
+    pub(super) limits: &'a Limits,
+    /// The limits', or those of the run that is shown.
+    pub(super) progress: Option<Arc<AtomicU64>>,
+    pub(super) stop: Option<Arc<AtomicBool>>,
+}
+impl Shared<'_> {
+    fn began(&self) -> Instant {
+        *self.began.get_or_init(Instant::now)
+    }
+    /// Whether somebody has asked for the end.
+    fn asked(&self) -> bool {
+        self.stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed))
+    }
+    /// When no request is begun any more; `None`: never, or so late that it makes no difference.
+    fn end(&self) -> Option<Instant> {
+        self.began().checked_add(self.limits.time?)
+    }
 }
 
 struct Worker<'a> {

@@ -7,7 +7,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
 
 use super::lines::{duration, part, round, speed};
-use super::{Now, Rates};
+use super::state::{Now, Rates, Standing};
 
 /// Draws it.
 pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, rates: &Rates) {
@@ -46,7 +46,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, rates: &Rates) {
 /// The widest intervals first: they are what the run goes on for.
 fn standings(now: &Now) -> Table<'_> {
     let mut sorted: Vec<_> = now.standings.iter().collect();
-    let width = |s: &super::Standing| s.interval.map_or(f64::INFINITY, |i| i.width());
+    let width = |s: &Standing| s.interval.map_or(f64::INFINITY, |i| i.width());
     sorted.sort_by(|a, b| width(b).total_cmp(&width(a)));
     let rows = sorted.into_iter().map(|s| {
         let (interval, width) = s.interval.map_or_else(
@@ -74,7 +74,6 @@ fn standings(now: &Now) -> Table<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::progress::Standing;
     use crate::statistics::Interval;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;

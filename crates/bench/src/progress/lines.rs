@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Now, Rates, RunOfRuns};
+use super::state::{Now, Rates, RunOfRuns};
 
 /// The line of a terminal, drawn again and again.
 pub(super) struct Bar(ProgressBar);

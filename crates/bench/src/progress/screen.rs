@@ -15,7 +15,8 @@ use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 
-use super::{Rates, State, TICK, draw::draw};
+use super::draw::draw;
+use super::state::{Rates, State, TICK};
 
 /// Whether the terminal is ours at the moment.
 static TAKEN: AtomicBool = AtomicBool::new(false);

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{Loop, SYSTEM_PATH};
+use super::commands::SYSTEM_PATH;
+use super::loop_device::Loop;
 use crate::arguments::{Common, repeated};
 
 /// A file system of the kernel.

@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 
 use braid_format::{ByteOffset, Bytes};
 
-use super::Answer;
 use super::notes::Notes;
 use crate::error::Silent;
 use crate::{AlignedBuf, Device, DeviceError, FileDevice, OpenOptions};
 
 /// Memory for the stack of a thread that opens a device and reads two sectors.
 const STACK: usize = 256 << 10;
+
+/// That a device answers, or for how long it has not.
+pub(super) type Answer = Result<(), Silent>;
 
 /// A line that says how device `at` answered.
 fn line(at: usize, answer: Answer) -> String {

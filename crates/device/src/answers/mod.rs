@@ -43,6 +43,8 @@ use crate::mount_table::MountTable;
 
 pub use asker::serve;
 
+use asker::Answer;
+
 /// What was found out stays known for so long: what finds a device opens it soon after.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 /// How long the asker itself may take beyond the bound of its devices.
@@ -54,9 +56,6 @@ const WITHIN_MS: u64 = 10_000;
 static PROGRAM: OnceLock<fn() -> Command> = OnceLock::new();
 static WITHIN: AtomicU64 = AtomicU64::new(WITHIN_MS);
 static KNOWN: Mutex<BTreeMap<PathBuf, (Instant, Answer)>> = Mutex::new(BTreeMap::new());
-
-/// That a device answers, or for how long it has not.
-type Answer = Result<(), Silent>;
 
 /// From now on this process asks devices before it opens them. `program` starts the asker, which calls
 /// [`serve`].

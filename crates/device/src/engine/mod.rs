@@ -43,6 +43,7 @@
 //! To repeat it: `cargo run --release -p braid-device --example engines -- DIR...` (for tmpfs with
 //! `in_memory` in `file` forced to false).
 
+mod call;
 mod ring;
 mod threads;
 mod transfer;
@@ -50,40 +51,19 @@ mod transfer;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-pub(crate) use transfer::{Kind, Transfer};
+pub(crate) use call::DEPTH;
+pub(crate) use transfer::Transfer;
 
+use call::Call;
 use ring::Ring;
 use threads::{Threads, perform};
 use transfer::Next;
-
-/// Transfers in flight per engine; more wait their turn. Deep enough for a stripe of 256 members
-/// to stay busy, small enough for the memory-lock limits of old kernels.
-pub(crate) const DEPTH: usize = 256;
 
 /// Environment variable that forbids `io_uring` when set and not empty.
 const NO_URING: &str = "BRAID_NO_URING";
 
 /// How many of those that wait are looked at for one to join: the units of a row, in a wide stripe.
 const JOIN_REACH: usize = 64;
-
-/// One system call's worth of a transfer. Its memory must stay valid until the engine reports the
-/// call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Call {
-    pub kind: Kind,
-    pub fd: i32,
-    pub at: u64,
-    pub memory: Memory,
-}
-
-/// Where the bytes of a call are.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Memory {
-    /// In one place, so many.
-    Plain(*mut u8, u32),
-    /// In so many places, one after the other.
-    Vectors(*const libc::iovec, u32),
-}
 
 /// What an engine is asked to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::io;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
-use super::{Call, DEPTH, Kind, Memory};
+use super::call::{Call, DEPTH, Kind, Memory};
 
 /// Entries of the submission queue. A fuller batch is handed over in several system calls.
 const ENTRIES: u32 = 128;

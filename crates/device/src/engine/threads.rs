@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Call, Kind, Memory};
+use super::call::{Call, Kind, Memory};
 
 /// Most threads of a process.
 const THREADS_MAX: usize = 32;

@@ -5,7 +5,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::time::Instant;
 
-use super::{Call, Memory};
+use super::call::{Call, Kind, Memory};
 use crate::huge::is_huge;
 use crate::traffic::IoCounters;
 use crate::{AlignedBuf, RingTarget};
@@ -18,14 +18,6 @@ const JOINED_MAX: usize = 1 << 20;
 const SEGMENTS_MAX: usize = 256;
 /// Largest bounce buffer: a longer transfer goes in pieces.
 const BOUNCE_MAX: usize = 1 << 20;
-
-/// What a call does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Read,
-    Write,
-    Flush,
-}
 
 /// What follows a completed call.
 #[derive(Debug)]

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use braid_format::{ByteOffset, Bytes};
 
-use super::FileDevice;
 use crate::block::{has_volatile_cache, is_partition};
 use crate::scsi::{PathReservations, ScsiError, SgIo, Unit, first_block, retry_until_compared};
 use crate::{CAW_MAX, CawOutcome, Device, DeviceError, Reservations};
@@ -60,7 +59,7 @@ impl ScsiDisk {
     }
     pub fn compare_and_write(
         &self,
-        device: &FileDevice,
+        device: &dyn Device,
         at: ByteOffset,
         expected: &[u8],
         new: &[u8],

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use braid_format::{ByteOffset, Bytes};
 
+use super::ffi;
+use super::limits::{Limits, PIECE_MAX, TRIES_MAX};
 use super::name::UnitName;
 use super::session::{Direction, Ending, Session};
-use super::{Limits, PIECE_MAX, TRIES_MAX, ffi};
 use crate::scsi::cdb;
 use crate::{CAW_MAX, Capabilities, DeviceError, DeviceInfo};
 

@@ -4,7 +4,7 @@ use std::io;
 
 use braid_format::ByteOffset;
 
-use super::IscsiDevice;
+use super::unit::IscsiDevice;
 use crate::scsi::reserve::{self, Carrier};
 use crate::scsi::{Answer, Data, Sense, Transport};
 use crate::{DeviceError, Reservation, ReservationKind, Reservations};

@@ -22,8 +22,9 @@ use std::time::Instant;
 
 use braid_format::{ByteOffset, Bytes};
 
+use super::limits::TRIES_MAX;
 use super::session::{Direction, Memory, Ticket};
-use super::{IscsiDevice, TRIES_MAX};
+use super::unit::IscsiDevice;
 use crate::scsi::cdb;
 use crate::traffic::IoCounters;
 use crate::{Command, Completion, DeviceError};

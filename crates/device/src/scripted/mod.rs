@@ -10,7 +10,7 @@ mod rule;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use braid_format::{ByteOffset, Bytes};
+use braid_format::ByteOffset;
 use parking_lot::RwLock;
 
 use crate::{
@@ -144,11 +144,6 @@ impl LivenessLocks for ScriptedDevice {
     fn byte_locked(&self, byte: u64) -> Result<bool, DeviceError> {
         self.inner.abilities().locks.byte_locked(byte)
     }
-}
-
-/// The range of a command, empty for a flush.
-fn range(at: ByteOffset, len: Bytes) -> std::ops::Range<u64> {
-    at.get()..at.get().saturating_add(len.get())
 }
 
 #[cfg(test)]

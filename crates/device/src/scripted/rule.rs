@@ -8,7 +8,6 @@ use std::time::Duration;
 use braid_format::{ByteOffset, Bytes};
 use parking_lot::{Condvar, Mutex};
 
-use super::range;
 use crate::{Command, CommandKind, Completion, Device, DeviceError};
 
 type Condition = dyn Fn(ByteOffset, &Command<'_>) -> bool + Send + Sync;
@@ -38,6 +37,11 @@ pub(super) enum Outcome {
     Keeps,
     Loses,
     Unsupported,
+}
+
+/// The range of a command, empty for a flush.
+fn range(at: ByteOffset, len: Bytes) -> Range<u64> {
+    at.get()..at.get().saturating_add(len.get())
 }
 
 /// A write that failed and has not landed yet.

@@ -1,6 +1,6 @@
 //! What must hold in every label, whether it was read or is about to be written.
 
-use super::{Label, Member, MemberState, NodeKind, WHAT};
+use super::contents::{Label, Member, MemberState, NodeKind, WHAT};
 use crate::FormatError;
 use crate::units::{BlockSize, Bytes, StripeUnit};
 

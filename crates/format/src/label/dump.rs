@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{Child, Label, Member, NodeKind};
+use super::contents::{Child, Label, Member, NodeKind};
 
 impl fmt::Display for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use braid_format::{Incarnation, LockNo};
 
-use super::{Etcd, slot_name};
+use super::keys::{Etcd, slot_name};
 use crate::dlock::Hint;
 use crate::{Life, Mode};
 

@@ -13,8 +13,9 @@ use braid_format::node::LockPlace;
 use parking_lot::{Condvar, Mutex};
 
 use super::client::{Act, Compare, Pair};
-use super::{Etcd, EtcdError, slot_name};
+use super::keys::{Etcd, slot_name};
 use crate::HostIdentity;
+use crate::error::EtcdError;
 
 /// How long a lease lasts without its holder.
 pub(super) const TTL: Duration = Duration::from_secs(10);

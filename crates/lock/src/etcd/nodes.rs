@@ -9,9 +9,9 @@ use braid_format::NodeId;
 use braid_format::node::{LockPlace, RawSlot, SlotRecord};
 use parking_lot::Mutex;
 
-use super::client::Act;
+use super::client::{Act, Pair};
+use super::keys::{Etcd, slot_name};
 use super::lives::{Leased, LockDomain, Who, slots};
-use super::{Etcd, slot_name};
 use crate::HostIdentity;
 use crate::error::StoreError;
 use crate::node::{NodeStore, PoolNodes, PoolSide};
@@ -56,7 +56,7 @@ impl EtcdNodes {
     fn cut(bytes: &[u8]) -> &[u8] {
         bytes.get(..RawSlot::LEN).unwrap_or(bytes)
     }
-    fn note_lives(&self, lives: &[super::Pair]) -> HashMap<NodeId, Who> {
+    fn note_lives(&self, lives: &[Pair]) -> HashMap<NodeId, Who> {
         let lives = slots(lives);
         *self.lives.lock() = Some((Instant::now(), lives.clone()));
         lives

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use braid_format::lock_record::{LockRecord, Mode};
 use braid_format::{LockNo, NodeId};
 
-use super::{Act, Etcd, hints, slot_name};
+use super::client::Act;
+use super::hints;
+use super::keys::{Etcd, slot_name};
 use crate::Life;
 use crate::dlock::Hint;
 use crate::error::StoreError;

@@ -8,10 +8,11 @@ use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
 use parking_lot::MutexGuard;
 
-use super::state::{Admission, Request, Wish};
+use super::core::{Core, Entry};
+use super::guard::Guard;
+use super::state::{Admission, Local, Request, Wish};
 use super::step::Event;
-use super::table::{Entry, State, Thread};
-use super::{Core, Guard, Local, SHUT_DOWN, WITHDRAWN};
+use super::table::{State, Thread};
 use crate::Mode;
 use crate::error::LockError;
 use crate::interrupt;
@@ -32,18 +33,6 @@ fn wake_when_interrupted(entry: &Arc<Entry>, thread: &Thread) -> Option<interrup
 }
 
 impl Core {
-    /// Why nothing is acquired any more.
-    pub(super) fn stopped(&self) -> Option<LockError> {
-        match self.stop.load(Ordering::Relaxed) {
-            SHUT_DOWN => Some(LockError::ShutDown),
-            WITHDRAWN => Some(LockError::Withdrawn),
-            _ => None,
-        }
-    }
-    pub(super) fn entry(self: &Arc<Self>, lock: LockNo) -> Arc<Entry> {
-        self.table.get_or_insert(lock, || Arc::new(Entry::new(lock, Arc::downgrade(self))))
-    }
-
     pub(super) fn acquire(
         self: &Arc<Self>,
         lock: LockNo,

@@ -9,13 +9,12 @@ use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
 use parking_lot::MutexGuard;
 
-use super::demote::Work;
+use super::core::{Core, Entry, RUNNING, WITHDRAWN};
 use super::step::{Action, Context, Event};
-use super::table::{Entry, State, Thread};
-use super::{Core, RUNNING, WITHDRAWN};
-use crate::dlock::{self, Hint, Seen, Time};
+use super::table::{State, Thread};
+use super::work_queue::WorkQueue;
+use crate::dlock::{self, Hint, Seen};
 use crate::error::LockError;
-use crate::peers::Liveness;
 use crate::store::{CawOutcome, change, read_record};
 use crate::{Life, Mode};
 
@@ -64,18 +63,6 @@ enum Visit {
 }
 
 impl Core {
-    pub(super) fn now(&self) -> Time {
-        self.origin.elapsed()
-    }
-    pub(super) fn next_tenure(&self) -> u64 {
-        self.tenures.fetch_add(1, Ordering::Relaxed)
-    }
-    pub(super) fn is_dead(&self, lock: LockNo, life: Life) -> bool {
-        if life.slot == self.me.slot {
-            return life.incarnation != self.me.incarnation;
-        }
-        self.peers.liveness(lock, life) == Liveness::Dead
-    }
     /// The node that may be asked for the lock, if messages reach it, and how long its answer is waited for: the one
     /// other holder; of a lock of which nothing is known, the one that is presumed.
     fn may_ask(&self, lock: LockNo, known: Option<&LockRecord>) -> Option<(Life, Duration)> {
@@ -398,7 +385,7 @@ impl Core {
     /// Ends acquiring and the demoters; whether the manager had withdrawn before.
     pub(super) fn halt(&self, how: u8) -> bool {
         let before = self.stop.fetch_max(how, Ordering::AcqRel);
-        self.work.iter().for_each(Work::stop);
+        self.work.iter().for_each(WorkQueue::stop);
         let (mutex, condition) = &self.ticker;
         drop(mutex.lock());
         condition.notify_all();

@@ -27,7 +27,7 @@ use braid_format::LockNo;
 use braid_format::lock_record::{LockRecord, Waiter as LockWaiter};
 
 use super::hold::Hold;
-use super::{Demoted, Local};
+use super::ops::Demoted;
 use crate::dlock::{Dlock, Time};
 use crate::error::LockError;
 use crate::{Life, Mode};
@@ -44,6 +44,15 @@ impl From<Mode> for Wish {
     fn from(mode: Mode) -> Self {
         Self { mode, concurrent: false }
     }
+}
+
+/// Exclusion among the threads of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Local {
+    /// Beside other shared users.
+    Shared,
+    /// Alone on this node.
+    Exclusive,
 }
 
 /// What a thread asks for.

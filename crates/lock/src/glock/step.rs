@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::Demoted;
+use super::ops::Demoted;
 use super::state::{Admission, Demotion, Driver, Glock, Phase};
 use crate::dlock::{self, Hint, Time};
 use crate::error::LockError;

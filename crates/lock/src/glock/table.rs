@@ -12,18 +12,17 @@ use std::time::Instant;
 use braid_format::LockNo;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::Core;
 use super::state::{Admission, Glock};
 use crate::error::LockError;
 
-/// A lock in the table.
-pub(super) struct Entry {
+/// A lock in the table, with what it is a lock of (`C`: the manager's core).
+pub(super) struct Entry<C> {
     pub(super) lock: LockNo,
-    pub(super) core: Weak<Core>,
+    pub(super) core: Weak<C>,
     pub(super) state: Mutex<State>,
 }
-impl Entry {
-    pub(super) fn new(lock: LockNo, core: Weak<Core>) -> Self {
+impl<C> Entry<C> {
+    pub(super) fn new(lock: LockNo, core: Weak<C>) -> Self {
         let state = State { glock: Glock::new(lock), gone: false, used: 0 };
         Self { lock, core, state: Mutex::new(state) }
     }
@@ -108,34 +107,30 @@ impl Hasher for LockHasher {
     }
 }
 
-type Map = HashMap<LockNo, Arc<Entry>, BuildHasherDefault<LockHasher>>;
+type Map<C> = HashMap<LockNo, Arc<Entry<C>>, BuildHasherDefault<LockHasher>>;
 
-#[derive(Default)]
-struct Shard {
-    map: Map,
+struct Shard<C> {
+    map: Map<C>,
     acquires: u64,
 }
 
 /// Its own cache line, so that threads on different locks do not meet.
 #[repr(align(128))]
-#[derive(Default)]
-struct Aligned(Mutex<Shard>);
+struct Aligned<C>(Mutex<Shard<C>>);
 
-pub(super) struct Table {
-    shards: Box<[Aligned]>,
+pub(super) struct Table<C> {
+    shards: Box<[Aligned<C>]>,
     count: AtomicUsize,
 }
 
-impl Table {
+impl<C> Table<C> {
     const SHARDS: usize = 256;
 
     pub(super) fn new() -> Self {
-        Self {
-            shards: (0..Self::SHARDS).map(|_| Aligned::default()).collect(),
-            count: AtomicUsize::new(0),
-        }
+        let shard = |_| Aligned(Mutex::new(Shard { map: Map::default(), acquires: 0 }));
+        Self { shards: (0..Self::SHARDS).map(shard).collect(), count: AtomicUsize::new(0) }
     }
-    fn shard(&self, lock: LockNo) -> &Mutex<Shard> {
+    fn shard(&self, lock: LockNo) -> &Mutex<Shard<C>> {
         let mut hasher = LockHasher::default();
         hasher.write_u64(lock.0);
         let at = (hasher.finish() >> 7) as usize % Self::SHARDS;
@@ -145,8 +140,8 @@ impl Table {
     pub(super) fn get_or_insert(
         &self,
         lock: LockNo,
-        make: impl FnOnce() -> Arc<Entry>,
-    ) -> Arc<Entry> {
+        make: impl FnOnce() -> Arc<Entry<C>>,
+    ) -> Arc<Entry<C>> {
         let mut shard = self.shard(lock).lock();
         shard.acquires += 1;
         if let Some(found) = shard.map.get(&lock) {
@@ -157,11 +152,11 @@ impl Table {
         self.count.fetch_add(1, Ordering::Relaxed);
         new
     }
-    pub(super) fn get(&self, lock: LockNo) -> Option<Arc<Entry>> {
+    pub(super) fn get(&self, lock: LockNo) -> Option<Arc<Entry<C>>> {
         self.shard(lock).lock().map.get(&lock).cloned()
     }
     /// Takes `entry` out if it is idle.
-    pub(super) fn remove_idle(&self, entry: &Arc<Entry>) {
+    pub(super) fn remove_idle(&self, entry: &Arc<Entry<C>>) {
         let mut shard = self.shard(entry.lock).lock();
         let mut state = entry.state.lock();
         let present = shard.map.get(&entry.lock).is_some_and(|found| Arc::ptr_eq(found, entry));
@@ -178,9 +173,9 @@ impl Table {
         self.shards.iter().map(|s| s.0.lock().acquires).sum()
     }
     /// All locks, one shard at a time; `visit` runs without a shard's mutex.
-    pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Entry>)) {
+    pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Entry<C>>)) {
         for shard in &self.shards {
-            let all: Vec<Arc<Entry>> = shard.0.lock().map.values().cloned().collect();
+            let all: Vec<Arc<Entry<C>>> = shard.0.lock().map.values().cloned().collect();
             all.iter().for_each(&mut visit);
         }
     }

@@ -1,10 +1,11 @@
 use std::collections::HashSet;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize};
+use std::time::Instant;
 
 use braid_format::lock_record::LockRecord;
 use braid_format::{Incarnation, NodeId};
-use parking_lot::RwLock;
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::*;
 use crate::peers::Liveness;

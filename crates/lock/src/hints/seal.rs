@@ -18,7 +18,7 @@ use braid_format::{Incarnation, NodeId};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::HINT;
+use super::message::HINT;
 use crate::Life;
 
 const TAG: usize = blake3::OUT_LEN;
@@ -212,7 +212,7 @@ mod tests {
         let mut seal = secret.accept(&opening, &answer).unwrap();
         let lock = braid_format::LockNo(0x1112_1314_1516_1718);
         let hint = |hint| {
-            let raw = crate::hints::encode(from, to, lock, &hint);
+            let raw = crate::hints::message::encode(from, to, lock, &hint);
             <[u8; HINT]>::try_from(raw.as_bytes()).unwrap()
         };
         let wanted = |mode| hint(crate::dlock::Hint::Wanted(mode));

@@ -10,6 +10,7 @@
 
 mod incoming;
 mod outgoing;
+mod socket_options;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,14 +29,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use self::incoming::Incoming;
 use self::outgoing::{Peer, Sent};
+use self::socket_options::prepare;
+use super::message::{HINT, Received, encode};
 use super::seal::Secret;
-use super::{HINT, MessageWay, RECEIVERS, Received, encode};
+use super::way::{MessageWay, RECEIVERS};
 use crate::Life;
 use crate::dlock::Hint;
 
-/// What is sent, or comes, and is not acknowledged for so long ends its connection: a dead link is
-/// noticed, and the slower ways are used.
-const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// Unproven connections at once; of more the oldest goes.
 const UNPROVEN_MAX: usize = 16;
 /// Connections taken in a [`ACCEPT_PERIOD`].
@@ -335,20 +335,6 @@ impl Doors {
         }
         self.taken < ACCEPTS_MAX
     }
-}
-
-/// Hints are short and urgent; a link that is dead is to be found out.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    stream.set_nonblocking(true)?;
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, SILENCE_MAX)?;
-    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(1))?;
-    sockopt::set_tcp_keepcnt(stream, 3)?;
-    let ms = u32::try_from(SILENCE_MAX.as_millis()).unwrap_or(u32::MAX);
-    sockopt::set_tcp_user_timeout(stream, ms)?;
-    Ok(())
 }
 
 impl Incoming {

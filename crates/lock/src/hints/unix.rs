@@ -9,7 +9,7 @@ use braid_format::LockNo;
 use rustix::fs::FlockOperation;
 use zerocopy::IntoBytes;
 
-use super::{HINT, Received, decode, encode};
+use super::message::{HINT, Received, decode, encode};
 use crate::Life;
 use crate::dlock::Hint;
 use crate::runtime::in_private_dir;

@@ -14,19 +14,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::Ended;
 use crate::engine::{
     Content, Limits, OpenMode, Order, Outcome, Pace, Pattern as Places, Stream, Target, capacity,
     in_turns, run as go,
 };
-use options::{Job, Options, Pattern, Seek, Throttle};
+use options::{Job, Options, Pattern, Seek, Throttle, request};
 use table::{Line, Table};
 
 /// Runs it.
 ///
 /// # Errors
 /// The words make no sense, or a target cannot be opened.
-pub(super) fn run(words: &[String]) -> Ended {
+pub(super) fn run(words: &[String]) -> Result<ExitCode> {
     if words.iter().any(|w| matches!(w.as_str(), "-help" | "-h" | "--help" | "-fullhelp")) {
         println!("{}", options::HELP);
         return Ok(ExitCode::SUCCESS);
@@ -65,11 +64,6 @@ fn open(job: &Job, force: bool) -> Result<Arc<Target>> {
     let (write, direct) = (job.reads < 100, job.direct);
     let how = OpenMode { write, direct, force, overwrite: true, ..OpenMode::default() };
     Ok(Target::keep(&job.path, how)?)
-}
-
-/// Bytes of a request.
-fn request(job: &Job) -> u64 {
-    job.block * job.request_blocks
 }
 
 /// Bytes of a pass in places of their own; 0: only time ends it.

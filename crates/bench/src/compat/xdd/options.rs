@@ -36,6 +36,11 @@ pub(super) struct Job {
     pub start_delay: f64,
 }
 
+/// Bytes of a request.
+pub(super) fn request(job: &Job) -> u64 {
+    job.block * job.request_blocks
+}
+
 impl Default for Job {
     fn default() -> Self {
         Self {

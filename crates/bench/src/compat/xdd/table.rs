@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::options::{Job, Options};
+use super::options::{Job, Options, request};
 use crate::engine::{Outcome, StreamResult};
 use crate::statistics::float;
 
@@ -106,7 +106,7 @@ impl Line {
             latency: all.latency().percentiles().mean / 1e3,
             cpu: 100.0 * outcome.meter.cpu_own / outcome.seconds,
             op: word(job.reads),
-            request: super::request(job),
+            request: request(job),
         }
     }
     fn rate(&self) -> f64 {

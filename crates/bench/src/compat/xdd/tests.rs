@@ -5,7 +5,7 @@ use super::*;
 fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
-fn xdd(line: &str) -> Ended {
+fn xdd(line: &str) -> Result<ExitCode> {
     run(&words(line))
 }
 fn same(code: ExitCode, other: ExitCode) -> bool {

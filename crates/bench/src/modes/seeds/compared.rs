@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use anyhow::{Context, Result};
 
-use super::Args;
 use super::devices::{measured, short, take};
+use super::experiment::Args;
 use super::loop_devices::members;
 use crate::modes::ladder::SLACK;
 use crate::modes::{System, first_write, sweep};

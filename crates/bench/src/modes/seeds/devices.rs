@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::Args;
+use super::experiment::Args;
 use crate::arguments::Common;
 use crate::modes::{Measure, RoundPlan, RunOptions, ladder};
 use crate::report::{Goal, Report};

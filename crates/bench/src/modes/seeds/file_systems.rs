@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use braid_fs::Cred;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Args;
 use super::devices::{Own, judge, rounds, take};
+use super::experiment::{Args, verdict};
 use super::loop_devices::{braid, members};
 use crate::engine::{Content, Direction, Limits, OpenMode, Pattern, Stream, Target};
 use crate::modes::{Cell, RoundPlan, at, ladder};
@@ -137,7 +137,7 @@ pub(super) fn s0_9(args: &Args, report: &mut Report) -> Result<()> {
         ("S0.9 the same, copied out and compared", copied),
     ] {
         let part = float(count as u64) / float(FILES as u64);
-        report.verdicts.push(super::verdict(what, original, Goal::AtLeast(1.0), part));
+        report.verdicts.push(verdict(what, original, Goal::AtLeast(1.0), part));
     }
     report.note("S0.9: a stripe without redundancy keeps nothing of what stood on the member");
     Ok(())
@@ -282,7 +282,7 @@ pub(super) fn s4_7(args: &Args, report: &mut Report) -> Result<()> {
     report.verdict((what, "not given", ""), Goal::Told, &handed);
     let what = "S4.7 a node that wrote a file is killed: seconds until another writes it";
     let (original, goal) = ("by clients, no time given", Goal::AtMost(LEASE));
-    report.verdicts.push(super::verdict(what, original, goal, took));
+    report.verdicts.push(verdict(what, original, goal, took));
     Ok(())
 }
 

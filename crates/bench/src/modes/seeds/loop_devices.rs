@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use braid_pool::device::OpenOptions;
 
-use super::Args;
 use super::devices::{Own, judge, measured, rounds, short, take};
+use super::experiment::{Args, verdict};
 use crate::arguments::DeviceKind;
 use crate::engine::{Direction, Layer, Limits, OpenMode, Order, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
@@ -121,7 +121,7 @@ pub(super) fn s1_1(args: &Args, report: &mut Report) -> Result<()> {
     let right = moved.filter(|m| (m - 524.29).abs() < 0.005).count();
     let what = "S1.1 lmdd's command unchanged, its line says 524.29 MB: write and read";
     let (original, goal) = ("97.21 MB/s", Goal::AtLeast(2.0));
-    report.verdicts.push(super::verdict(what, original, goal, float(right as u64)));
+    report.verdicts.push(verdict(what, original, goal, float(right as u64)));
     judge(report, &rows, "write", ("S1.2 lmdd, direct, 4 MiB", "0.70", 0.95));
     take(report, rows, "S1.2");
     Ok(())

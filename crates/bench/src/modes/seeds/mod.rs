@@ -4,60 +4,26 @@
 
 mod compared;
 mod devices;
+mod experiment;
 mod file_systems;
 mod loop_devices;
 mod models;
 mod plan;
 mod surfaces;
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{RunOptions, System, configuration};
-use crate::arguments::size;
+use super::{RunOptions, configuration};
 use crate::progress::RunOfRuns;
 use crate::report::{Goal, Report, Verdict, lines, numbers};
-use crate::statistics::Samples;
+use experiment::is_of;
 use plan::{ALL, Plan};
 
-/// The experiments of the founding documents, each with a verdict (listed in docs/BENCHMARKING.md)
-#[derive(Debug, Clone, clap::Args, serde::Serialize)]
-pub(crate) struct Args {
-    /// Directories on mounted file systems; the others are compared with the first. Without any: XFS
-    /// and two nodes' mounts of a pool, each on a loop device of its own
-    #[arg(value_name = "[NAME=]DIR")]
-    systems: Vec<System>,
-    /// Directory for backing files: a RAM file system
-    #[arg(long, default_value = "/dev/shm")]
-    dir: PathBuf,
-    /// Bytes of each phase
-    #[arg(long, default_value = "256M", value_parser = size)]
-    size: u64,
-    /// Only the disk models. They need no root and no devices; figures are the same everywhere
-    #[arg(long)]
-    models: bool,
-    /// Only these experiments: S0.4, or S4 for all of that document
-    #[arg(long, value_delimiter = ',', value_name = "S...")]
-    only: Vec<String>,
-    /// About how many seconds all experiments may take: they get fewer rounds (`--budget` is for each)
-    #[arg(long, value_name = "SECONDS")]
-    within: Option<f64>,
-    /// Print every cell and every row, not one line for each experiment
-    #[arg(long)]
-    #[serde(skip)]
-    verbose: bool,
-    #[command(flatten)]
-    how: RunOptions,
-}
+pub(crate) use experiment::Args;
 
 impl Args {
-    /// Whether an experiment with this number, or a text that begins with it, is wanted.
-    fn wants(&self, text: &str) -> bool {
-        let named = |number: &str| self.only.iter().any(|o| is_of(number, o));
-        self.only.is_empty() || numbers(text).any(named)
-    }
     /// Refuses what cannot be meant.
     fn check(&self) -> Result<()> {
         anyhow::ensure!(self.how.accept.is_empty(), "--accept: every experiment has its own goal");
@@ -78,12 +44,6 @@ impl Args {
         }
         Ok(())
     }
-}
-
-/// Whether a number is meant by a number or the beginning of one: S4.2 by S4 and S4.2, not S2.10 by S2.1.
-fn is_of(number: &str, only: &str) -> bool {
-    let rest = number.strip_prefix(only);
-    rest.is_some_and(|r| !r.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// Runs it.
@@ -177,13 +137,9 @@ fn unmeasured(args: &Args, all: &[&str], why: &str, report: &mut Report) {
     }
 }
 
-/// A verdict on one figure.
-pub(super) fn verdict(what: &str, original: &str, goal: Goal, measured: f64) -> Verdict {
-    Verdict::of(what, goal, &Samples(vec![measured])).original(original)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::experiment::verdict;
     use super::*;
 
     #[test]
@@ -206,20 +162,6 @@ mod tests {
                 report.verdicts.iter().any(|v| numbers(&v.what).any(|n| n == number)),
                 "{number}"
             );
-        }
-    }
-    #[test]
-    fn a_number_is_meant_by_itself_and_by_its_document() {
-        for (number, only, meant) in [
-            ("S2.1", "S2.1", true),
-            ("S2.10", "S2.1", false),
-            ("S2.10", "S2", true),
-            ("S4.2a", "S4.2", true),
-            ("S4.2", "S4.2a", false),
-            ("S4.2", "S4", true),
-            ("S4.2", "S3", false),
-        ] {
-            assert_eq!(is_of(number, only), meant, "{number} {only}");
         }
     }
     #[test]

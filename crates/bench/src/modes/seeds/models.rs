@@ -6,7 +6,7 @@ use braid_format::Bytes;
 use braid_pool::device::model::{DiskModel, Rate, presets};
 use braid_pool::modelled::{Job, ModelledPool};
 
-use super::verdict;
+use super::experiment::verdict;
 use crate::modes::at;
 use crate::report::published::FILES_3;
 use crate::report::{Goal, Report, Verdict};

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use super::{Args, compared, devices, file_systems, loop_devices, surfaces};
+use super::experiment::Args;
+use super::{compared, devices, file_systems, loop_devices, surfaces};
 use crate::modes::RunOptions;
 use crate::report::Report;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use braid_fs::Fs;
 
-use super::Args;
 use super::devices::{Own, rounds, take};
+use super::experiment::Args;
 use super::loop_devices::members;
 use crate::arguments::Sizes;
 use crate::engine::{Direction, Layer, Limits, OpenMode, Pattern, Stream, Target, run};

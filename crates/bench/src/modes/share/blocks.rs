@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+use super::args::Args;
 use super::counts::Counts;
-use super::{Args, SharedFile};
+use super::shared_file::SharedFile;
 use crate::engine::{Content, Limits, OpenMode, Pattern, Stream, Target, run as go};
 use crate::modes::{Cell, at};
 use crate::report::Report;

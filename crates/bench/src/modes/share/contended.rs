@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
+use super::args::Args;
 use super::counts::Counts;
-use super::{Args, SharedFile, read_write};
+use super::shared_file::{SharedFile, read_write};
 use crate::engine::{Latency, StartBarrier, on_threads};
 use crate::modes::at;
 use crate::report::Report;

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use super::args::Args;
 use super::counts::Counts;
-use super::{Args, name};
+use super::shared_file::name;
 use crate::engine::{Latency, StartBarrier, on_threads};
 use crate::modes::at;
 use crate::report::Report;

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use super::args::Args;
 use super::counts::Counts;
-use super::{Args, SharedFile, read_write};
+use super::shared_file::{SharedFile, read_write};
 use crate::engine::{Content, Latency};
 use crate::modes::at;
 use crate::report::Report;

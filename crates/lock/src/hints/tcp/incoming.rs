@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use super::super::message::{Received, decode};
 use super::super::seal::{GREETING, SEALED, Seal, Secret};
-use super::super::{Received, decode};
 use crate::Life;
 
 /// In which who connects must have proven who it is.

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::super::message::HINT;
 use super::super::seal::{GREETING, Greeting, SEALED, Seal, Secret};
-use super::super::{HINT, MessageWay};
-use super::prepare;
+use super::super::way::MessageWay;
+use super::socket_options::prepare;
 use crate::Life;
 
 /// In which a connection must stand.

@@ -235,7 +235,7 @@ fn a_peer_that_reads_nothing_blocks_nobody() {
     let (mut sealed, mut heard) = ([0; super::super::seal::SEALED], Vec::new());
     stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     while stream.read_exact(&mut sealed).is_ok() {
-        let hint = seal.open(&sealed).and_then(|h| super::super::decode(h, me(2)));
+        let hint = seal.open(&sealed).and_then(|h| super::super::message::decode(h, me(2)));
         heard.push(hint.expect("sealed in order").lock.0);
     }
     assert!(heard.is_sorted() && heard.len() > 100, "{}", heard.len());

@@ -8,9 +8,10 @@
 use braid_format::NodeId;
 use braid_format::node::{SlotRecord, SlotState};
 
+use super::actions::{Action, Event, Flow, Joiner, Look, Step, act, unasked};
 use super::foreign_locks::FOREIGN_LOCK_BEATS;
-use super::{Action, Event, Flow, Joiner, Look, Step, Timing, act, unasked};
 use crate::error::LockError;
+use crate::node::Timing;
 
 /// Looks, a beat apart, after which a node's lock that only some members bear tells of a copy: one look
 /// alone may meet a member that joins or leaves.

@@ -3,8 +3,8 @@
 
 use braid_format::node::SlotRecord;
 
+use super::actions::{Action, Event, Flow, Joiner, Look, Step, act};
 use super::silence::Silence;
-use super::{Action, Event, Flow, Joiner, Look, Step, act};
 use crate::dlock::Time;
 use crate::error::LockError;
 use crate::node::life::uses_foreign_locks;

@@ -12,11 +12,12 @@ use std::collections::VecDeque;
 
 use braid_format::node::{LockPlace, SlotRecord, SlotState};
 
+use super::actions::{Action, Event, Flow, Joined, Joiner, Step, act, unasked};
 use super::silence::Silence;
 use super::take::{Take, damaged};
-use super::{Action, Event, Flow, Joined, Joiner, Step, Timing, act, unasked};
 use crate::dlock::Time;
 use crate::error::LockError;
+use crate::node::Timing;
 use crate::node::life::is_recovered_by_other;
 use crate::node::watch::Watch;
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 use braid_format::NodeId;
 use braid_format::node::SlotRecord;
 
-use super::{Action, Event, Flow, Step, Timing, act, unasked};
+use super::actions::{Action, Event, Flow, Step, act, unasked};
 use crate::dlock::Time;
+use crate::node::Timing;
 
 /// Between two looks, in beats of the fastest node that is looked at.
 const PAUSE_BEATS: u32 = 4;

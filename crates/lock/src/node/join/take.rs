@@ -16,13 +16,14 @@
 
 use braid_format::node::{SlotDamage, SlotRecord, SlotState};
 
-use super::{Action, Event, Flow, Joined, Joiner, Outcome, Step, act, unasked};
+use super::actions::{Action, Event, Flow, Joined, Joiner, Step, act, unasked};
 use crate::Life;
 use crate::error::LockError;
 use crate::node::NotRecovered;
 use crate::node::fence::key_of;
 use crate::node::fencing::reserves;
 use crate::node::life::next_life;
+use crate::node::slot_write::Outcome;
 
 pub(super) struct Take {
     fs: uuid::Uuid,

@@ -1,11 +1,15 @@
 use std::collections::HashSet;
+use std::time::Duration;
 
-use braid_format::node::{DamagedPart, SlotDamage};
-use braid_format::{BlockNo, Incarnation};
+use braid_format::node::{DamagedPart, LockPlace, SlotDamage};
+use braid_format::{BlockNo, Incarnation, NodeId};
 
 use super::*;
+use crate::Life;
 use crate::error::StoreError;
 use crate::node::life::freed;
+use crate::node::slot_write::Outcome;
+use crate::node::{HostIdentity, NotRecovered, Timing};
 
 const LEN: usize = 512;
 const BEAT: Duration = Duration::from_millis(250);

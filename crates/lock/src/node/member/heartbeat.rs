@@ -11,12 +11,12 @@ use braid_pool::EpochTag;
 
 use super::super::lease::{Action, Event, Lease, Loss};
 use super::super::slots::decode_slot;
-use super::Inner;
+use super::state::NodeState;
 use crate::Mode;
 use crate::error::{LockError, StoreError};
 use crate::glock::LockManager;
 
-impl Inner {
+impl NodeState {
     /// The heartbeat's life. `begun`: when the slot's record was issued.
     pub(super) fn beat(&self, begun: Moment) {
         let mut beat = Heartbeat {

@@ -8,13 +8,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_format::node::{RawHeartbeat, SlotState};
-use braid_format::{LockNo, NodeId};
+use braid_format::LockNo;
+use braid_format::node::RawHeartbeat;
 use parking_lot::Mutex;
 
-use super::Inner;
-use crate::error::LockError;
-use crate::{Life, Mode};
+use crate::Mode;
 
 /// Between two heartbeats of a node that has mail, and between two looks of one that gets some.
 const PACE: Duration = Duration::from_millis(10);
@@ -60,71 +58,12 @@ impl HeartbeatHints {
         wishes.truncate(RawHeartbeat::WISHES);
     }
     /// HeartbeatHints has come.
-    fn came(&self, now: Instant) {
+    pub fn came(&self, now: Instant) {
         *self.awaits.lock() = Some(now + AFTERWARDS);
     }
     /// When it is looked for next, at the latest at `look`.
     pub fn next(&self, now: Instant, look: Instant) -> Instant {
         let awaited = self.awaits.lock().is_some_and(|until| now < until);
         if awaited { look.min(now + PACE) } else { look }
-    }
-}
-
-impl Inner {
-    /// Says by way of the devices that a lock is wanted.
-    pub(super) fn post(&self, lock: LockNo, mode: Mode) {
-        if self.store.carries_hints() || !self.heartbeat_hints.post(lock, mode) {
-            return;
-        }
-        let _stop = self.stop.0.lock();
-        self.stop.1.notify_all();
-    }
-
-    /// Lives whose hints do not come here.
-    fn unheard(&self) -> Vec<Life> {
-        let slots = self.slots.read();
-        let others = slots.iter().map(|s| &s.record);
-        let others = others.filter(|r| r.state != SlotState::Free && r.life != self.me);
-        others.filter(|r| !self.hints.hears(r)).map(|r| r.life).collect()
-    }
-
-    /// After a usual look: whether there was mail in it.
-    pub(super) fn expect_mail(&self, now: Instant) {
-        if self.store.carries_hints() {
-            return;
-        }
-        let unheard = self.unheard();
-        let beats = self.beats.lock();
-        if unheard.iter().any(|l| beats.of(*l).is_some_and(|(beat, _)| !beat.wishes.is_empty())) {
-            self.heartbeat_hints.came(now);
-        }
-    }
-
-    /// Looks for mail, and nothing else.
-    pub(super) fn read_mail(&self) -> Result<(), LockError> {
-        let len = self.store.sector_len();
-        let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let now = Instant::now();
-        let mut mail = Vec::new();
-        {
-            let (unheard, seen) = (self.unheard(), self.origin.elapsed());
-            let mut beats = self.beats.lock();
-            for (slot, sector) in (0_u16..).map(NodeId).zip(bytes.chunks_exact(len)) {
-                if let Some(beat) = beats.note(seen, slot, sector)
-                    && unheard.contains(&beat.life)
-                {
-                    mail.extend_from_slice(&beat.wishes);
-                }
-            }
-        }
-        if !mail.is_empty() {
-            self.heartbeat_hints.came(now);
-        }
-        for (lock, mode) in mail {
-            if let Some(manager) = self.manager_of(lock) {
-                manager.wish(lock, mode);
-            }
-        }
-        Ok(())
     }
 }

@@ -8,12 +8,12 @@ use braid_format::node::{LockPlace, SlotRecord};
 use super::super::cached::Cached;
 use super::super::observation::{Observer, SlotObservation};
 use super::super::slots::{Slots, decode_slot, first_places, log_new, read_slots};
-use super::Inner;
+use super::state::NodeState;
 use crate::dlock::Time;
 use crate::error::LockError;
 use crate::store::CawOutcome;
 
-impl Inner {
+impl NodeState {
     /// All slots that can be read; what else was known before of the others stays so.
     pub(super) fn read_slots(&self) -> Result<Vec<SlotRecord>, LockError> {
         let known = self.unreadable.lock().clone();

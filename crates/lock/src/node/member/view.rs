@@ -10,10 +10,10 @@ use super::super::life::user_of;
 use super::super::observation::tag_of;
 use super::super::waits::{Awaited, LONG};
 use super::super::{FenceMethod, NodeView, NodeWait, Timing};
-use super::Inner;
+use super::state::NodeState;
 use crate::Life;
 
-impl Inner {
+impl NodeState {
     /// See [`Membership::nodes`].
     pub(super) fn nodes(&self) -> Vec<NodeView> {
         let means = self.fencer().means();

@@ -1,0 +1,86 @@
+//! What the file system does when a lock is given up ([`GlockOps`]), and what that may wait for.
+
+use braid_format::LockNo;
+
+use crate::Mode;
+
+/// What a demotion left behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Demoted {
+    /// A program here has the file open: recorded in the lock as an opener.
+    pub opened: bool,
+    /// When contents were last changed under concurrent holds as far as the dinode does not say so,
+    /// nanoseconds since 1970 (0: it says all). Kept in the record: from an exclusive hold as it is,
+    /// from a concurrent one if it is the latest. `None`: nothing is known here, what stands stays.
+    pub written: Option<u64>,
+}
+
+/// The caches under a lock could not be made stable: the node must withdraw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DemoteFailed;
+
+/// What giving a lock up may wait for. Each kind has demoters of its own: what another lock's demotion
+/// waits for (the kernel's pages, which may need space) may in turn need one of a later kind from a
+/// node whose demoters of the earlier kinds all wait likewise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DemotionWaits {
+    /// Pages that a program has stored to through a mapping, and that the kernel must write back: as long as
+    /// the kernel, and programs that go on storing, take. One program's many files do not hold up the rest.
+    MappedPages,
+    /// The kernel, and through it any lock of the kinds below.
+    Anything,
+    /// Locks of which giving up waits for devices only.
+    Locks,
+    /// Nothing but devices.
+    Devices,
+}
+
+impl DemotionWaits {
+    pub(super) const ALL: [Self; 4] =
+        [Self::MappedPages, Self::Anything, Self::Locks, Self::Devices];
+
+    /// Threads for this kind, where there are `many` for those that wait for the kernel.
+    pub(super) fn demoters(self, many: usize) -> usize {
+        match self {
+            Self::MappedPages | Self::Anything => many,
+            Self::Locks | Self::Devices => 1,
+        }
+    }
+    /// In its threads' names, which have 15 characters.
+    pub(super) fn letter(self) -> char {
+        match self {
+            Self::MappedPages => 'm',
+            Self::Anything => 'a',
+            Self::Locks => 'l',
+            Self::Devices => 'd',
+        }
+    }
+}
+
+/// What the file system does when a lock is given up.
+pub trait GlockOps: Send + Sync {
+    /// Called when a record was read, or written, that gives this node more of the lock than it
+    /// had, before anybody is let in. The record is not durable yet. Does not block: the lock's
+    /// mutex is held.
+    fn granted(&self, lock: LockNo, mode: Mode) {
+        let _ = (lock, mode);
+    }
+    /// Called on a demotion thread, after users incompatible with `to` have drained. On return
+    /// `Ok`: nothing dirty remains under the lock, all of it is stable; if `to` is
+    /// [`Mode::Unlocked`] nothing is cached. It may be called again for the same demotion when
+    /// page fills were admitted meanwhile.
+    ///
+    /// # Errors
+    /// The lock is then kept and the manager withdraws.
+    fn demote(&self, lock: LockNo, from: Mode, to: Mode) -> Result<Demoted, DemoteFailed>;
+    /// What giving this lock up may wait for.
+    fn demotion_waits(&self, lock: LockNo) -> DemotionWaits {
+        let _ = lock;
+        DemotionWaits::Anything
+    }
+    /// Called after the last [`Self::demote`] to [`Mode::Unlocked`], when nobody uses the lock and
+    /// nobody, fills included, is let in any more: forgets what was cached under it. Does not block.
+    fn forget(&self, lock: LockNo) {
+        let _ = lock;
+    }
+}

@@ -1,0 +1,325 @@
+//! The watcher of this node: looks at all slots once a beat, and does what [`Watch`] says.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use braid_device::Moment;
+use braid_format::node::{Heartbeat, SlotRecord, SlotState};
+
+use super::state::NodeState;
+use crate::Life;
+use crate::dlock::{Hint, Time};
+use crate::node::cached::Cached;
+use crate::node::fence::Fencer;
+use crate::node::fencing::Means;
+use crate::node::join_watcher::JoinWatcher;
+use crate::node::observation::tag_of;
+use crate::node::slots::log_damage;
+use crate::node::waits::WaitLog;
+use crate::node::watch::{Recovery, Watch, WatchAction, WatchEvent};
+use crate::node::wishes::{Wish, Wishes};
+use crate::node::{FenceMethod, NotFenced, NotRecovered};
+
+impl NodeState {
+    /// Fences silent nodes until the watcher does so.
+    pub(super) fn watch_while_joining(&self) {
+        let mine = self.mine.lock().clone();
+        let fit = || self.may_fence();
+        let (store, options, identity) = (&*self.store, &self.options, &self.identity);
+        JoinWatcher { store, options, identity, mine: &mine, fit: &fit }.run(&self.is_watched);
+    }
+
+    /// Whether this node may act: it has not withdrawn, and its lease lasts.
+    pub(super) fn may_fence(&self) -> bool {
+        self.withdrawn.get().is_none() && Moment::now() < *self.lease.lock()
+    }
+
+    /// The watcher's life.
+    pub(super) fn watch(self: &Arc<Self>, inbox: &Receiver<Option<WatchEvent>>) {
+        let mut watch = Watch::new(self.me, self.identity.clone(), self.options.timing.beat());
+        let (mut wishes, mut wait_log) = (Wishes::default(), WaitLog::default());
+        let beat = self.options.timing.beat();
+        let mut look = Instant::now() + beat;
+        loop {
+            let now = Instant::now();
+            let next = self.heartbeat_hints.next(now, look);
+            let event = match inbox.recv_timeout(next.saturating_duration_since(now)) {
+                Ok(Some(answer)) => answer,
+                Err(RecvTimeoutError::Timeout) if next < look => {
+                    if let Err(e) = self.read_mail() {
+                        tracing::debug!("mail: {e}");
+                    }
+                    continue;
+                }
+                Err(RecvTimeoutError::Timeout) => match self.observe() {
+                    Ok(observed) => WatchEvent::Observed(observed),
+                    Err(e) => {
+                        tracing::warn!("cannot look at the other nodes: {e}");
+                        // What they say may be on members that this node takes for incomplete still.
+                        self.follow_aside(false);
+                        look = Instant::now() + beat;
+                        continue;
+                    }
+                },
+                Ok(None) | Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let looked = matches!(event, WatchEvent::Observed(_));
+            let mut events = vec![event];
+            while let Some(event) = events.pop() {
+                for action in watch.step(self.origin.elapsed(), self.nonce(), event) {
+                    events.extend(self.perform(action));
+                }
+            }
+            self.has_claimed.store(watch.has_claimed(), Ordering::Release);
+            if looked {
+                look = Instant::now() + beat;
+                self.expect_mail(Instant::now());
+                self.note_epoch();
+                self.heed_epoch();
+                self.heed_slot();
+                self.heed_wishes(&mut wishes);
+                wait_log.log(self.waits());
+            }
+        }
+    }
+
+    fn perform(self: &Arc<Self>, action: WatchAction) -> Option<WatchEvent> {
+        match action {
+            WatchAction::Write { expected, new } => {
+                if new.recoverer == Some(self.me) && self.options.proofs.of(&expected).is_none() {
+                    // For who waits for this node's word, or else this write could wait for that.
+                    self.options.proofs.add(&expected, FenceMethod::Kernel);
+                }
+                // Not by the watcher itself: while an epoch of the pool is not settled nobody
+                // compares and writes, and that may need the watcher's eyes.
+                let (this, slot) = (self.clone(), new.life.slot);
+                let run = move || WatchEvent::Wrote(slot, this.change_slot(&expected, *new));
+                self.send_out("slot", run, WatchEvent::Wrote(slot, false))
+            }
+            WatchAction::Fence(record) => {
+                let this = self.clone();
+                let slot = record.life.slot;
+                let name = format!("fence-{slot}");
+                let run = move || WatchEvent::Fenced(slot, this.fence(&record));
+                self.send_out(&name, run, WatchEvent::Fenced(slot, false))
+            }
+            WatchAction::Recover(record) => {
+                let dead = record.life;
+                tracing::info!(?dead, "recovering a dead node");
+                let this = self.clone();
+                let run = move || {
+                    this.fencer().forget(&record);
+                    let done = outcome(dead, this.recover.recover(dead, this.me));
+                    WatchEvent::Recovered(dead.slot, done)
+                };
+                let name = format!("recover-{}", dead.slot);
+                self.send_out(&name, run, WatchEvent::Recovered(dead.slot, Recovery::Failed))
+            }
+            WatchAction::Finish(record) => {
+                let dead = record.life;
+                let this = self.clone();
+                let run =
+                    move || WatchEvent::Finished(outcome(dead, this.recover.finish(dead, this.me)));
+                let name = format!("finish-{}", dead.slot);
+                self.send_out(&name, run, WatchEvent::Finished(Recovery::Failed))
+            }
+            WatchAction::Suspect(life) => {
+                crate::node::log_suspect(life);
+                None
+            }
+            WatchAction::Evicted => {
+                self.expelled("others have fenced it: its slot was taken from it");
+                None
+            }
+            WatchAction::Distrust(life) => {
+                tracing::warn!(
+                    "node {} beats, but its liveness lock is not seen here: it will not be taken for dead unless it is fenced, or `braid fence {} --confirm` says so",
+                    life.slot,
+                    life.slot
+                );
+                None
+            }
+            WatchAction::ForeignLocks(life) => {
+                self.withdraw(&format!(
+                    "node {} changes the pool under kernel locks that exclude nobody here: it is on another host, or uses other device nodes of the same disks",
+                    life.slot
+                ));
+                None
+            }
+            WatchAction::Gone(life) => {
+                tracing::debug!(?life, "gone");
+                for manager in self.managers() {
+                    manager.node_gone();
+                }
+                None
+            }
+        }
+    }
+
+    pub(super) fn fencer(&self) -> Fencer<'_> {
+        self.options.fencer(&*self.store, self.key, &self.identity)
+    }
+
+    /// For how long who acts by a slot has shown no heartbeat here, and the last one, if there is one.
+    pub(super) fn silence(&self, record: &SlotRecord) -> (Duration, Option<Heartbeat>) {
+        let beats = self.beats.lock();
+        let last = beats.of(record.acting());
+        // Nobody was watched before this node was there.
+        let since = last.map_or(Time::ZERO, |(_, seen)| seen);
+        (self.origin.elapsed().saturating_sub(since), last.map(|(beat, _)| beat.clone()))
+    }
+
+    /// How the node of a slot is, or would be, known to be dead.
+    pub(super) fn method(&self, record: &SlotRecord, means: &Means) -> FenceMethod {
+        if self.sees_lock_of(record) {
+            return FenceMethod::Kernel;
+        }
+        self.options.proofs.of(record).unwrap_or_else(|| means.first_for(record))
+    }
+
+    /// Fences the node of a slot, which is silent.
+    fn fence(&self, record: &SlotRecord) -> bool {
+        let (life, began) = (record.acting(), Instant::now());
+        let fit = || self.may_fence();
+        if !fit() {
+            return false;
+        }
+        tracing::warn!(?life, host = record.host, "silent for too long: it is fenced");
+        match self.fencer().fence(record, &fit) {
+            Ok(method) => {
+                let took = began.elapsed();
+                tracing::warn!(?life, method = method.name(), ?took, "fenced");
+                self.options.proofs.add(record, method);
+                true
+            }
+            Err(e) => {
+                tracing::error!(?life, "not fenced: {e}");
+                if let NotFenced::Reservation(e) = &e
+                    && e.is_fenced()
+                {
+                    self.expelled(&format!("it has been fenced: {e}"));
+                }
+                false
+            }
+        }
+    }
+
+    /// Does what takes time in a thread of its own; the answer comes to the watcher. `failed`: what
+    /// is answered when there is no thread.
+    pub(super) fn send_out(
+        self: &Arc<Self>,
+        name: &str,
+        errand: impl FnOnce() -> WatchEvent + Send + 'static,
+        failed: WatchEvent,
+    ) -> Option<WatchEvent> {
+        let this = self.clone();
+        let run = move || {
+            let answer = errand();
+            if let Some(watcher) = &*this.watcher.lock() {
+                let _ = watcher.send(Some(answer));
+            }
+        };
+        match std::thread::Builder::new().name(name.to_owned()).spawn(run) {
+            Ok(thread) => {
+                self.keep(thread);
+                None
+            }
+            Err(e) => {
+                tracing::error!("cannot start a thread: {e}");
+                Some(failed)
+            }
+        }
+    }
+
+    pub(super) fn change_slot(&self, expected: &SlotRecord, new: SlotRecord) -> bool {
+        let written = self.write_slot(expected, &new).unwrap_or_else(|e| {
+            tracing::warn!("slot {}: {e}", new.life.slot);
+            false
+        });
+        if written && new.damage != expected.damage {
+            log_damage(&new);
+        }
+        if written && let Some(slot) = self.slots.write().get_mut(usize::from(new.life.slot.0)) {
+            *slot = Cached::now(new);
+        }
+        written
+    }
+
+    /// Another node may have changed the pool. Whoever follows waits for the requests under way: not
+    /// the watcher, which others may need the eyes of.
+    fn heed_epoch(self: &Arc<Self>) {
+        let mine = self.store.pool().epoch();
+        let other = {
+            let (slots, beats) = (self.slots.read(), self.beats.lock());
+            let mut lives = slots.iter().filter(|s| s.record.state != SlotState::Free);
+            lives.any(|s| beats.of_slot(s.record.life.slot).is_some_and(|b| tag_of(b) != mine))
+        };
+        if other {
+            self.follow_aside(true);
+        }
+    }
+
+    /// Follows a change of the pool, if there is one; `must`: there is, so this node does not go on
+    /// without.
+    pub(super) fn follow_aside(self: &Arc<Self>, must: bool) {
+        if self.following.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let this = self.clone();
+        let run = move || {
+            if let Err(e) = this.store.pool().follow()
+                && must
+            {
+                this.withdraw(&format!("it cannot follow a change of the pool: {e}"));
+            }
+            this.following.store(false, Ordering::Release);
+        };
+        match std::thread::Builder::new().name("epoch".to_owned()).spawn(run) {
+            Ok(thread) => self.keep(thread),
+            Err(e) => {
+                self.following.store(false, Ordering::Release);
+                tracing::error!("cannot start a thread: {e}");
+            }
+        }
+    }
+
+    /// Keeps an errand, to be waited for at the end.
+    pub(super) fn keep(&self, errand: JoinHandle<()>) {
+        let mut errands = self.errands.lock();
+        errands.retain(|e| !e.is_finished());
+        errands.push(errand);
+    }
+
+    fn heed_wishes(&self, wishes: &mut Wishes) {
+        let news = {
+            let beats = self.beats.lock();
+            wishes.look(beats.iter().filter(|b| b.life != self.me))
+        };
+        for Wish { lock, mode, stubborn } in news {
+            let Some(manager) = self.manager_of(lock) else { continue };
+            if stubborn {
+                manager.hint(lock, &Hint::Wanted(mode));
+            } else {
+                manager.wish(lock, mode);
+            }
+        }
+    }
+}
+
+/// How a recovery ended, for the watcher; said.
+fn outcome(dead: Life, done: Result<(), NotRecovered>) -> Recovery {
+    match done {
+        Ok(()) => Recovery::Done,
+        Err(NotRecovered::Damaged { damage, source }) => {
+            tracing::info!(?dead, "recovery is stopped: {source}");
+            Recovery::Damaged(damage)
+        }
+        Err(e @ NotRecovered::Failed(_)) => {
+            tracing::error!(?dead, "recovery failed: {e}");
+            Recovery::Failed
+        }
+    }
+}
