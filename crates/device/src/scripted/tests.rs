@@ -1,3 +1,4 @@
+use braid_format::{ByteOffset, Bytes};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 

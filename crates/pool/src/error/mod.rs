@@ -147,6 +147,12 @@ pub enum PoolError {
     /// No device was given.
     #[error("no device given")]
     NoDevices,
+    /// No label of a pool in use can be read any more.
+    #[error("no member of pool '{name}' gives a label: all its devices fail, or were written over")]
+    NoLabels {
+        /// The pool.
+        name: String,
+    },
     /// More members than a pool can have.
     #[error("{count} devices are too many: a pool has at most 256 members")]
     TooManyMembers {

@@ -362,6 +362,9 @@ impl PoolState {
         let found: Vec<Found> = used.map(Found::read).collect();
         let ours = |f: &Found| f.newest().is_some_and(|l| l.pool == before.pool);
         let found: Vec<Found> = found.into_iter().filter(ours).collect();
+        if found.is_empty() {
+            return Err(PoolError::NoLabels { name: before.name });
+        }
         let label = assess_labels(&found, true)?.label;
         let older = label.epoch < before.epoch;
         if id(&label) == id(&before) || older && !self.epochs.read().is_only_seen(&before) {
