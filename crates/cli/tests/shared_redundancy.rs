@@ -77,6 +77,20 @@ fn load(dir: &Path, name: &str, rounds: &Rounds) {
     large.sync_all().unwrap();
 }
 
+/// Programs write on both nodes while `change` runs; it gets what waits until both have gone on.
+fn while_both_write(a: &Path, b: &Path, change: impl FnOnce(&dyn Fn())) {
+    let rounds = [Rounds::default(), Rounds::default()];
+    std::thread::scope(|s| {
+        for (dir, name, rounds) in [(a, "a", &rounds[0]), (b, "b", &rounds[1])] {
+            s.spawn(move || load(dir, name, rounds));
+        }
+        let _stop = rounds.each_ref().map(Rounds::stop_at_end);
+        let both_go_on = || rounds.iter().for_each(|x| x.wait_for("both nodes write", 4));
+        both_go_on();
+        change(&both_go_on);
+    });
+}
+
 #[test]
 fn both_nodes_write_while_a_member_fails_and_another_takes_its_place() {
     if !can_mount() {
@@ -87,14 +101,7 @@ fn both_nodes_write_while_a_member_fails_and_another_takes_its_place() {
         let new = c.disks.path("new");
         std::fs::File::create(&new).unwrap().set_len(300 << 20).unwrap();
         let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
-        let rounds = [Rounds::default(), Rounds::default()];
-        std::thread::scope(|s| {
-            for (dir, name, rounds) in [(&a, "a", &rounds[0]), (&b, "b", &rounds[1])] {
-                s.spawn(move || load(dir, name, rounds));
-            }
-            let _stop = rounds.each_ref().map(Rounds::stop_at_end);
-            let both_go_on = || rounds.iter().for_each(|x| x.wait_for("both nodes write", 4));
-            both_go_on();
+        while_both_write(&a, &b, |both_go_on| {
             // Told to the one, and done by both.
             ok(&["fail", b.to_str().unwrap(), "1"]);
             let said = ok(&["replace", a.to_str().unwrap(), "1", &new]);
@@ -125,14 +132,7 @@ fn a_failed_members_own_device_comes_back_beside_two_nodes() {
     for layout in LAYOUTS {
         let c = cluster(layout);
         let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
-        let rounds = [Rounds::default(), Rounds::default()];
-        std::thread::scope(|s| {
-            for (dir, name, rounds) in [(&a, "a", &rounds[0]), (&b, "b", &rounds[1])] {
-                s.spawn(move || load(dir, name, rounds));
-            }
-            let _stop = rounds.each_ref().map(Rounds::stop_at_end);
-            let both_go_on = || rounds.iter().for_each(|x| x.wait_for("both nodes write", 4));
-            both_go_on();
+        while_both_write(&a, &b, |both_go_on| {
             let device = c.disks.names()[1].to_owned();
             ok(&["fail", b.to_str().unwrap(), "1"]);
             both_go_on();

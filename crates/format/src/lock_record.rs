@@ -252,6 +252,11 @@ impl LockRecord {
     pub fn mode_of(&self, life: Life) -> Mode {
         if self.holders.contains(&life) { self.mode } else { Mode::Unlocked }
     }
+    /// The one holder other than `me`; `None`: there is none, or there are several.
+    pub fn sole_other_holder(&self, me: Life) -> Option<Life> {
+        let mut others = self.holders.iter().copied().filter(|life| *life != me);
+        others.next().filter(|_| others.next().is_none())
+    }
     /// Adds a holder. The mode is the caller's business.
     pub fn add_holder(&mut self, life: Life) {
         insert(&mut self.holders, life);

@@ -600,8 +600,7 @@ impl Dlock {
         mode: Mode,
         out: &mut Vec<Action>,
     ) -> bool {
-        let mut others = record.holders.iter().copied().filter(|l| *l != cx.me);
-        let (Some(to), None) = (others.next(), others.next()) else { return false };
+        let Some(to) = record.sole_other_holder(cx.me) else { return false };
         if !record.waiters.is_empty() || self.unanswered || self.guessed {
             return false;
         }

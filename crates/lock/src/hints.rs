@@ -34,7 +34,7 @@ use crate::dlock::Hint;
 pub use message::Received;
 pub use tcp::TcpHints;
 pub use unix::{HintSocket, sweep};
-pub(crate) use way::RECEIVERS;
+pub(crate) use way::Receivers;
 pub use way::{HintsBy, MessageWay};
 
 /// A node's ends of all ways.

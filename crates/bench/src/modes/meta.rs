@@ -5,13 +5,14 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Measure, RoundPlan, RunOptions, System, at, distinct};
+use super::at_once::{all_at_once, sum};
+use super::{Measure, RemoveOnDrop, RoundPlan, RunOptions, System, at, distinct};
 use crate::arguments::DeviceKind;
-use crate::engine::{Latency, STREAMS_MAX, StartBarrier, on_threads};
+use crate::engine::{Latency, STREAMS_MAX};
 use crate::report::Report;
 use crate::statistics::float;
 use crate::testbed::members::Members;
@@ -190,70 +191,13 @@ fn count(dir: &Path) -> Result<usize> {
     Ok(entries)
 }
 
-/// What a thread did: operations, how long each took, when it began and when it was through.
-type ThreadResult = (usize, Latency, Instant, Instant);
-
-/// Of all threads: operations, how long each took, and the seconds from the first one's start to the
-/// last one's end, by their own clocks: whoever waits for them may be woken much later.
-fn sum(all: Vec<ThreadResult>) -> Option<(usize, Latency, f64)> {
-    let (mut operations, mut latency) = (0, Latency::default());
-    let began = all.iter().map(|d| d.2).min()?;
-    let ended = all.iter().map(|d| d.3).max()?;
-    for (n, more, ..) in all {
-        operations += n;
-        latency.merge(&more);
-    }
-    let took = ended.saturating_duration_since(began).max(Duration::from_nanos(1));
-    Some((operations, latency, took.as_secs_f64()))
-}
-
 /// All shares at once; operations per second, and how long each took.
 fn together(
     shares: &[Share],
     work: impl Fn(&Share, &mut Latency) -> Result<usize> + Sync,
 ) -> Result<(f64, Latency)> {
-    let start = &StartBarrier::of(shares.len() + 1);
-    let work = &work;
-    let works = shares.iter().map(|share| {
-        move || {
-            let _guard = start.cancel_on_panic();
-            let mut latency = Latency::default();
-            let all = start.wait();
-            let began = Instant::now();
-            let done = if all { work(share, &mut latency)? } else { 0 };
-            Ok((done, latency, began, Instant::now()))
-        }
-    });
-    let ((), results) = on_threads(start, works, || (start.wait(), ()))?;
-    let (operations, latency, seconds) = sum(results).context("no threads")?;
+    let results = all_at_once(shares, work)?;
+    let (operations, latency, seconds) = sum(&results).context("no threads")?;
     ensure!(operations > 0, "there was nothing to do");
     Ok((float(operations as u64) / seconds, latency))
-}
-
-/// Directories that are removed with what is left in them.
-struct RemoveOnDrop(Vec<PathBuf>);
-impl Drop for RemoveOnDrop {
-    fn drop(&mut self) {
-        for dir in &self.0 {
-            std::fs::remove_dir_all(dir).ok();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_time_is_from_the_first_start_to_the_last_end() {
-        let zero = Instant::now();
-        let did = |n, from, to| {
-            let at = |ms| zero + Duration::from_millis(ms);
-            (n, Latency::default(), at(from), at(to))
-        };
-        // A thread that was through before the other began.
-        let (operations, _, seconds) = sum(vec![did(10, 5, 6), did(20, 7, 9)]).unwrap();
-        assert_eq!((operations, seconds), (30, 0.004));
-        assert!(sum(Vec::new()).is_none());
-    }
 }

@@ -1,5 +1,6 @@
 //! The modes: one file for each kind of measurement, and the rounds that all of them have.
 
+mod at_once;
 pub(crate) mod buffered;
 pub(crate) mod copy;
 pub(crate) mod curve;
@@ -29,7 +30,7 @@ use crate::progress::{Now, Show};
 use crate::report::{Acceptance, Report, Row, Verdict};
 use crate::run::repeat::{Budget, Ended, Rounds, rounds};
 
-pub(crate) use test_area::{SpaceNeeds, System, TestArea, distinct, test_areas};
+pub(crate) use test_area::{RemoveOnDrop, SpaceNeeds, System, TestArea, distinct, test_areas};
 
 /// Options of all modes: how often to measure, and what to do with the result.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]

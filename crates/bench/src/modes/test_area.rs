@@ -140,6 +140,16 @@ impl TestArea {
     }
 }
 
+/// Directories that are removed with what is left in them.
+pub(crate) struct RemoveOnDrop(pub Vec<PathBuf>);
+impl Drop for RemoveOnDrop {
+    fn drop(&mut self) {
+        for dir in &self.0 {
+            std::fs::remove_dir_all(dir).ok();
+        }
+    }
+}
+
 /// What a mode needs of each system.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpaceNeeds {

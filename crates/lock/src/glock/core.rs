@@ -87,7 +87,7 @@ pub(super) struct Core {
     pub(super) presumed: PresumedHolders,
     /// Held shared by threads that are no demoters while they do what these do.
     pub(super) visiting: RwLock<()>,
-    /// How long a hand-over takes from the ask on, nanoseconds.
+    /// How hand-overs that began with a message went, with each other node.
     pub(super) asks: PeerAsks,
     /// Locks waited for, since when.
     pub(super) wishes: Mutex<HashMap<LockNo, (Instant, Mode)>>,

@@ -67,11 +67,7 @@ impl Core {
     /// other holder; of a lock of which nothing is known, the one that is presumed.
     fn may_ask(&self, lock: LockNo, known: Option<&LockRecord>) -> Option<(Life, Duration)> {
         let other = match known {
-            Some(known) => {
-                let mut others = known.holders.iter().filter(|life| **life != self.me);
-                let (Some(other), None) = (others.next(), others.next()) else { return None };
-                *other
-            }
+            Some(known) => known.sole_other_holder(self.me)?,
             None => self.presumed.of(lock)?,
         };
         if !self.peers.reaches(other) {
@@ -88,6 +84,7 @@ impl Core {
         // A counter from a random start, spread: no two lives write the same sequence.
         let n = self.nonces.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let nonce = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let nonce = nonce ^ (nonce >> 29);
         let poll = (self.options.poll_min, self.options.poll_max);
         // What is known when the event has been taken.
         let known = match event {
@@ -97,7 +94,6 @@ impl Core {
             _ => state.dlock().known(),
         };
         let may_ask = state.attended().then(|| self.may_ask(lock, known)).flatten();
-        let nonce = nonce ^ (nonce >> 29);
         let (presumed, ask) = may_ask.unzip();
         Context {
             record: dlock::Context { me: self.me, now: self.now(), nonce, poll, ask, presumed },

@@ -25,11 +25,7 @@ impl PresumedHolders {
     }
     /// A record was read by `me`: what it says is presumed of the locks beside it.
     pub(super) fn learn(&self, me: Life, record: &LockRecord) {
-        let mut others = record.holders.iter().filter(|life| **life != me);
-        let alone = match (others.next(), others.next()) {
-            (Some(holder), None) if record.mode_of(*holder) == Mode::Exclusive => Some(*holder),
-            _ => None,
-        };
+        let alone = record.sole_other_holder(me).filter(|_| record.mode == Mode::Exclusive);
         let mut all = self.0.lock();
         let key = record.lock.0 >> ALIKE_BITS;
         let Some(holder) = alone else {

@@ -19,7 +19,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::node::SlotRecord;
@@ -32,7 +32,7 @@ use self::outgoing::{Peer, Sent};
 use self::socket_options::prepare;
 use super::message::{HINT, Received, encode};
 use super::seal::Secret;
-use super::way::{MessageWay, RECEIVERS};
+use super::way::{MessageWay, Receivers};
 use crate::Life;
 use crate::dlock::Hint;
 
@@ -67,8 +67,7 @@ pub struct TcpHints {
     proven: Mutex<HashMap<NodeId, Life>>,
     /// Held by the thread that waits for the connections.
     connections: Mutex<Connections>,
-    /// Threads that do what a message calls for.
-    busy: AtomicUsize,
+    receivers: Receivers,
     /// Wakes the thread that waits.
     wake: OwnedFd,
     closing: AtomicBool,
@@ -96,7 +95,7 @@ impl TcpHints {
             peers: Mutex::default(),
             proven: Mutex::default(),
             connections: Mutex::new(Connections::default()),
-            busy: AtomicUsize::new(0),
+            receivers: Receivers::default(),
             wake,
             closing: AtomicBool::new(false),
         })
@@ -149,21 +148,21 @@ impl TcpHints {
         self.wake();
     }
 
-    /// Hears, and does what could not be done at once, until it is closed: the life of each of [`RECEIVERS`]
-    /// threads, of which one waits for the connections. `on_hint` gets what comes, and whether it may wait: then
+    /// Hears, and does what could not be done at once, until it is closed: the life of each of
+    /// the [`Receivers`], of which one waits for the connections. `on_hint` gets what comes, and whether it may wait: then
     /// another thread hears meanwhile.
     pub fn run(&self, on_hint: &dyn Fn(&Received, bool)) {
         while let Some((hints, connections)) = self.next_hints(on_hint) {
-            let may_wait = self.busy.fetch_add(1, Ordering::AcqRel) + 1 < RECEIVERS;
-            let _kept = (!may_wait).then_some(connections);
-            // One that waits does not keep those after it from being heard.
-            if let Some((last, before)) = hints.split_last() {
-                for hint in before {
-                    on_hint(hint, false);
+            self.receivers.busy_with(|may_wait| {
+                let _kept = (!may_wait).then_some(connections);
+                // One that waits does not keep those after it from being heard.
+                if let Some((last, before)) = hints.split_last() {
+                    for hint in before {
+                        on_hint(hint, false);
+                    }
+                    on_hint(last, may_wait);
                 }
-                on_hint(last, may_wait);
-            }
-            self.busy.fetch_sub(1, Ordering::AcqRel);
+            });
         }
         self.proven.lock().clear();
         self.peers.lock().clear();

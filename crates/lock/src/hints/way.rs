@@ -2,9 +2,23 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Threads that receive hints by one way, each of which does what a message calls for; one is always left to receive.
-pub(crate) const RECEIVERS: usize = 3;
+/// The threads that receive hints by one way, each of which does what a message calls for. Counts those that do.
+#[derive(Debug, Default)]
+pub(crate) struct Receivers(AtomicUsize);
+
+impl Receivers {
+    /// How many there are.
+    pub const THREADS: usize = 3;
+
+    /// One of them does `work`, which gets whether it may wait: one thread is always left to receive.
+    pub fn busy_with(&self, work: impl FnOnce(bool)) {
+        let may_wait = self.0.fetch_add(1, Ordering::AcqRel) + 1 < Self::THREADS;
+        work(may_wait);
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 /// By which way one node tells another which locks it wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +94,17 @@ fn own_address(portal: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_receiver_is_always_left() {
+        let all = Receivers::default();
+        all.busy_with(|first| {
+            all.busy_with(|second| {
+                all.busy_with(|third| assert_eq!((first, second, third), (true, true, false)));
+            });
+        });
+        all.busy_with(|again| assert!(again));
+    }
 
     #[test]
     fn the_address_beside_a_portal_is_one_that_others_reach() {

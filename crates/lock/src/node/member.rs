@@ -22,7 +22,7 @@ mod view;
 mod watcher;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ use crate::Life;
 use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::glock::LockManager;
-use crate::hints::RECEIVERS;
+use crate::hints::Receivers;
 use crate::runtime::join_all;
 use alarm::Alarm;
 use heartbeat_hints::HeartbeatHints;
@@ -97,7 +97,7 @@ impl Membership {
             hints,
             heartbeat_hints: HeartbeatHints::default(),
             slow_ways: Mutex::default(),
-            busy_receivers: AtomicUsize::new(0),
+            receivers: Receivers::default(),
             key: mine.fence_key,
             mine: Mutex::new(mine),
             origin: Instant::now(),
@@ -161,13 +161,13 @@ impl Membership {
         let inner = self.inner.clone();
         self.spawn(WATCHER, move || inner.watch(&receiver))?;
         if self.inner.hints.unix().is_some() {
-            for n in 0..RECEIVERS {
+            for n in 0..Receivers::THREADS {
                 let inner = self.inner.clone();
                 self.spawn(&format!("hints-{n}"), move || inner.receive_hints())?;
             }
         }
         if let Some(tcp) = self.inner.hints.tcp().cloned() {
-            for n in 0..RECEIVERS {
+            for n in 0..Receivers::THREADS {
                 let (inner, tcp) = (self.inner.clone(), tcp.clone());
                 self.spawn(&format!("hints-tcp-{n}"), move || {
                     tcp.run(&|hint, may_wait| inner.heard(hint, may_wait));

@@ -15,6 +15,9 @@ use crate::run::cache::left;
 /// Every node writes every n-th block of a new file, then all of them again, then one node alone does
 /// what they did together; after each, every node reads every block.
 pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<()> {
+    if !args.wants(NEW) && !args.wants(AGAIN) {
+        return Ok(());
+    }
     let seen = SharedFile::new(args, "strided", round)?;
     let nodes = seen.0.len() as u64;
     let each = args.size / args.block.max(1) / nodes;
@@ -28,9 +31,6 @@ pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<
         Ok(Stream { content, flush: !read, ..Stream::plain(target, pattern) })
     };
     let phases = [("nodes", NEW), ("nodes", AGAIN), ("one node", AGAIN)];
-    if !args.wants(NEW) && !args.wants(AGAIN) {
-        return Ok(());
-    }
     for (generation, (name, phase)) in (3 * round as u64..).zip(phases) {
         let writers: Result<Vec<Stream>> = match name {
             "nodes" => {

@@ -9,8 +9,9 @@ use anyhow::{Context, Result};
 use super::args::Args;
 use super::counts::Counts;
 use super::shared_file::name;
-use crate::engine::{Latency, StartBarrier, on_threads};
-use crate::modes::at;
+use crate::engine::Latency;
+use crate::modes::at_once::{all_at_once, sum};
+use crate::modes::{RemoveOnDrop, at};
 use crate::report::Report;
 use crate::statistics::float;
 
@@ -35,14 +36,6 @@ enum Files {
 }
 const LIST: &str = "list and stat another node's files";
 
-/// The directory of a round, removed with what is left in it.
-struct SharedDirectory(PathBuf);
-impl Drop for SharedDirectory {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
-
 pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<()> {
     if !args.wants(LIST) && !OPERATIONS.iter().any(|(what, ..)| args.wants(what)) {
         return Ok(());
@@ -51,11 +44,11 @@ pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<
     let dirs: Vec<PathBuf> = args.nodes.iter().map(|node| node.path.join(&name)).collect();
     let first = dirs.first().context("no nodes")?;
     std::fs::create_dir(first).with_context(|| first.display().to_string())?;
-    let _removed = SharedDirectory(first.clone());
+    let _removed = RemoveOnDrop(vec![first.clone()]);
     for (what, whose, operation) in OPERATIONS {
         crate::progress::row(what.to_owned());
         let before = Counts::of(&args.dirs());
-        let (latency, seconds) = all_at_once(args.files, &dirs, whose, operation)?;
+        let (latency, seconds) = on_files(args.files, &dirs, whose, operation)?;
         crate::progress::row_done();
         let operations = (args.files * dirs.len()) as u64;
         if args.wants(what) && !what.is_empty() {
@@ -72,38 +65,28 @@ fn file(dir: &Path, node: usize, n: usize) -> PathBuf {
     dir.join(format!("f{node}-{n:06}"))
 }
 
-fn all_at_once(
+/// All nodes at once, each on `files` files.
+fn on_files(
     files: usize,
     dirs: &[PathBuf],
     whose: Files,
     operation: Operation,
 ) -> Result<(Latency, f64)> {
     let (_, stop) = crate::progress::hooks();
-    let stop = stop.as_deref();
-    let start = &StartBarrier::of(dirs.len() + 1);
-    let works = dirs.iter().enumerate().map(|(node, dir)| {
-        let whose = if whose == Files::Own { node } else { (node + 1) % dirs.len() };
-        move || {
-            let _guard = start.cancel_on_panic();
-            let mut latency = Latency::default();
-            let all = start.wait();
-            for n in (0..files).filter(|_| all) {
-                let file = file(dir, whose, n);
-                let began = Instant::now();
-                operation(&file).with_context(|| file.display().to_string())?;
-                latency.add(began.elapsed());
-                crate::progress::check_stop(stop)?;
-            }
-            Ok(latency)
+    let nodes: Vec<(usize, &PathBuf)> = dirs.iter().enumerate().collect();
+    let done = all_at_once(&nodes, |(node, dir), latency| {
+        let whose = if whose == Files::Own { *node } else { (node + 1) % dirs.len() };
+        for n in 0..files {
+            let file = file(dir, whose, n);
+            let began = Instant::now();
+            operation(&file).with_context(|| file.display().to_string())?;
+            latency.add(began.elapsed());
+            crate::progress::check_stop(stop.as_deref())?;
         }
-    });
-    let (began, done) = on_threads(start, works, || (start.wait(), Instant::now()))?;
-    let seconds = began.elapsed().as_secs_f64().max(1e-9);
-    let mut all = Latency::default();
-    for latency in &done {
-        all.merge(latency);
-    }
-    Ok((all, seconds))
+        Ok(files)
+    })?;
+    let (_, latency, seconds) = sum(&done).context("no nodes")?;
+    Ok((latency, seconds))
 }
 
 /// As `ls -l` of a directory of files that the first node alone has just made; the second one lists them.

@@ -57,7 +57,7 @@ impl HeartbeatHints {
         wishes.splice(0..0, posted.iter().map(|p| (p.0, p.1)));
         wishes.truncate(RawHeartbeat::WISHES);
     }
-    /// HeartbeatHints has come.
+    /// A wish has come by a heartbeat.
     pub fn came(&self, now: Instant) {
         *self.awaits.lock() = Some(now + AFTERWARDS);
     }

@@ -1,6 +1,5 @@
 //! Messages of other nodes about locks, by [`crate::hints`] and by heartbeats, and what is said so to them.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use braid_format::node::SlotState;
@@ -8,7 +7,7 @@ use braid_format::{LockNo, NodeId};
 
 use super::state::NodeState;
 use crate::error::LockError;
-use crate::hints::{RECEIVERS, Received};
+use crate::hints::Received;
 use crate::{Life, Mode};
 
 impl NodeState {
@@ -43,8 +42,8 @@ impl NodeState {
         self.slow_ways.lock().insert(to.slot, to);
     }
 
-    /// The life of one of the threads that receive hints, [`RECEIVERS`] in all. The kernel gives each message to one
-    /// of them, which does what it calls for; one is always left to receive.
+    /// The life of each of the [`Receivers`](crate::hints::Receivers) by the Unix socket. The kernel gives each
+    /// message to one of them.
     pub(super) fn receive_hints(&self) {
         let Some(socket) = self.hints.unix() else { return };
         loop {
@@ -54,9 +53,7 @@ impl NodeState {
             }
             match received {
                 Ok(Some(hint)) => {
-                    let busy = self.busy_receivers.fetch_add(1, Ordering::AcqRel) + 1;
-                    self.heard(&hint, busy < RECEIVERS);
-                    self.busy_receivers.fetch_sub(1, Ordering::AcqRel);
+                    self.receivers.busy_with(|may_visit| self.heard(&hint, may_visit));
                 }
                 Ok(None) => {}
                 Err(e) => {

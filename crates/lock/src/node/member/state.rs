@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -20,7 +20,7 @@ use super::heartbeat_hints::HeartbeatHints;
 use crate::Life;
 use crate::error::LockError;
 use crate::glock::LockManager;
-use crate::hints::Hints;
+use crate::hints::{Hints, Receivers};
 use crate::node::cached::Cached;
 use crate::node::life::is_over;
 use crate::node::observation::Heartbeats;
@@ -39,8 +39,8 @@ pub(in crate::node) struct NodeState {
     pub(super) heartbeat_hints: HeartbeatHints,
     /// Lives of which it was said that messages for them go through the devices, one for each slot.
     pub(super) slow_ways: Mutex<HashMap<NodeId, Life>>,
-    /// Threads that receive hints and are not receiving just now.
-    pub(super) busy_receivers: AtomicUsize,
+    /// The threads that receive hints by the Unix socket.
+    pub(super) receivers: Receivers,
     /// This node's slot, as it wrote it last. Held while it writes it.
     pub(super) mine: Mutex<SlotRecord>,
     /// Its key, registered with every member; 0: with none.

@@ -1,0 +1,66 @@
+//! Threads that begin at one moment, each with something of its own, and what they did together.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::engine::{Latency, StartBarrier, on_threads};
+
+/// What a thread did: operations, how long each took, when it began and when it was through.
+pub(crate) type ThreadResult = (usize, Latency, Instant, Instant);
+
+/// `work` on each of `items`, by a thread of its own: what each of them did.
+///
+/// # Errors
+/// The first error of `work`, after all have ended; a thread could not be started.
+pub(crate) fn all_at_once<T: Sync>(
+    items: &[T],
+    work: impl Fn(&T, &mut Latency) -> Result<usize> + Sync,
+) -> Result<Vec<ThreadResult>> {
+    let start = &StartBarrier::of(items.len() + 1);
+    let work = &work;
+    let works = items.iter().map(|item| {
+        move || {
+            let _guard = start.cancel_on_panic();
+            let mut latency = Latency::default();
+            let all = start.wait();
+            let began = Instant::now();
+            let done = if all { work(item, &mut latency)? } else { 0 };
+            Ok((done, latency, began, Instant::now()))
+        }
+    });
+    let ((), results) = on_threads(start, works, || (start.wait(), ()))?;
+    Ok(results)
+}
+
+/// Of all threads: operations, how long each took, and the seconds from the first one's start to the
+/// last one's end, by their own clocks: whoever waits for them may be woken much later. `None`: no threads.
+pub(crate) fn sum(all: &[ThreadResult]) -> Option<(usize, Latency, f64)> {
+    let (mut operations, mut latency) = (0, Latency::default());
+    let began = all.iter().map(|d| d.2).min()?;
+    let ended = all.iter().map(|d| d.3).max()?;
+    for (n, more, ..) in all {
+        operations += n;
+        latency.merge(more);
+    }
+    let took = ended.saturating_duration_since(began).max(Duration::from_nanos(1));
+    Some((operations, latency, took.as_secs_f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_from_the_first_start_to_the_last_end() {
+        let zero = Instant::now();
+        let did = |n, from, to| {
+            let at = |ms| zero + Duration::from_millis(ms);
+            (n, Latency::default(), at(from), at(to))
+        };
+        // A thread that was through before the other began.
+        let (operations, _, seconds) = sum(&[did(10, 5, 6), did(20, 7, 9)]).unwrap();
+        assert_eq!((operations, seconds), (30, 0.004));
+        assert!(sum(&[]).is_none());
+    }
+}
