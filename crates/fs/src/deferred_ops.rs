@@ -54,6 +54,11 @@ impl GlockOps for DeferredOps {
             _ => DemotionWaits::Anything,
         }
     }
+    fn your_turn(&self, lock: LockNo) {
+        if let Some(core) = self.get() {
+            core.your_turn(lock);
+        }
+    }
     fn forget(&self, lock: LockNo) {
         if let Some(core) = self.get() {
             core.forget(lock);

@@ -52,6 +52,9 @@ impl GlockOps for Core {
             }
         }
     }
+    fn your_turn(&self, lock: LockNo) {
+        self.plocks.your_turn(lock);
+    }
     fn forget(&self, lock: LockNo) {
         let ino = InodeNo(lock.get());
         if let Some(inode) = self.inodes.find(ino) {

@@ -68,6 +68,9 @@ pub enum Hint {
         /// What was written.
         record: Arc<LockRecord>,
     },
+    /// Nothing about the lock itself: the sender changed what stands under it, and something that the receiver
+    /// waits for there is free, or will soon be.
+    YourTurn,
 }
 
 /// A record as it was seen, and which of the lives in it are dead and recovered.
@@ -354,7 +357,11 @@ impl Dlock {
                 self.demanded = None;
                 self.giving = Some(Giving { to, opened, written });
             }
-            Event::Look => self.look = true,
+            Event::Look => {
+                self.look = true;
+                // Perhaps the node that we asked had nothing to give yet: it is asked again after the read.
+                self.end_ask();
+            }
             Event::Asked { from, mode, ticket } => {
                 self.asks.retain(|ask| ask.life.slot != from.slot);
                 self.asks.push(Ask { life: from, mode, ticket, in_write: false });

@@ -56,6 +56,7 @@ pub use self::asks::AskStats;
 pub use self::core::ManagerOptions;
 use self::core::{Core, SHUT_DOWN, WITHDRAWN};
 pub use self::guard::Guard;
+pub use self::hold::Keep;
 pub use self::ops::{DemoteFailed, Demoted, DemotionWaits, GlockOps};
 pub use self::state::{Admission, Glock, Local, Request, Wish};
 pub use self::step::{Action, Context, Event};
@@ -273,6 +274,16 @@ impl LockManager {
     pub fn release(&self, lock: LockNo) {
         self.core.release(lock);
     }
+    /// What users of `lock` know of their next uses, for the case that another node asks for it. Holds until
+    /// the lock is taken anew, and says nothing about one that is not here. Does not wait.
+    pub fn keep(&self, lock: LockNo, keep: Keep) {
+        self.core.keep(lock, keep);
+    }
+    /// Says to another node that something that it waits for under `lock` is free: its [`GlockOps::your_turn`]
+    /// is called, unless the message is lost. Does not wait.
+    pub fn your_turn(&self, to: Life, lock: LockNo) {
+        self.core.your_turn(to, lock);
+    }
     /// What this node holds of `lock` now.
     pub fn held(&self, lock: LockNo) -> Mode {
         let entry = self.core.table.get(lock);
@@ -365,6 +376,9 @@ impl LockManager {
     /// A hint from another node: the record of `lock` is looked at.
     pub fn hint(&self, lock: LockNo, hint: &Hint) {
         self.core.counters.hints_received.fetch_add(1, Ordering::Relaxed);
+        if matches!(hint, Hint::YourTurn) {
+            return self.core.ops.your_turn(lock);
+        }
         self.core.on_look(lock, matches!(hint, Hint::Granted | Hint::Give { .. }));
     }
     /// A message from a node that is not known to be dead: [`Hint::Ask`] and [`Hint::Give`] are heeded as what they

@@ -129,7 +129,7 @@ fn errors_of_the_past_are_found() {
         (Cluster::from_seed, Cluster::of_hosts, Cluster::of_files);
     let mut missed = Vec::new();
     for (sabotage, cluster, seed, why) in [
-        (S::OpenerForEver, files, 28, "is an opener of lock"),
+        (S::OpenerForEver, files, 12, "is an opener of lock"),
         (S::UnflushedContents, files, 20, "of a file is left with"),
         (S::TrustUnseenLocks, hosts, 0, "which is not fenced"),
         (S::TrustSilence, hosts, 180, "which is not fenced"),

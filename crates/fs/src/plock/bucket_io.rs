@@ -39,9 +39,7 @@ impl Bucket {
         if self.state().seen.is_none() {
             let mut seen = Seen::new(self.read(core)?);
             seen.forget_dead(core);
-            let mut state = self.state();
-            state.seen = Some(seen);
-            state.changed = true;
+            self.state().learn(seen);
         }
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! What is free of the locks that are waited for is granted.
 
+use braid_lock::Keep;
+
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::plock_table::bucket::{Bucket, Served};
+use crate::plock_table::bucket::{Bucket, Served, TURN};
 use crate::plock_table::table::{Growth, Lock};
 use crate::plock_table::waits::{self, Ended};
 
@@ -27,7 +29,15 @@ pub(super) fn serve(
     serve_these(core, bucket, keys, ended)
 }
 
-/// Grants what is free of these.
+/// Tells nodes whose requests can be granted now. The bucket's lock is held.
+pub(super) fn tell_turns(core: &Core, bucket: &Bucket) {
+    let turns = bucket.state().turns();
+    for node in turns {
+        core.locks.your_turn(node, bucket.lock);
+    }
+}
+
+/// Grants what is free of these, and tells other nodes of the rest.
 pub(super) fn serve_these(
     core: &Core,
     bucket: &Bucket,
@@ -44,7 +54,9 @@ pub(super) fn serve_these(
         }
         if let Served::Ended(how) = served {
             ended.push(how);
+            core.locks.keep(bucket.lock, Keep::For(TURN));
         }
     }
+    tell_turns(core, bucket);
     Ok(())
 }

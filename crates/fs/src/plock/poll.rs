@@ -1,10 +1,12 @@
 //! Looking at locks that other nodes hold, and for circles of waiters.
 //!
-//! A bucket in which a program waits for locks of other nodes has a thread, which looks at it when
-//! another node takes the bucket's lock to change it ([`Bucket::forget`]) and, for what has no such sign
-//! (a node that died), with growing pauses. It ends when there is nothing more to look for: at most one
-//! thread for each bucket, however many wait. The look is shared, so that several nodes do not take the
-//! bucket from one another. One further thread looks for circles that go through several buckets.
+//! A bucket in which a program waits for locks of other nodes has a thread. It looks at the bucket when
+//! another node says that it is this one's turn ([`Bucket::your_turn`]); when another node takes the
+//! bucket's lock to change it, if a request here was the next in order ([`Bucket::forget`]); and, for what has
+//! no such sign (a node that died, a message that was lost), with growing pauses. Then the look is shared, so
+//! that several nodes do not take the bucket from one another. The thread ends when there is nothing more to
+//! look for: at most one for each bucket, however many wait. One further thread looks for circles that go
+//! through several buckets.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -22,6 +24,9 @@ use crate::plock_table::waits::{Ended, Wait, WaitId, tell};
 /// Pauses between two looks at a lock held on another node.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// The shortest one while another node has the bucket: a look takes it away from that node, and whose turn it is
+/// hears of it.
+const PAUSE_AWAY: Duration = Duration::from_millis(20);
 /// How long a thread stays that has nothing to look for.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a wait lasts before circles through other buckets are looked for: most end earlier, and
@@ -71,17 +76,30 @@ fn poll(core: &Weak<Core>, bucket: &Arc<Bucket>) {
     let mut pause = PAUSE_MIN;
     loop {
         let mut state = bucket.state();
-        let idle = !state.poll.far && !state.poll.stale;
-        if !state.poll.called {
-            let timeout = if idle { LINGER } else { pause };
-            let over = bucket.called.wait_for(&mut state, timeout).timed_out();
-            if over && idle && !state.poll.called {
-                state.poll.running = false;
-                return;
+        let since = Instant::now();
+        while !state.poll.called {
+            let idle = !state.poll.far && !state.poll.stale;
+            let timeout = match state.seen {
+                _ if idle => LINGER,
+                Some(_) => pause,
+                None => pause.max(PAUSE_AWAY),
+            };
+            if Instant::now() >= since + timeout {
+                if idle {
+                    state.poll.running = false;
+                    return;
+                }
+                break;
             }
+            bucket.called.wait_until(&mut state, since + timeout);
         }
         if std::mem::take(&mut state.poll.called) {
             pause = PAUSE_MIN;
+        }
+        if !state.poll.stale && state.waits.len() == 0 {
+            // Those who waited have been served since.
+            state.poll.far = false;
+            continue;
         }
         drop(state);
         let Some(core) = core.upgrade() else { return };
@@ -103,8 +121,12 @@ fn again(error: &Error) -> Error {
 
 /// Looks at a bucket, and grants what is free.
 fn look(core: &Arc<Core>, bucket: &Arc<Bucket>) -> Result<()> {
-    let stale = std::mem::take(&mut bucket.state().poll.stale);
-    if !stale {
+    let to_change = {
+        let poll = &mut bucket.state().poll;
+        // Most likely it can be granted now: a shared look first would be a hand-over more.
+        std::mem::take(&mut poll.stale) | std::mem::take(&mut poll.next)
+    };
+    if !to_change {
         let _guard = bucket.open(core, Mode::Shared)?;
         let mut state = bucket.state();
         state.forget_dead(core.as_ref());

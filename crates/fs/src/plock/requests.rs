@@ -6,14 +6,14 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use braid_format::{InodeNo, LockNo};
-use braid_lock::Mode;
 use braid_lock::interrupt::Uninterruptible;
+use braid_lock::{Keep, Mode};
 
-use super::grant::{room_for, serve};
+use super::grant::{room_for, serve, tell_turns};
 use super::poll::{self, end_wait};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::plock_table::bucket::Bucket;
+use crate::plock_table::bucket::{Bucket, TURN};
 use crate::plock_table::table::{Lock, Owner};
 use crate::plock_table::waits::{Ended, LockDone, Outcome, WaitId, tell};
 use crate::plock_table::{Plock, PlockKind, Plocks};
@@ -216,10 +216,10 @@ fn attempt(
     let _guard = bucket.open(core, Mode::Exclusive)?;
     // Once a lock has changed, threads that wait for it must be woken.
     let _held = Uninterruptible::begin();
+    // A request that must not block passes those that wait.
+    let order = if done.is_some() { u64::MAX } else { 0 };
     let outcome = {
         let mut state = bucket.state();
-        // A request that must not block passes those that wait.
-        let order = if done.is_some() { u64::MAX } else { 0 };
         let outcome = state.outcome(&lock, order);
         if outcome == Outcome::Far {
             state.forget_dead(core.as_ref());
@@ -233,12 +233,14 @@ fn attempt(
         let (granted, gave_up) = {
             let mut state = bucket.state();
             let held = state.mine.has(lock.ino, lock.owner);
-            (state.grant(users, &lock, uid, room), held && !lock.exclusive)
+            (state.grant(users, (&lock, order), uid, room), held && !lock.exclusive)
         };
         if granted && gave_up {
             // It may have been exclusive: others can read beside it now.
             serve(core, bucket, &lock, ended)?;
         }
+        // The bucket will be needed for the unlock.
+        core.locks.keep(bucket.lock, Keep::For(TURN));
         return granted.then_some(None).ok_or(Error::NoLocks);
     }
     if lock.owner.flock && bucket.state().mine.has(lock.ino, lock.owner) {
@@ -256,6 +258,11 @@ fn attempt(
     room_for(core, bucket, 1)?;
     users.count(uid, 1);
     let order = bucket.state().wait((lock, uid), done);
+    if outcome != Outcome::Near {
+        // What is waited for comes from another node, and that node needs the bucket for it.
+        tell_turns(core, bucket);
+        core.locks.keep(bucket.lock, Keep::NoLonger);
+    }
     Ok(Some(WaitId { bucket: bucket.lock, ino: lock.ino, order }))
 }
 
@@ -272,7 +279,14 @@ fn unlock(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> 
 fn give_up(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> Result<()> {
     let _held = Uninterruptible::begin();
     room_for(core, bucket, 1)?;
-    bucket.state().take(&core.plocks.users, lock);
+    let holds = {
+        let mut state = bucket.state();
+        state.take(&core.plocks.users, lock);
+        state.mine.len() > 0
+    };
+    if !holds {
+        core.locks.keep(bucket.lock, Keep::PerhapsFor(TURN));
+    }
     serve(core, bucket, lock, ended)?;
     bucket.shrink(core)
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
-use braid_lock::Mode;
+use braid_lock::{Hint, Mode};
 
 use super::poll::CIRCLE_AFTER;
 use super::requests::{bucket_of, change};
@@ -14,6 +14,7 @@ use crate::attr::Cred;
 use crate::error::{Error, Result};
 use crate::namei::create;
 use crate::namei::fixture::{Node, mount, pool};
+use crate::plock_table::threads::PollNeed;
 use crate::plock_table::waits::WaitId;
 use crate::plock_table::{Plock, PlockKind};
 
@@ -442,6 +443,54 @@ fn a_request_that_nothing_held_blocks_is_served_in_the_end() {
         drop_owner(&a, ino, 3).unwrap();
         drop_owner(&a, ino, 1).unwrap();
     });
+}
+
+#[test]
+fn a_node_that_is_told_of_its_turn_looks() {
+    let (a, b, ino) = fixture();
+    // As if a program of `b` waited for one of `a`; nobody looks.
+    let bucket = bucket_of(&b, ino).unwrap();
+    let turn = || b.locks.message(a.me, bucket.lock, &Hint::YourTurn, false);
+    let is_called = || {
+        let state = bucket.state();
+        (state.poll.called, state.poll.next)
+    };
+    turn();
+    assert_eq!(is_called(), (false, false), "nothing waits");
+    bucket.state().poll.far = true;
+    turn();
+    assert_eq!(is_called(), (true, true));
+    bucket.state().poll = PollNeed::default();
+    a.unmount();
+    b.unmount();
+}
+
+/// Three nodes want one lock all the time: none has it beside another, and each gets it.
+#[test]
+fn nodes_take_turns() {
+    let pool = pool();
+    let nodes = [0, 1, 2].map(|slot| mount(&pool, slot));
+    let root = nodes[0].volume.root();
+    let ino = create(&nodes[0], root, b"f", 0o644, &Cred::default(), true).unwrap().ino();
+    let inside = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for node in &nodes {
+            s.spawn(|| {
+                for _ in 0..300 {
+                    let blocks = Canceller::new();
+                    flock(node, ino, &want(1, 0, 0, Exclusive), Some(&blocks)).unwrap();
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two have it");
+                    inside.store(false, Ordering::SeqCst);
+                    flock(node, ino, &want(1, 0, 0, Unlock), None).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(seen_by(&nodes[0], ino), (0, 0));
+    let [a, b, c] = nodes;
+    a.unmount();
+    b.unmount();
+    c.unmount_clean();
 }
 
 #[test]

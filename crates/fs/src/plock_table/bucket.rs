@@ -15,6 +15,7 @@
 //! an unlock splits, one entry stands for the pieces, until there is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
 use braid_format::{BlockNo, InodeNo, LockNo};
 use braid_lock::Life;
@@ -30,6 +31,14 @@ use crate::error::Error;
 
 /// Most blocks in a bucket: longer means a circle.
 pub(crate) const BLOCKS_MAX: usize = 1 << 16;
+
+/// How long programs of this node may take a lock one after the other although one of another node waits for
+/// it. Each change of node costs a hand-over of the bucket, so a lock that programs of several nodes want all
+/// the time goes from node to node after such turns, not after each use.
+pub(crate) const TURN: Duration = Duration::from_millis(1);
+
+/// Requests of other nodes that are looked at for one that can be granted.
+const TURNS_MAX: usize = 64;
 
 /// Which nodes live: what the others left in a bucket counts for nothing.
 pub(crate) trait Lives {
@@ -61,6 +70,12 @@ pub(crate) struct State {
     order: u64,
     /// The bucket on the devices. `None`: the cluster lock was given up since.
     pub seen: Option<Seen>,
+    /// The file, and the kind of its locks, of which this node had one in its turn, and since when.
+    turn: Option<(InodeNo, bool, Instant)>,
+    /// Since when locks are granted here although these requests of other nodes came before.
+    passed: BTreeMap<FarKey, Instant>,
+    /// Those of them whose nodes were told that it is their turn.
+    told: BTreeSet<FarKey>,
     /// What is on the devices may differ from what is here.
     pub changed: bool,
     /// What there is to do for the bucket's thread.
@@ -77,6 +92,9 @@ pub(crate) enum Served {
     NeedsRoom,
 }
 
+/// A request of another node: the file, its place, whose it is.
+type FarKey = (InodeNo, u64, Owner);
+
 /// A bucket as it was read, or written.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -85,7 +103,7 @@ pub(crate) struct Seen {
     pub others: Table,
     /// And what these wait for: of fcntl locks, and all, in order.
     pub waiting: Waiting,
-    queue: BTreeMap<(InodeNo, u64, Owner), Lock>,
+    queue: BTreeMap<FarKey, Lock>,
     pub others_len: usize,
 }
 
@@ -114,9 +132,13 @@ impl Seen {
         }
     }
     /// Requests made before `order` for locks that cannot be had beside `want`.
-    fn before<'a>(&'a self, want: &'a Lock, order: u64) -> impl Iterator<Item = &'a Lock> {
+    fn before<'a>(
+        &'a self,
+        want: &'a Lock,
+        order: u64,
+    ) -> impl Iterator<Item = (&'a FarKey, &'a Lock)> {
         let range = (want.ino, 0, Owner::LEAST)..(want.ino, order, Owner::LEAST);
-        self.queue.range(range).map(|(_, lock)| lock).filter(|lock| lock.excludes(want))
+        self.queue.range(range).filter(|(_, lock)| lock.excludes(want))
     }
     /// The latest place among the requests.
     fn last_order(&self) -> u64 {
@@ -156,8 +178,23 @@ impl State {
         let free = (seen.blocks.len() * capacity).checked_sub(seen.others_len + self.needed());
         Growth::try_from(free.unwrap_or(0)).unwrap_or(Growth::MAX)
     }
-    /// Grants a lock that conflicts with nothing, if that takes no more entries than `room`.
-    pub fn grant(&mut self, users: &Users, lock: &Lock, uid: u32, room: Growth) -> bool {
+    /// Grants a lock that conflicts with nothing, if that takes no more entries than `room`. `order`: the
+    /// request's place.
+    pub fn grant(
+        &mut self,
+        users: &Users,
+        (lock, order): (&Lock, u64),
+        uid: u32,
+        room: Growth,
+    ) -> bool {
+        let mut in_turn = true;
+        for (key, _) in self.seen.iter().flat_map(|seen| seen.before(lock, order)) {
+            in_turn = false;
+            self.passed.entry(*key).or_insert_with(Instant::now);
+        }
+        if in_turn {
+            self.turn = Some((lock.ino, lock.owner.flock, Instant::now()));
+        }
         let Some(growth) = self.mine.change(lock, Some(lock.exclusive), room) else { return false };
         users.count(*self.uids.entry((lock.ino, lock.owner)).or_insert(uid), growth);
         self.changed = true;
@@ -187,8 +224,17 @@ impl State {
         let waiting = [&self.waits.waiting, &seen.waiting];
         let holds = self.mine.has(lock.ino, lock.owner);
         let ahead = |w: &&Lock| !holds || !waits_for(&held, &waiting, w, lock.owner);
-        let mut before = self.waits.before(lock, order).chain(seen.before(lock, order));
+        let far = seen.before(lock, order).filter(|(key, lock)| !self.may_pass(key, lock));
+        let far = far.map(|(_, lock)| lock);
+        let mut before = self.waits.before(lock, order).chain(far);
         if before.any(|w| ahead(&w)) { Outcome::NotYet } else { Outcome::Free }
+    }
+    /// Whether it is this node's turn, and not for long enough to keep this request of another node waiting.
+    fn may_pass(&self, key: &FarKey, lock: &Lock) -> bool {
+        let turn = self.turn.is_some_and(|(ino, flock, since)| {
+            (ino, flock) == (lock.ino, lock.owner.flock) && since.elapsed() < TURN
+        });
+        turn && self.passed.get(key).is_none_or(|since| since.elapsed() < TURN)
     }
     /// Records a wait, behind all others. Returns its place.
     pub fn wait(&mut self, whose: (Lock, u32), done: LockDone) -> u64 {
@@ -224,7 +270,7 @@ impl State {
         }
         let Some(wait) = self.waits.get_mut(key) else { return Served::Waits };
         let (lock, uid) = (wait.lock, wait.uid);
-        let granted = self.grant(users, &lock, uid, room);
+        let granted = self.grant(users, (&lock, key.1), uid, room);
         if !granted && !last {
             return Served::NeedsRoom;
         }
@@ -236,6 +282,28 @@ impl State {
     pub fn take_waits(&mut self) -> Vec<Wait> {
         self.changed = true;
         self.waits.take()
+    }
+    /// What was read under the cluster lock is known.
+    pub fn learn(&mut self, seen: Seen) {
+        self.passed.retain(|key, _| seen.queue.contains_key(key));
+        self.told.clear();
+        self.seen = Some(seen);
+        self.changed = true;
+    }
+    /// Nodes that are to be told that a request of theirs can be granted; each hears of it once.
+    pub fn turns(&mut self) -> Vec<Life> {
+        let Some(seen) = &self.seen else { return Vec::new() };
+        let mut turns = Vec::new();
+        for (key, lock) in seen.queue.iter().take(TURNS_MAX) {
+            let blocked = self.mine.excludes(lock)
+                || seen.others.excludes(lock)
+                || seen.before(lock, key.1).next().is_some()
+                || self.waits.before(lock, key.1).next().is_some();
+            if !blocked && self.told.insert(*key) && !turns.contains(&lock.owner.node) {
+                turns.push(lock.owner.node);
+            }
+        }
+        turns
     }
     /// Forgets locks of other nodes that are dead.
     pub fn forget_dead(&mut self, lives: &dyn Lives) {
@@ -250,6 +318,12 @@ impl State {
         // Those were called for, or this is their thread.
         self.poll.news = false;
         free > 0
+    }
+    /// Whether one of the first requests of this node comes before those of all others.
+    fn is_next(&self) -> bool {
+        let Some(seen) = &self.seen else { return false };
+        let mut first = self.waits.iter().take(4);
+        first.any(|(key, wait)| seen.before(&wait.lock, key.1).next().is_none())
     }
     /// Whether waiting for `lock` would close a circle within this bucket.
     pub fn would_close_circle(&self, lock: &Lock) -> bool {
@@ -318,10 +392,129 @@ impl Bucket {
     /// here looks at it afterwards, because looking means to wait for that node.
     pub fn forget(&self) {
         let mut state = self.state();
+        state.poll.next = state.is_next();
         state.seen = None;
-        if state.poll.far {
+        if state.poll.far && state.poll.next {
             state.poll.called = true;
             self.called.notify_all();
         }
+    }
+    /// Another node says that a lock is free that a program of this node waits for.
+    pub fn your_turn(&self) {
+        let mut state = self.state();
+        if state.poll.far {
+            (state.poll.next, state.poll.called) = (true, true);
+            self.called.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::{Bytes, Incarnation, NodeId};
+
+    use super::*;
+
+    const FILE: InodeNo = InodeNo(5);
+
+    /// Node 0, among nodes that all live.
+    struct AllLive;
+    impl Lives for AllLive {
+        fn me(&self) -> Life {
+            node(0)
+        }
+        fn is_live(&self, _: Life) -> bool {
+            true
+        }
+    }
+    fn node(slot: u16) -> Life {
+        Life { slot: NodeId(slot), incarnation: Incarnation(1) }
+    }
+    fn lock(slot: u16, ino: InodeNo) -> Lock {
+        let owner = Owner { node: node(slot), id: 1, flock: true };
+        Lock { ino, start: 0, end: u64::MAX, owner, pid: 1, exclusive: true }
+    }
+    /// What node 0 knows when these nodes wait for the file's lock, in this order.
+    fn behind(slots: &[u16]) -> State {
+        let mut state = State::default();
+        learn(&mut state, slots);
+        state
+    }
+    fn learn(state: &mut State, slots: &[u16]) {
+        let entry = |(slot, order)| Entry { order, lock: lock(slot, FILE) };
+        let entries = slots.iter().copied().zip(1..).map(entry).collect();
+        let mut seen = Seen::new(vec![(BlockNo(1), Block { next: None, entries })]);
+        seen.forget_dead(&AllLive);
+        state.learn(seen);
+    }
+    /// A program of this node takes the file's lock, which nothing blocks, and gives it up.
+    fn lock_and_unlock(state: &mut State, users: &Users) {
+        let lock = lock(0, FILE);
+        assert_eq!(state.outcome(&lock, u64::MAX), Outcome::Free);
+        assert!(state.grant(users, (&lock, u64::MAX), 7, Growth::MAX));
+        state.take(users, &lock);
+    }
+    fn long_ago() -> Instant {
+        Instant::now().checked_sub(TURN).unwrap()
+    }
+
+    #[test]
+    fn programs_of_a_node_whose_turn_it_is_follow_one_another_for_a_while() {
+        let users = Users::new(Bytes(1 << 20));
+        let mut state = behind(&[]);
+        lock_and_unlock(&mut state, &users);
+        // Another node's request comes.
+        learn(&mut state, &[1]);
+        lock_and_unlock(&mut state, &users);
+        lock_and_unlock(&mut state, &users);
+        // The turn is over.
+        let over = state.turn.unwrap();
+        state.turn = Some((over.0, over.1, long_ago()));
+        assert_eq!(state.outcome(&lock(0, FILE), u64::MAX), Outcome::NotYet);
+        // Not by another file's lock either, nor by one of the other kind.
+        let mut fcntl = lock(0, FILE);
+        fcntl.owner.flock = false;
+        for other in [lock(0, InodeNo(6)), fcntl] {
+            assert_eq!(state.outcome(&other, u64::MAX), Outcome::Free);
+            assert!(state.grant(&users, (&other, u64::MAX), 7, Growth::MAX));
+            assert_eq!(state.outcome(&lock(0, FILE), u64::MAX), Outcome::NotYet);
+        }
+    }
+
+    #[test]
+    fn a_request_is_kept_waiting_for_one_turn_of_a_node_however_that_goes_on() {
+        let users = Users::new(Bytes(1 << 20));
+        let mut state = behind(&[]);
+        lock_and_unlock(&mut state, &users);
+        learn(&mut state, &[1]);
+        lock_and_unlock(&mut state, &users);
+        state.passed.values_mut().for_each(|since| *since = long_ago());
+        state.turn = Some((FILE, true, Instant::now()));
+        assert_eq!(state.outcome(&lock(0, FILE), u64::MAX), Outcome::NotYet);
+        // It was served, and another one waits.
+        learn(&mut state, &[]);
+        learn(&mut state, &[2]);
+        assert_eq!(state.outcome(&lock(0, FILE), u64::MAX), Outcome::Free);
+    }
+
+    #[test]
+    fn who_is_not_in_its_turn_passes_nobody() {
+        let state = behind(&[1]);
+        assert_eq!(state.outcome(&lock(0, FILE), u64::MAX), Outcome::NotYet);
+        assert_eq!(state.outcome(&lock(0, FILE), 0), Outcome::Free, "one that must not block");
+    }
+
+    #[test]
+    fn the_first_who_can_be_served_is_told_once() {
+        let users = Users::new(Bytes(1 << 20));
+        let mut state = behind(&[2, 1]);
+        assert!(state.grant(&users, (&lock(0, FILE), 0), 7, Growth::MAX));
+        assert_eq!(state.turns(), []);
+        state.take(&users, &lock(0, FILE));
+        assert_eq!(state.turns(), [node(2)]);
+        assert_eq!(state.turns(), []);
+        // The bucket was elsewhere: perhaps the node looked too early.
+        learn(&mut state, &[2, 1]);
+        assert_eq!(state.turns(), [node(2)]);
     }
 }

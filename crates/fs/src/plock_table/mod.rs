@@ -6,7 +6,7 @@ pub(crate) mod bucket;
 pub(crate) mod chain;
 pub(crate) mod circle;
 pub(crate) mod table;
-mod threads;
+pub(crate) mod threads;
 mod users;
 pub(crate) mod waits;
 
@@ -82,6 +82,12 @@ impl Plocks {
     /// The buckets, in the order in which several are locked.
     pub fn in_order(&self) -> impl Iterator<Item = &Arc<Bucket>> {
         self.buckets.values()
+    }
+    /// Another node says that something is free that programs of this node wait for.
+    pub fn your_turn(&self, lock: LockNo) {
+        if let Some(bucket) = self.buckets.get(&lock) {
+            bucket.your_turn();
+        }
     }
     /// A cluster lock, maybe a bucket's, was given up.
     pub fn forget(&self, lock: LockNo) {

@@ -14,6 +14,8 @@ pub(crate) struct PollNeed {
     pub far: bool,
     /// And the thread has not been called for it.
     pub news: bool,
+    /// A request of this node was the next in order when another node took the bucket.
+    pub next: bool,
     /// Waits that have ended are still on the devices.
     pub stale: bool,
 }

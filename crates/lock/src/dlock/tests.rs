@@ -86,6 +86,20 @@ fn a_waiter_hints_those_in_the_way_and_polls_ever_more_rarely() {
 }
 
 #[test]
+fn who_was_asked_before_it_had_the_lock_is_asked_again() {
+    let there = record(Mode::Exclusive, &[1], &[]);
+    let asking = Context { ask: Some(Duration::from_millis(5)), ..cx(0) };
+    let mut d = Dlock::new(LOCK);
+    d.step(&asking, Event::Want(Mode::Shared));
+    let ask = |ticket| Hint::Ask { mode: Mode::Shared, ticket };
+    assert_eq!(hints(&d.step(&asking, Event::Read(seen(there.clone())))), [(1, ask(77))]);
+    // Node 1 hears the ask before the give that brings it the lock, and says: read the record.
+    assert_eq!(d.step(&asking, Event::Look), [Action::Read]);
+    let later = Context { nonce: 78, ..asking };
+    assert_eq!(hints(&d.step(&later, Event::Read(seen(there)))), [(1, ask(78))]);
+}
+
+#[test]
 fn a_release_hands_over_to_all_readers_at_the_head() {
     let r = record(
         Mode::Exclusive,

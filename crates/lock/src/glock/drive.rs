@@ -10,6 +10,7 @@ use braid_format::lock_record::LockRecord;
 use parking_lot::MutexGuard;
 
 use super::core::{Core, Entry, RUNNING, WITHDRAWN};
+use super::hold::Keep;
 use super::step::{Action, Context, Event};
 use super::table::{State, Thread};
 use super::work_queue::WorkQueue;
@@ -327,9 +328,12 @@ impl Core {
         hint: &Hint,
         may_visit: bool,
     ) {
+        if matches!(hint, Hint::YourTurn) {
+            return self.ops.your_turn(lock);
+        }
         let granted = matches!(hint, Hint::Granted | Hint::Give { .. });
         self.on_hint(lock, granted, may_visit, || match hint {
-            Hint::Wanted(_) | Hint::Granted => Event::Look,
+            Hint::Wanted(_) | Hint::Granted | Hint::YourTurn => Event::Look,
             Hint::Ask { mode, ticket } => {
                 Event::Message(dlock::Event::Asked { from, mode: *mode, ticket: *ticket })
             }
@@ -429,6 +433,21 @@ impl Core {
     pub(super) fn release(&self, lock: LockNo) {
         if let Some(entry) = self.table.get(lock) {
             self.begin_release(&entry, entry.state.lock());
+        }
+    }
+
+    /// What a node waits for under `lock` is free.
+    pub(super) fn your_turn(&self, to: Life, lock: LockNo) {
+        self.send(lock, &[(to, Hint::YourTurn)]);
+    }
+
+    /// What users of `lock` know of their next uses.
+    pub(super) fn keep(&self, lock: LockNo, keep: Keep) {
+        if let Some(entry) = self.table.get(lock) {
+            let mut state = entry.state.lock();
+            if self.stopped().is_none() && !state.gone {
+                self.tell(&entry, &mut state, Event::Keep(keep));
+            }
         }
     }
 

@@ -4,6 +4,20 @@ use std::time::Duration;
 
 use crate::dlock::Time;
 
+/// What users of a lock know of their next uses, for the case that another node asks for the lock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Keep {
+    /// They may come back: it is kept if they mostly do, and if they do so at once.
+    #[default]
+    Perhaps,
+    /// The same, but only until it has been here for this long.
+    PerhapsFor(Duration),
+    /// They do come back, and it is kept for them, until it has been here for this long.
+    For(Duration),
+    /// They do not come back soon.
+    NoLonger,
+}
+
 /// Keeps a lock a little longer if that saves moving it to and fro.
 ///
 /// Sequential users at two nodes gain nothing from it, a thread that comes back at once gains a
@@ -15,6 +29,8 @@ pub(super) struct Hold {
     /// Uses when the lingering began or went on.
     lingering: Option<u32>,
     eager: i8,
+    /// What users said.
+    keep: Keep,
 }
 
 impl Hold {
@@ -26,6 +42,16 @@ impl Hold {
     pub(super) fn granted(&mut self, now: Time) {
         self.granted = Some(now);
         self.lingering = None;
+        self.keep = Keep::Perhaps;
+    }
+    /// What users say of their next uses. Returns whether a lock that was kept may be given up now.
+    pub(super) fn keep(&mut self, keep: Keep) -> bool {
+        let before = std::mem::replace(&mut self.keep, keep);
+        match keep {
+            Keep::For(_) => false,
+            Keep::Perhaps | Keep::PerhapsFor(_) => before != keep && self.eager < Self::ENOUGH,
+            Keep::NoLonger => before != keep,
+        }
     }
     pub(super) fn since(&self) -> Option<Time> {
         self.granted
@@ -40,9 +66,22 @@ impl Hold {
             self.eager = if soon { (self.eager + 1).min(Self::ENOUGH) } else { self.eager.min(0) };
         }
     }
+    /// Until when the lock is kept for users who said that they come back, if that is still to come.
+    pub(super) fn kept_until(&self, now: Time, longest: Duration) -> Option<Time> {
+        let Keep::For(time) = self.keep else { return None };
+        Some(self.granted? + time.min(longest)).filter(|until| now < *until)
+    }
     /// Whether a demanded lock is kept, and until when to look again.
     pub(super) fn until(&mut self, now: Time, uses: u32, longest: Duration) -> Option<Time> {
         let granted = self.granted?;
+        if let Some(until) = self.kept_until(now, longest) {
+            return Some(until);
+        }
+        let longest = match self.keep {
+            Keep::Perhaps => longest,
+            Keep::PerhapsFor(time) | Keep::For(time) => time.min(longest),
+            Keep::NoLonger => Duration::ZERO,
+        };
         let over = now.saturating_sub(granted) >= longest;
         if self.eager < Self::ENOUGH || over {
             return None;

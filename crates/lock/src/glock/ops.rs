@@ -78,6 +78,10 @@ pub trait GlockOps: Send + Sync {
         let _ = lock;
         DemotionWaits::Anything
     }
+    /// Another node says that something that waits here under the lock is free. May be wrong. Does not block.
+    fn your_turn(&self, lock: LockNo) {
+        let _ = lock;
+    }
     /// Called after the last [`Self::demote`] to [`Mode::Unlocked`], when nobody uses the lock and
     /// nobody, fills included, is let in any more: forgets what was cached under it. Does not block.
     fn forget(&self, lock: LockNo) {

@@ -106,6 +106,13 @@ pub(super) struct Demotion {
     pub(super) left: Demoted,
 }
 
+impl Demotion {
+    /// It has only kept users out until now.
+    pub(super) fn may_be_put_off(&self) -> bool {
+        self.phase == Phase::Draining && !self.admitted
+    }
+}
+
 /// How many users rely on a hold of each mode.
 #[derive(Debug, Clone, Copy, Default)]
 struct Relied {

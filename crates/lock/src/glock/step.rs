@@ -3,10 +3,11 @@
 //! Threads that wait for the lock take care of its record (they *drive* it) one after the other,
 //! each while it is the head of the queue; what no waiting thread takes care of is done in a *visit*
 //! by a demoter. Events that come from anywhere else ([`Event::Ended`], [`Event::Look`],
-//! [`Event::Wished`], [`Event::Release`], [`Event::Stopped`]) ask for nothing that blocks.
+//! [`Event::Wished`], [`Event::Keep`], [`Event::Release`], [`Event::Stopped`]) ask for nothing that blocks.
 
 use std::time::Duration;
 
+use super::hold::Keep;
 use super::ops::Demoted;
 use super::state::{Admission, Demotion, Driver, Glock, Phase};
 use crate::dlock::{self, Hint, Time};
@@ -48,6 +49,8 @@ pub enum Event<W> {
     Message(dlock::Event),
     /// Another node wishes to have the lock, as its heartbeat says.
     Wished(Mode),
+    /// Users of the lock know when they come back.
+    Keep(Keep),
     /// Nobody here is likely to need the lock soon. Only if [`Glock::may_be_released`].
     Release,
     /// A demoter visits, as [`Action::Visit`] or [`Action::VisitAt`] asked for.
@@ -161,6 +164,18 @@ impl<W: Clone + PartialEq> Glock<W> {
                 let in_the_way = !mode.beside().covers(self.dlock.held());
                 if (in_the_way || self.pursuing()) && self.demotion.is_none() {
                     self.look = true;
+                    self.settle(cx, &mut out);
+                }
+            }
+            Event::Keep(keep) => {
+                let sooner = self.hold.keep(keep);
+                let kept = self.hold.kept_until(cx.record.now, cx.hold_max).is_some();
+                if kept && self.demotion.is_some_and(|d| d.may_be_put_off()) {
+                    self.demotion = None;
+                    self.settle(cx, &mut out);
+                } else if sooner && self.demand.is_some() {
+                    // Not only at the time that was agreed upon.
+                    self.visit = None;
                     self.settle(cx, &mut out);
                 }
             }

@@ -1,6 +1,6 @@
 //! A message as it travels.
 //!
-//! A message is 168 bytes: "BRHT", version (`u16`), kind (`u16`: 1 wanted, 3 granted, 5 ask, 6 give), sender's slot
+//! A message is 168 bytes: "BRHT", version (`u16`), kind (`u16`: 1 wanted, 3 granted, 5 ask, 6 give, 7 your turn), sender's slot
 //! (`u16`), mode (`u16`: of a wish or an ask; 1 shared, 2 exclusive, 3 concurrent), sender's incarnation, receiver's
 //! incarnation (`u32`), 4 bytes 0, lock number, ticket (`u64`), and for a give the first 128 bytes of the record as in a
 //! sector of 4,096; all little-endian. Anything else is ignored.
@@ -44,6 +44,7 @@ const WANTED: u16 = 1;
 const GRANTED: u16 = 3;
 const ASK: u16 = 5;
 const GIVE: u16 = 6;
+const YOUR_TURN: u16 = 7;
 
 /// A received hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +62,7 @@ pub(super) fn encode(from: Life, to: Life, lock: LockNo, hint: &Hint) -> RawHint
     let (kind, mode, ticket, record) = match hint {
         Hint::Wanted(mode) => (WANTED, *mode, 0, None),
         Hint::Granted => (GRANTED, Mode::Unlocked, 0, None),
+        Hint::YourTurn => (YOUR_TURN, Mode::Unlocked, 0, None),
         Hint::Ask { mode, ticket } => (ASK, *mode, *ticket, None),
         Hint::Give { ticket, record } => match short(record) {
             Some(record) => (GIVE, Mode::Unlocked, *ticket, Some(record)),
@@ -103,6 +105,7 @@ pub(super) fn decode(bytes: &[u8], me: Life) -> Option<Received> {
     let hint = match raw.kind.get() {
         WANTED if mode > Mode::Unlocked => Hint::Wanted(mode),
         GRANTED => Hint::Granted,
+        YOUR_TURN => Hint::YourTurn,
         ASK if mode > Mode::Unlocked => Hint::Ask { mode, ticket },
         GIVE => {
             let mut sector = [0; SECTOR];
@@ -138,7 +141,7 @@ mod tests {
         record.waiters = (3..15).map(|n| Waiter { life: me(n), mode: Mode::Shared }).collect();
         let give = Hint::Give { ticket: 9, record: Arc::new(record.clone()) };
         let wanted = modes.map(Hint::Wanted).into_iter().chain(modes.map(ask));
-        for hint in wanted.chain([Hint::Granted, give]) {
+        for hint in wanted.chain([Hint::Granted, Hint::YourTurn, give]) {
             let raw = encode(me(1), me(2), LockNo(99), &hint);
             let expected = Received { from: me(1), lock: LockNo(99), hint };
             assert_eq!(decode(raw.as_bytes(), me(2)), Some(expected));

@@ -257,6 +257,77 @@ fn one_that_gives_up_leaves_its_turn_to_the_next() {
     assert!(alone.record.holders.contains(&me(0)));
 }
 
+/// Has the lock, used by one thread; node 1 wants it.
+fn wanted_in_use() -> Alone {
+    let mut alone = Alone::holding();
+    assert!(alone.glock.try_admit(Mode::Exclusive, Local::Exclusive).is_some());
+    alone.other_wants(Mode::Exclusive);
+    alone
+}
+
+#[test]
+fn a_lock_is_kept_for_users_who_come_back_as_long_as_they_say() {
+    let mut alone = wanted_in_use();
+    alone.step(Event::Keep(Keep::For(2 * MS)));
+    alone.words();
+    alone.step(Event::Visit);
+    let until = Time::from_secs(1) + 2 * MS;
+    assert!(matches!(alone.seen[..], [Action::VisitAt(at)] if at == until));
+    alone.words();
+    alone.end(Mode::Exclusive, Local::Exclusive);
+    // They come and go.
+    let admission = alone.glock.try_admit(Mode::Exclusive, Local::Exclusive).unwrap();
+    assert!(!alone.glock.end(&admission));
+    alone.now = until;
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["demote"]);
+}
+
+#[test]
+fn a_lock_is_given_up_once_its_users_need_it_no_longer() {
+    for said in [Keep::NoLonger, Keep::PerhapsFor(2 * MS)] {
+        let mut alone = wanted_in_use();
+        alone.step(Event::Keep(Keep::For(2 * MS)));
+        alone.step(Event::Visit);
+        alone.end(Mode::Exclusive, Local::Exclusive);
+        alone.words();
+        alone.step(Event::Keep(said));
+        assert_eq!(alone.words(), ["visit"]);
+        alone.step(Event::Visit);
+        assert_eq!(alone.words(), ["demote"]);
+    }
+}
+
+#[test]
+fn a_demotion_that_has_only_kept_users_out_is_put_off_for_those_who_come_back() {
+    let mut alone = wanted_in_use();
+    alone.step(Event::Visit);
+    assert_eq!(alone.glock.demoting(), Some(Mode::Unlocked));
+    assert!(alone.glock.try_admit(Mode::Shared, Local::Shared).is_none());
+    alone.step(Event::Keep(Keep::For(2 * MS)));
+    assert_eq!(alone.glock.demoting(), None);
+    alone.end(Mode::Exclusive, Local::Exclusive);
+    let admission = alone.glock.try_admit(Mode::Exclusive, Local::Exclusive).unwrap();
+    alone.glock.end(&admission);
+    alone.now += 2 * MS;
+    alone.step(Event::Visit);
+    assert!(alone.words().contains(&"demote"));
+    // Once the file system is called it takes its course.
+    alone.step(Event::Keep(Keep::For(4 * MS)));
+    assert_eq!(alone.glock.demoting(), Some(Mode::Unlocked));
+}
+
+#[test]
+fn a_demotion_is_not_put_off_for_longer_than_they_say() {
+    let mut alone = wanted_in_use();
+    alone.now += 2 * MS;
+    alone.step(Event::Visit);
+    alone.step(Event::Keep(Keep::For(2 * MS)));
+    assert_eq!(alone.glock.demoting(), Some(Mode::Unlocked));
+    alone.end(Mode::Exclusive, Local::Exclusive);
+    assert!(alone.glock.try_admit(Mode::Shared, Local::Shared).is_none());
+}
+
 #[test]
 fn an_idle_lock_is_given_up_unless_somebody_comes_first() {
     let mut alone = Alone::holding();
