@@ -8,7 +8,7 @@
 #   BACKING=/dev/shm            where the devices' files are made: a RAM file system
 #   BENCH_DISK=/var/tmp         a directory on a disk, for what is read cold
 #   ONLY="ladder4 meta"         only these of: ladder4 ladder2 ladder8 ladder1 file1 throttled throttled1
-#                               throttled2 throttled3 buffered buffered-ram meta memory
+#                               throttled2 throttled3 buffered buffered-ram meta memory share
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ size=${SIZE:-1G} repeats=${REPEATS:-5}
 memory_size=${MEMORY_SIZE:-8G} files=${FILES:-100000}
 backing=${BACKING:-/dev/shm}
 disk=${BENCH_DISK:-/var/tmp}
-all="ladder4 ladder2 ladder8 ladder1 file1 throttled throttled1 throttled2 throttled3 buffered buffered-ram meta memory"
+all="ladder4 ladder2 ladder8 ladder1 file1 throttled throttled1 throttled2 throttled3 buffered buffered-ram meta memory share"
 only=${ONLY:-$all}
 
 [ "$(id -u)" -eq 0 ] || { echo "mounts, loop devices and dropping caches need root" >&2; exit 1; }
@@ -41,6 +41,24 @@ measure() {
     { rm -f "$results/$name.json.part"; printf 'FAILED: %s\n' "$name" >&2; }
 }
 
+# Two mounts of one pool on this host.
+measure_share() {
+  case " $only " in *" share "*) ;; *) return 0 ;; esac
+  local pool node
+  pool=$(mktemp -d "$backing/braid-share.XXXXXX")
+  mkdir "$pool/a" "$pool/b"
+  truncate -s 4G "$pool/disk"
+  "$braid" create "share-$$" "$pool/disk" --nodes 4 >&2
+  for node in a b; do "$braid" mount "$pool/disk" "$pool/$node" || break; done
+  if mountpoint -q "$pool/a" && mountpoint -q "$pool/b"; then
+    printf '== share: two mounts, braid bench share\n' >&2
+    "$braid" bench share "a=$pool/a" "b=$pool/b" --repeats "$repeats" --json >"$results/share.json.part" &&
+      mv "$results/share.json.part" "$results/share.json" || printf 'FAILED: share\n' >&2
+  fi
+  for node in a b; do ! mountpoint -q "$pool/$node" || "$braid" unmount "$pool/$node"; done
+  rm -rf "$pool" "$results/share.json.part"
+}
+
 measure ladder4   ladder --members 4 --size "$size" --repeats "$repeats"
 measure ladder2   ladder --members 2 --size "$size" --repeats "$repeats"
 measure ladder8   ladder --members 8 --size "$size" --repeats "$repeats"
@@ -54,5 +72,6 @@ measure buffered  buffered --size "$size" --repeats "$repeats"
 measure buffered-ram buffered --size "$size" --repeats "$repeats"
 measure meta      meta --repeats "$repeats"
 measure memory    memory --size "$memory_size" --files "$files" --repeats 1
+measure_share
 
 python3 scripts/bench_verdict.py "$results" $only

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::engine::{Latency, StartBarrier, on_threads};
+use crate::statistics::float;
 
 /// What a thread did: operations, how long each took, when it began and when it was through.
 pub(crate) type ThreadResult = (usize, Latency, Instant, Instant);
@@ -47,6 +48,17 @@ pub(crate) fn sum(all: &[ThreadResult]) -> Option<(usize, Latency, f64)> {
     Some((operations, latency, took.as_secs_f64()))
 }
 
+/// The rate of the slowest thread over that of the fastest one: 1 if all were served alike.
+pub(crate) fn fairness(all: &[ThreadResult]) -> f64 {
+    let rate = |(n, _, began, ended): &ThreadResult| {
+        let took = ended.saturating_duration_since(*began).max(Duration::from_nanos(1));
+        float(*n as u64) / took.as_secs_f64()
+    };
+    let rates = || all.iter().map(rate);
+    let fastest = rates().fold(0.0, f64::max);
+    if fastest > 0.0 { rates().fold(fastest, f64::min) / fastest } else { 1.0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +74,16 @@ mod tests {
         let (operations, _, seconds) = sum(&[did(10, 5, 6), did(20, 7, 9)]).unwrap();
         assert_eq!((operations, seconds), (30, 0.004));
         assert!(sum(&[]).is_none());
+    }
+
+    #[test]
+    fn the_slowest_is_compared_with_the_fastest() {
+        let zero = Instant::now();
+        let did = |n, ms| (n, Latency::default(), zero, zero + Duration::from_millis(ms));
+        let about = |all: &[ThreadResult], expected: f64| (fairness(all) - expected).abs() < 1e-9;
+        assert!(about(&[did(10, 5), did(20, 5), did(10, 4)], 0.5));
+        assert!(about(&[did(10, 5)], 1.0));
+        assert!(about(&[did(0, 5), did(7, 5)], 0.0));
+        assert!(about(&[did(0, 5)], 1.0) && about(&[], 1.0));
     }
 }

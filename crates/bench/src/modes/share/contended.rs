@@ -10,8 +10,8 @@ use super::args::Args;
 use super::counts::Counts;
 use super::shared_file::{SharedFile, read_write};
 use crate::modes::at;
-use crate::modes::at_once::{ThreadResult, all_at_once, sum};
-use crate::report::Report;
+use crate::modes::at_once::{ThreadResult, all_at_once, fairness, sum};
+use crate::report::{Report, Row};
 use crate::statistics::float;
 
 /// Takes the lock, and gives it up.
@@ -45,13 +45,18 @@ pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<
         let row = report.sample("nodes", what, &at(&[]), float(operations) / seconds);
         row.took(&latency);
         before.show(&args.dirs(), operations, row);
-        let (slowest, fastest) = (done.iter().map(|d| d.0).min(), done.iter().map(|d| d.0).max());
-        let fair = float(slowest.unwrap_or(0) as u64) / float(fastest.unwrap_or(0).max(1) as u64);
-        row.add("slowest over fastest", fair);
-        let issued = row.issued.get_or_insert_default();
-        *issued = format!("{issued}; slowest node over fastest {fair:.2}");
+        show_fairness(&done, row);
     }
     Ok(())
+}
+
+/// Adds to `row` how the slowest node did beside the fastest.
+pub(super) fn show_fairness(done: &[ThreadResult], row: &mut Row) {
+    let fair = fairness(done);
+    row.add("slowest over fastest", fair);
+    let issued = row.issued.get_or_insert_default();
+    let apart = if issued.is_empty() { "" } else { "; " };
+    *issued = format!("{issued}{apart}slowest node over fastest {fair:.2}");
 }
 
 /// How often each got the lock, and how long that took.

@@ -7,10 +7,10 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::args::Args;
+use super::contended::show_fairness;
 use super::counts::Counts;
 use super::shared_file::name;
-use crate::engine::Latency;
-use crate::modes::at_once::{all_at_once, sum};
+use crate::modes::at_once::{ThreadResult, all_at_once, sum};
 use crate::modes::{RemoveOnDrop, at};
 use crate::report::Report;
 use crate::statistics::float;
@@ -48,13 +48,15 @@ pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<
     for (what, whose, operation) in OPERATIONS {
         crate::progress::row(what.to_owned());
         let before = Counts::of(&args.dirs());
-        let (latency, seconds) = on_files(args.files, &dirs, whose, operation)?;
+        let done = on_files(args.files, &dirs, whose, operation)?;
         crate::progress::row_done();
-        let operations = (args.files * dirs.len()) as u64;
+        let (operations, latency, seconds) = sum(&done).context("no nodes")?;
+        let operations = operations as u64;
         if args.wants(what) && !what.is_empty() {
             let row = report.sample("nodes", what, &at(&[]), float(operations) / seconds);
             row.took(&latency);
             before.show(&args.dirs(), operations, row);
+            show_fairness(&done, row);
         }
     }
     if args.wants(LIST) { list(args, &dirs, report) } else { Ok(()) }
@@ -71,10 +73,10 @@ fn on_files(
     dirs: &[PathBuf],
     whose: Files,
     operation: Operation,
-) -> Result<(Latency, f64)> {
+) -> Result<Vec<ThreadResult>> {
     let (_, stop) = crate::progress::hooks();
     let nodes: Vec<(usize, &PathBuf)> = dirs.iter().enumerate().collect();
-    let done = all_at_once(&nodes, |(node, dir), latency| {
+    all_at_once(&nodes, |(node, dir), latency| {
         let whose = if whose == Files::Own { *node } else { (node + 1) % dirs.len() };
         for n in 0..files {
             let file = file(dir, whose, n);
@@ -84,9 +86,7 @@ fn on_files(
             crate::progress::check_stop(stop.as_deref())?;
         }
         Ok(files)
-    })?;
-    let (_, latency, seconds) = sum(&done).context("no nodes")?;
-    Ok((latency, seconds))
+    })
 }
 
 /// As `ls -l` of a directory of files that the first node alone has just made; the second one lists them.
