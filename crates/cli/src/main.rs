@@ -33,7 +33,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use commands::helper::{self, Helper};
 use commands::{
-    add, advise, check, completion, cp, create, dump_label, evacuate, export, fail, fence,
+    add, advise, check, completion, cp, create, destroy, dump_label, evacuate, export, fail, fence,
     generate, grow, iostat, label, locks, mount, nodes, probe, rebalance, remove, replace, scan,
     scrub, serve, spare, status, target, top, trim, unmount, version,
 };
@@ -72,6 +72,7 @@ enum Command {
     Rebalance(rebalance::Args),
     Evacuate(evacuate::Args),
     Remove(remove::Args),
+    Destroy(destroy::Args),
     Scrub(scrub::Args),
     Trim(trim::Args),
     Target(target::Args),
@@ -213,6 +214,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Rebalance(a) => rebalance::run(&a),
         Command::Evacuate(a) => evacuate::run(&a),
         Command::Remove(a) => remove::run(&a),
+        Command::Destroy(a) => destroy::run(&a),
         Command::Scrub(a) => scrub::run(&a),
         Command::Trim(a) => trim::run(&a),
         Command::Target(a) => target::run(&a),

@@ -65,6 +65,38 @@ fn a_pool_comes_back_from_its_members_and_from_a_dump() {
 }
 
 #[test]
+fn a_destroyed_pool_is_gone_until_its_kept_label_is_restored() {
+    if !can_mount() {
+        return;
+    }
+    let (mut c, dump) = used(2, 256, &[]);
+    let node = c.mount(&[]);
+    for name in [&c.disks.names()[..], &[node.to_str().unwrap()]] {
+        let said = fails(&[&["destroy"][..], name, &["--yes"]].concat());
+        assert!(said.contains("mounted"), "{said}");
+    }
+    c.unmount_all();
+    let d = &c.disks;
+    let before = bytes(d);
+    let said = fails(&d.with(&["destroy"], &[]));
+    assert!(said.contains("give --yes") && said.contains("nothing was changed"), "{said}");
+    assert!(bytes(d) == before, "something was written");
+    let said = ok(&d.with(&["destroy"], &["--yes"]));
+    assert!(said.contains("2 devices can be used"), "{said}");
+    fails(&d.with(&["status"], &[]));
+    assert!(!ok(&[&["scan"][..], &d.names()].concat()).contains("test"));
+    let members: Vec<String> = (0..).zip(d.names()).map(|(i, n)| format!("{i}={n}")).collect();
+    let mut restore = vec!["label", "restore", "--from", &dump, "--yes"];
+    members.iter().for_each(|m| restore.extend(["--member", m]));
+    ok(&restore);
+    assert!(bytes(d) == before, "not byte for byte what was there");
+    ok(&d.with(&["check"], &[]));
+    ok(&d.with(&["destroy"], &["--yes"]));
+    // The devices are nobody's: no --force.
+    ok(&d.with(&["create", "another"], &[]));
+}
+
+#[test]
 fn a_damaged_dump_is_refused() {
     let d = Disks::new(1, 256);
     ok(&d.with(&["create", "p"], &[]));

@@ -689,6 +689,17 @@ pub fn accept_members(pool: Pool) -> Result<()> {
     Ok(volume.pool.accept_members()?)
 }
 
+/// Ends a pool: the labels of all members are wiped ([`Pool::destroy`]). Contents stay where they are.
+///
+/// # Errors
+/// A node has the pool mounted, or may have; its file system cannot be read, so nobody can tell. Nothing was
+/// changed then.
+pub fn destroy(pool: Pool) -> Result<braid_pool::Destroyed> {
+    let volume = Volume::open(pool)?;
+    let _claimed = crate::exclusive_use::claim(&volume)?;
+    Ok(volume.pool.destroy()?)
+}
+
 /// Frees the slot of `life`, a node of this process that has withdrawn and is unmounted, by way of
 /// a new life in that slot: it recovers the old one as any other node would. `options`: of the old
 /// life. Whether the slot was still the old life's; if not, the node that has fenced it frees it.

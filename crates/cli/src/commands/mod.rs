@@ -7,6 +7,7 @@ pub mod completion;
 mod copies;
 pub mod cp;
 pub mod create;
+pub mod destroy;
 pub mod dump_label;
 pub mod evacuate;
 pub mod export;

@@ -5,6 +5,7 @@
 
 mod add;
 mod cut;
+mod destroy;
 pub(crate) mod evacuate;
 pub(crate) mod grow;
 mod remove;
@@ -12,6 +13,7 @@ mod remove;
 pub(crate) mod tests;
 
 pub use add::{AddOptions, Added};
+pub use destroy::Destroyed;
 pub use evacuate::Destination;
 pub use grow::Reopen;
 pub use remove::Removed;

@@ -1,0 +1,75 @@
+//! `braid destroy`
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use braid_pool::PoolError;
+
+use crate::control;
+use crate::pools::sources;
+use crate::terminal::size;
+
+/// End a pool: its devices can be used for something else.
+///
+/// No node may have it mounted. The labels of all members and spares are wiped, so the pool is not found any
+/// more. What stands on the devices is not overwritten: with a label that was kept before (`braid label
+/// dump -o FILE POOL`) `braid label restore --from FILE` brings the pool back, as long as nothing else was
+/// written to the devices. Locks in etcd are not removed.
+///
+/// Exit status: 0 all members are wiped, 1 nothing was changed, 4 some members could not be wiped.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool's name, or all of its devices
+    #[arg(required = true, value_name = "NAME|DEVICE")]
+    sources: Vec<String>,
+    /// Do it: without this, the devices are shown and nothing is written
+    #[arg(long)]
+    yes: bool,
+    /// Do without members that are missing: they keep their labels
+    #[arg(long)]
+    degraded: bool,
+}
+
+/// Some members could not be wiped.
+const LEFT: u8 = 4;
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if let [one] = &args.sources[..]
+        && let Some(mount) = control::look(one)?
+    {
+        bail!(
+            "{one} is mounted on {}: `braid unmount` it on every node first",
+            mount.mount_point.display()
+        );
+    }
+    let pool = match (args.yes, args.degraded) {
+        (false, degraded) => sources::open_to_read(&args.sources, degraded),
+        (true, false) => sources::open(&args.sources, false),
+        (true, true) => sources::open_degraded(&args.sources, false),
+    };
+    let pool = pool.map_err(|e| match e.downcast_ref() {
+        Some(PoolError::Missing { .. }) if !args.degraded => {
+            e.context("`--degraded` does without members that are missing")
+        }
+        _ => e,
+    })?;
+    let name = pool.info().name.clone();
+    if !args.yes {
+        for device in pool.devices() {
+            println!("{}  {}", device.info().name, size::show(device.info().size.0));
+        }
+        bail!(
+            "nothing was changed: give --yes to end pool {name:?} and wipe the labels of these devices"
+        );
+    }
+    let done = braid_fs::destroy(pool)?;
+    println!(
+        "pool {name:?} is no more: {} devices can be used for something else",
+        done.wiped.len()
+    );
+    for (path, why) in &done.left {
+        eprintln!("braid: {path} keeps its labels: {why}");
+    }
+    Ok(if done.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(LEFT) })
+}
