@@ -79,6 +79,10 @@ fn what_a_node_does_is_counted() {
     assert_eq!(grew("braid_operation_errors_total{operation=\"write\",error=\"io\"}"), 0.0);
     assert!(grew("braid_lock_hand_overs_total") >= 1.0, "{after}");
     assert!(grew("braid_hints_total{direction=\"received\"}") >= 1.0, "{after}");
+    let peer = |what: &str| value(&after, &format!("braid_peer_{what}"));
+    assert_eq!(peer("messages{node=\"1\",way=\"unix\"}"), Some(1.0), "{after}");
+    assert_eq!(peer("messages{node=\"1\",way=\"devices\"}"), Some(0.0));
+    assert_eq!(peer("messages{node=\"0\",way=\"unix\"}"), None, "the node itself");
     for (n, disk) in cluster.disks.names().iter().enumerate() {
         let of = |what: &str| format!("{{member=\"{n}\",device=\"{disk}\",{what}}}");
         let writes = of("direction=\"write\"");
@@ -96,6 +100,10 @@ fn what_a_node_does_is_counted() {
     let other = body(UnixStream::connect(&socket).unwrap(), request);
     assert!(other.ends_with("# EOF\n") && other.contains("node=\"1\""), "{other}");
     assert!(value(&other, "braid_operation_bytes_total{operation=\"write\"}").unwrap() < 100.0);
+    // It asked the first one for the file's lock.
+    assert!(value(&other, "braid_peer_asks_total{node=\"0\"}").unwrap() >= 1.0, "{other}");
+    assert!(value(&other, "braid_peer_asks_given_total{node=\"0\"}").unwrap() >= 1.0);
+    assert!(value(&other, "braid_peer_hand_over_seconds{node=\"0\"}").unwrap() > 0.0);
     // A member fails.
     ok(&["fail", cluster.node(0).to_str().unwrap(), "1"]);
     let disk = cluster.disks.names()[1];

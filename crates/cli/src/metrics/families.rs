@@ -68,6 +68,10 @@ LOCK_COMPARE_AND_WRITES = Counter "lock_compare_and_writes" "" [] "Compare-and-w
 "Hints":
 HINTS = Counter "hints" "" ["direction"] "Messages between nodes that say which locks are wanted: sent, received";
 LOCK_ASKS = Counter "lock_asks" "" ["direction"] "Locks that were asked of their holder by a message: sent. Asks of other nodes that were answered by a message with the record: answered";
+PEER_WAY = Gauge "peer_messages" "" ["node" "way"] "1 for the way by which another node is told which locks are wanted, as in braid nodes, 0 for the others";
+PEER_ASKS = Counter "peer_asks" "" ["node"] "Locks that the other node was asked for by a message, in its present life";
+PEER_GIVEN = Counter "peer_asks_given" "" ["node"] "Of these, answered by a message with the lock. The others came by the record, which is slower";
+PEER_HAND_OVER = Gauge "peer_hand_over" "seconds" ["node"] "From an ask to the lock: the mean of about the last eight. Absent until there was one";
 "Caches":
 INODES_CACHED = Gauge "cached_inodes" "" [] "Inodes in memory";
 OPEN_FILES = Gauge "open_files" "" [] "Open files";

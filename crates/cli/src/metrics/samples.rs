@@ -5,7 +5,7 @@ use std::time::Duration;
 use braid_format::label::MemberState;
 use braid_format::node::SlotState;
 use braid_format::{Bytes, MemberIndex};
-use braid_fs::lock::NodeView;
+use braid_fs::lock::{MessageWay, NodeView};
 use braid_fs::{Fs, NodeStatus};
 use braid_pool::Scrubbed;
 use braid_pool::device::{Issued, Times, Traffic};
@@ -159,6 +159,21 @@ fn add_locks(all: &mut Samples, status: &NodeStatus) {
     all.whole(&f::HINTS, &["received"], locks.hints_received);
     all.whole(&f::LOCK_ASKS, &["sent"], locks.asks);
     all.whole(&f::LOCK_ASKS, &["answered"], locks.gives);
+    status.nodes.iter().for_each(|node| add_peer(all, node));
+}
+
+/// Another node that lives.
+fn add_peer(all: &mut Samples, node: &NodeView) {
+    let Some(way) = node.messages else { return };
+    let slot = node.life.slot.to_string();
+    for other in MessageWay::ALL {
+        all.whole(&f::PEER_WAY, &[&slot, other.name()], u64::from(other == way));
+    }
+    all.whole(&f::PEER_ASKS, &[&slot], node.asks.asks);
+    all.whole(&f::PEER_GIVEN, &[&slot], node.asks.given);
+    if let Some(mean) = node.asks.mean {
+        all.seconds(&f::PEER_HAND_OVER, &[&slot], mean);
+    }
 }
 
 fn add_caches(all: &mut Samples, status: &NodeStatus) {

@@ -36,6 +36,10 @@ pub enum MessageWay {
 }
 
 impl MessageWay {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Unix, Self::Tcp, Self::TcpUnused, Self::TcpFails, Self::Devices];
+
     /// For people and programs.
     pub const fn name(self) -> &'static str {
         match self {
