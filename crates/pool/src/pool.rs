@@ -153,12 +153,14 @@ impl Pool {
         let epoch = EpochInUse::new(label, devices)?;
         let (sector, lock_sector) = (epoch.info.sector, epoch.info.lock_sector);
         let present = epoch.info.redundant;
+        let suspicion = epoch.suspicion.clone();
+        let health = MemberHealth { suspicion, ..MemberHealth::default() };
         let inner = PoolState {
             epochs: Epochs::new(epoch),
             io: IoState { sector, lock_sector, ..IoState::default() },
             redundancy: RedundancyState { present, ..RedundancyState::default() },
             cluster: ClusterView::default(),
-            health: MemberHealth::default(),
+            health,
             simulated: Simulated::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))
