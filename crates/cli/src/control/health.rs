@@ -174,8 +174,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
     let space = fs.space();
     let block = u64::from(space.block_size);
     let there = |n: &NodeView| n.state != SlotState::Free || n.unreadable.is_some();
-    let own = status.nodes.iter().find(|n| n.life.slot == status.slot);
-    let dir = own.map(|n| n.mount_point.clone()).unwrap_or_default();
+    let dir = status.mount_point.display().to_string();
     let survives = || topology::survives(Facts::of(&label).tolerates);
     let undecided = maintenance.scrubbed.as_ref().map_or(0, |found| found.undecided.get());
     PoolFacts {
