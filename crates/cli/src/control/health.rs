@@ -10,7 +10,7 @@ use braid_fs::lock::{FenceMethod, MessageWay, NodeView, TcpHints};
 use braid_pool::layout::Facts;
 use serde::{Deserialize, Serialize};
 
-use crate::control::nodes::is_silent;
+use crate::control::nodes::{is_silent, see_that_it_has_ended};
 use crate::pools::topology;
 use crate::terminal::size;
 
@@ -378,8 +378,12 @@ fn of_node(pool: &PoolFacts, n: &NodeView) -> Option<Finding> {
         (format!("{who} is dead and is being recovered; {locked}"), String::new())
     } else if n.fence == FenceMethod::Operator {
         let slot = n.life.slot;
-        let action =
-            format!("turn its host off, then `braid fence {} {slot} --confirm`", pool.name);
+        let first = if n.of_this_host {
+            see_that_it_has_ended(&n.pid.to_string())
+        } else {
+            "turn its host off".to_owned()
+        };
+        let action = format!("{first}, then `braid fence {} {slot} --confirm`", pool.name);
         (format!("{who} has shown no life{since}, and nothing here can fence it; {locked}"), action)
     } else {
         let fenced = n.timing.fence_after().as_secs_f64();

@@ -39,6 +39,7 @@ impl NodeState {
             state: r.state,
             recoverer: r.recoverer,
             host: r.host.clone(),
+            of_this_host: self.identity.is_boot_of(r),
             pid: r.pid,
             mount_point: r.mount_point.clone(),
             since: r.since,
