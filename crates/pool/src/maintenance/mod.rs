@@ -51,6 +51,10 @@ fn still_filled(topology: &Topology, member: MemberIndex, who: Filled) -> Result
     if topology.state(member) == MemberState::Rebuilding && now == Some(who) {
         return Ok(());
     }
+    if now == Some(who) {
+        // There was nothing to fill when this began.
+        return Err(PoolError::NoSuchMember { member });
+    }
     Err(topology.overtaken(format!("member {member}"), (Some(member), who.0)))
 }
 
