@@ -58,6 +58,31 @@ fn create_refuses_nonsense() {
     assert!(!ok(&d.with(&["scan"], &[])).contains("epoch"), "nothing was written");
 }
 
+/// A name of a unit that cannot be read as one stands in the message without its secret.
+#[test]
+fn a_malformed_name_of_a_unit_is_shown_without_its_secret() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    for unit in ["iscsi://me%longersecret@h/t/x", "iscsi://me%longersecret@h"] {
+        for words in [
+            &["create", "p", unit][..],
+            &["mount", unit, dir],
+            &["mount", "p", dir, "-o", &format!("devices={unit}")],
+            &["status", unit],
+            &["check", unit],
+            &["scan", unit],
+            &["probe", unit],
+            &["replace", unit, "0", unit],
+        ] {
+            let out = braid(words);
+            let said = [out.stdout, out.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert!(out.status.success() == (words[0] == "scan"), "{words:?}: {said}");
+            assert!(said.contains("me%***@h") && !said.contains("secret"), "{words:?}: {said}");
+        }
+    }
+}
+
 #[test]
 fn create_refuses_small_used_and_foreign_devices() {
     let small = Disks::new(1, 1);

@@ -87,6 +87,42 @@ fn what_is_mounted_inside_stays_whatever_other_nodes_do_around_it() {
     c.finish();
 }
 
+/// The exception that docs/SEMANTICS.md names: other nodes do not know of a mount, so they may take away
+/// what it is mounted on. It goes with the first walk of the old path, and leaves nothing wrong behind.
+#[test]
+fn what_is_mounted_on_a_directory_that_another_node_removes_or_renames_goes_with_it() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let (a, b) = (c.node(0), c.node(1));
+    for how in ["removed", "renamed", "above"] {
+        let place = a.join(how).join("mounted");
+        fs::create_dir_all(&place).unwrap();
+        let tmp = Inside::mount(&place, "-t tmpfs caches-test");
+        fs::write(tmp.0.join("inside"), "tmpfs").unwrap();
+        // Here it is refused.
+        let said = fs::remove_dir(&place).unwrap_err();
+        assert_eq!(said.raw_os_error(), Some(libc::EBUSY));
+        let there = b.join(how);
+        match how {
+            "removed" => fs::remove_dir(there.join("mounted")).unwrap(),
+            "renamed" => fs::rename(there.join("mounted"), there.join("new")).unwrap(),
+            _ => fs::rename(&there, b.join("new")).unwrap(),
+        }
+        assert!(!tmp.is_there(), "{how}");
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(&format!("{how}/mounted")), "{mounts}");
+        drop(tmp);
+    }
+    // What was below is whole.
+    for dir in ["renamed/new", "new/mounted"] {
+        assert_eq!(fs::read_dir(a.join(dir)).unwrap().count(), 0);
+    }
+    assert!(!a.join("removed/mounted").exists());
+    c.finish();
+}
+
 /// One of the many programs of a storm: makes, looks at, lists and removes files of one directory.
 fn storm(dir: &Path, seed: u64, until: Instant) -> Duration {
     let (mut random, mut longest) = (seed, Duration::ZERO);

@@ -207,4 +207,14 @@ fn copies_of_all_members_are_refused_beside_the_original() {
     let said = fails(&["mount", &path("d0"), &path("d1"), &node, "-o", "io_timeout=2"]);
     assert!(said.contains(&format!("mounted on {other}")), "{said}");
     unmount_idle(Path::new(&other));
+    // In a copy made meanwhile, that node is there for ever. It was of this host, which nobody need turn off.
+    for look in ["status", "nodes"] {
+        let said = ok(&[look, &during[0], &during[1]]);
+        assert!(said.contains(&format!("see that its process {process} has ended")), "{said}");
+        assert!(!said.contains("turn its host off"), "{said}");
+    }
+    ok(&["fence", "--confirm", &during[0], &during[1], "0"]);
+    ok(&["mount", &during[0], &during[1], &other, "-o", "io_timeout=2"]);
+    assert_eq!(sh(&format!("cat {other}/f")), "one\n");
+    unmount_idle(Path::new(&other));
 }

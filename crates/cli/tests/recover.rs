@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -137,6 +138,48 @@ fn a_persons_word_opens_the_pool_mounted_or_not() {
     assert!(waits.wait().unwrap().success());
     unmount_idle(Path::new(&c));
     let (done, said) = on("host-c", &disks.with(&["check"], &[]));
+    assert!(done && said.contains("clean"), "{said}");
+}
+
+/// A silent node that nothing can fence keeps nobody from leaving, and after a person's word a repair runs.
+#[test]
+fn beside_a_silent_node_a_mount_is_left_and_after_the_word_a_repair_runs() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(1, 256);
+    ok(&disks.with(&["create", "left", "--nodes", "2"], &[]));
+    let mount =
+        |host: &str, dir: &str| mount_as(host, &disks.names(), &disks.path(dir), "io_timeout=2");
+    let (a, b) = (mount("host-a", "a"), mount("host-b", "b"));
+    sh(&format!("mkdir {b}/d; echo kept > {b}/d/file; sync {b}/d/file"));
+    write(&a, "mine");
+    // This one is to delete a file when its last program closes it, whose lock the other one has then.
+    let here = std::fs::File::open(format!("{a}/mine")).unwrap();
+    let mut there = std::fs::OpenOptions::new().append(true).open(format!("{b}/mine")).unwrap();
+    std::fs::remove_file(format!("{a}/mine")).unwrap();
+    there.write_all(b"more").unwrap();
+    dies(&b);
+    drop((here, there));
+    // 3.25 `io_timeout` (docs/SEMANTICS.md), and what a busy machine needs.
+    let begun = std::time::Instant::now();
+    let (done, said) = on("host-a", &["unmount", &a]);
+    let took = begun.elapsed();
+    assert!(done, "{said}");
+    println!("unmounted after {took:?}");
+    assert!(took < std::time::Duration::from_secs(25), "{took:?}");
+    let repair = disks.with(&["check", "--repair"], &[]);
+    let (done, said) = on("host-a", &repair);
+    assert!(!done && said.contains("braid fence"), "{said}");
+    let (done, said) = on("host-a", &disks.with(&["fence", "--confirm"], &["1"]));
+    assert!(done, "{said}");
+    let (done, said) = on("host-a", &repair);
+    assert!(done && said.contains("clean"), "{said}");
+    let a = mount("host-a", "again");
+    assert_eq!(sh(&format!("cat {a}/d/file")), "kept\n");
+    assert!(!Path::new(&a).join("mine").exists());
+    unmount_idle(Path::new(&a));
+    let (done, said) = on("host-a", &disks.with(&["check"], &[]));
     assert!(done && said.contains("clean"), "{said}");
 }
 

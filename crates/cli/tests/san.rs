@@ -165,6 +165,11 @@ fn a_mirror_goes_on_without_a_unit_that_answers_nothing() {
     }
     let said = ok(&["status", &dir]);
     assert!(said.contains("failed"), "{said}");
+    // Why its session was ended is in the log.
+    let log = std::fs::read_to_string(format!("{dir}.log")).unwrap();
+    let ended = |l: &&str| l.contains("does not answer: a command was under way for more than");
+    let line = log.lines().find(ended);
+    assert!(line.is_some_and(|l| l.contains(&san.units[1])), "{log}");
     unmount_idle(Path::new(&other));
     unmount_idle(Path::new(&dir));
     // Without a node, too: what cannot be opened is named, and the others tell.

@@ -292,12 +292,18 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
     for program in &mut queue {
         assert!(!ends(&mut program.child, "one of many programs that were killed").success());
     }
-    // `status` waits 1.5 s for a node that does not answer. The rest of this bound is for a loaded
-    // machine: without the shorter wait it would be 20 s.
+    // `status` waits 1.5 s for a node that does not answer. On a machine that does much else one of
+    // several is that quick, and all are quicker than the usual 20 s.
     for dir in [&a, &b] {
-        let start = Instant::now();
-        ok(&["status", dir.to_str().unwrap()]);
-        assert!(start.elapsed() < Duration::from_secs(18), "status: {:?}", start.elapsed());
+        let status = || {
+            let start = Instant::now();
+            ok(&["status", dir.to_str().unwrap()]);
+            let took = start.elapsed();
+            assert!(took < Duration::from_secs(18), "status: {took:?}");
+            took
+        };
+        let quickest = (0..5).map(|_| status()).find(|took| *took <= Duration::from_secs(2));
+        assert!(quickest.is_some(), "no status within 2 s");
     }
     assert!(patient.lasts(), "a signal that it catches ended its wait");
     drop(stopped);

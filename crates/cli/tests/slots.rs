@@ -87,6 +87,28 @@ fn the_slot_of_a_withdrawn_node_that_is_killed_is_free_after_the_next_mount() {
     is_whole(&san);
 }
 
+/// `braid status` of a node that has withdrawn says where it is mounted, also when its slot is free again.
+#[test]
+fn a_withdrawn_node_whose_slot_others_have_freed_is_named_by_its_directory() {
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:192M", "memory:192M"], &[]);
+    ok(&san.with(&["create", "withdraws"], &[]));
+    let dir = san.mount_as("host-a", "a", "io_timeout=2");
+    let other = san.mount_as("host-b", "b", "io_timeout=2");
+    kill_process(pid_of(&dir), Signal::STOP).unwrap();
+    let names = ["nodes", "--json", &other];
+    wait_until("the slot is free", || taken(&names).len() == 1);
+    kill_process(pid_of(&dir), Signal::CONT).unwrap();
+    let said = || String::from_utf8(braid(&["status", &dir]).stdout).unwrap();
+    wait_until("it has withdrawn", || said().contains("WITHDRAWN"));
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert!(said().contains(&format!("the node on {dir} has withdrawn")), "{}", said());
+    unmount_idle(Path::new(&dir));
+    unmount_idle(Path::new(&other));
+}
+
 /// Devices that stay dead keep nobody: the node's process ends, and the slot waits for the next mount.
 #[test]
 fn an_unmount_ends_though_the_devices_stay_dead() {

@@ -12,7 +12,9 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use braid_format::{Epoch, MemberIndex};
-use braid_pool::{EpochTag, Moving, Pace, Pool, Progress, Scrubbed, Verification};
+use braid_pool::{
+    ChangeError, EpochTag, Moving, Pace, Pool, PoolError, Progress, Scrubbed, Verification,
+};
 use parking_lot::{Condvar, Mutex};
 
 use crate::verifier::VolumeVerifier;
@@ -166,6 +168,12 @@ impl Worker {
             self.peers.publish_stuck(None);
             return true;
         };
+        if matches!(error, PoolError::Change(ChangeError::Overtaken { .. })) {
+            // What is to be filled now is filled next.
+            tracing::info!("the filling of a member has ended: {error}");
+            self.peers.publish_stuck(None);
+            return true;
+        }
         tracing::error!(%error, "a member could not be filled, or moved");
         self.shared.status.lock().error = Some(error.to_string());
         let moving = || self.pool.moving().map(|m| m.leaving);
@@ -193,7 +201,7 @@ impl Worker {
     }
 
     /// Fills what is to be filled, and lets a spare step in if a member has failed.
-    fn refill(&self) -> Result<(), braid_pool::PoolError> {
+    fn refill(&self) -> Result<(), PoolError> {
         let member = match self.pool.rebuilding() {
             Some(member) => Some(member),
             None => self.pool.use_spare()?,
@@ -221,7 +229,7 @@ impl Worker {
     }
 
     /// Goes on with the move of a member's contents.
-    fn move_on(&self) -> Result<(), braid_pool::PoolError> {
+    fn move_on(&self) -> Result<(), PoolError> {
         let Some(moving) = self.pool.moving().filter(|_| !self.stopped()) else { return Ok(()) };
         tracing::info!(member = %moving.leaving, to = %moving.successor, "moving a member");
         let pacer = Pacer::new(&self.pool);

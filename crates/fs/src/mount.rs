@@ -1,5 +1,6 @@
 //! Joining and leaving: slot, journal, lock manager, recovery of others.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock, Weak};
@@ -43,6 +44,8 @@ use crate::volume::Volume;
 pub struct NodeStatus {
     /// Its slot.
     pub slot: NodeId,
+    /// Where it is mounted, as it was mounted.
+    pub mount_point: PathBuf,
     /// All nodes of the cluster.
     pub nodes: Vec<NodeView>,
     /// Lock counters.
@@ -402,6 +405,7 @@ impl Mounted {
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             slot: self.core.me.slot,
+            mount_point: self.core.options.mount_point.clone(),
             nodes: self.membership.nodes(),
             locks: self.core.locks.stats(),
             locks_held: self.core.locks.count(),

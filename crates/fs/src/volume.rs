@@ -109,7 +109,13 @@ impl Volume {
             }
         })?;
         match MetaHeader::decode(&body, block) {
-            Ok((header, kind)) => Ok((body, header, kind)),
+            Ok((header, kind)) => {
+                let good = |b: &[u8]| MetaHeader::decode(b, block).is_ok();
+                if self.pool.ask_suspects(self.body_at(block), body.len(), &good) {
+                    self.heal_body(block);
+                }
+                Ok((body, header, kind))
+            }
             Err(source) => self.other_copy(block).ok_or(Error::Damaged { block, source }),
         }
     }
@@ -130,18 +136,22 @@ impl Volume {
             tracing::warn!(%block, "was damaged; read from another member");
             let good = |b: &[u8]| MetaHeader::decode(b, block).is_ok();
             self.pool.blame(at, body.len(), &good);
-            // A node that keeps no log only looks: another node may be using the pool.
-            if self.pool.is_attached()
-                && (self.elsewhere.is_some() || !self.is_misplaced(block))
-                && let Err(error) = self
-                    .pool
-                    .heal(at, Bytes::from(body.len()), &|b| MetaHeader::decode(b, block).is_ok())
-            {
-                tracing::warn!(%block, %error, "could not be healed");
-            }
+            self.heal_body(block);
             return Some((body, header, kind));
         }
         None
+    }
+    /// Writes a body anew where it is damaged, from where it is not.
+    fn heal_body(&self, block: BlockNo) {
+        let good = |b: &[u8]| MetaHeader::decode(b, block).is_ok();
+        // A node that keeps no log only looks: another node may be using the pool.
+        if self.pool.is_attached()
+            && (self.elsewhere.is_some() || !self.is_misplaced(block))
+            && let Err(error) =
+                self.pool.heal(self.body_at(block), Bytes::from(self.geo.body_len()), &good)
+        {
+            tracing::warn!(%block, %error, "could not be healed");
+        }
     }
     /// Whether a copy of a slot without a good body has no lock record of that place either, nor
     /// have the slots around it: as if a member stood in another one's place. To repair it would

@@ -211,6 +211,8 @@ pub struct NodeView {
     pub recoverer: Option<Life>,
     /// Host name.
     pub host: String,
+    /// It runs, or ran, on this host in its present boot.
+    pub of_this_host: bool,
     /// Process id.
     pub pid: u32,
     /// Mount point.
@@ -250,7 +252,8 @@ impl NodeView {
     /// Of a slot that is looked at from outside the cluster: `locked` is whether a process of this
     /// host holds its liveness lock, as far as that is seen at `places`.
     pub fn of_slot(record: &SlotRecord, locked: bool, places: &[LockPlace]) -> Self {
-        let here = watch::this_host().sees_lock_of(record, places);
+        let this = watch::this_host();
+        let here = this.sees_lock_of(record, places);
         let fence = match record.fence_key {
             _ if here => FenceMethod::Kernel,
             0 => FenceMethod::Operator,
@@ -261,6 +264,7 @@ impl NodeView {
             state: record.state,
             recoverer: record.recoverer,
             host: record.host.clone(),
+            of_this_host: this.is_boot_of(record),
             pid: record.pid,
             mount_point: record.mount_point.clone(),
             since: record.since,

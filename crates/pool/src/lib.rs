@@ -20,10 +20,10 @@
 //!  labels       labels on devices: reading, which is in force, writing; finding pools by them
 //!  simulation   what a simulation decides in place of pauses and of the host's devices
 //!  devices      what stands in for a member's device: absent, not seen in full, being moved
+//!  health       members that are slow, or return garbage
 //!  topology     one epoch of a pool: its label, the map that it compiles to, the members' devices
 //!  cluster      the other nodes: who they are, regions, the write gate, reservations, liveness bytes
 //!  redundancy   mirrors and parity: requests on them, the redundancy log, resync, comparing, filling
-//!  health       members that are slow, or return garbage
 //!  pool         an open pool: its handle, and the objects that it is made of
 //!  membership   which devices and nodes take part, agreed by all nodes: changes of the epoch
 //!  io           requests on a pool

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_device::{Device, IoCounters, Issued};
 use braid_format::label::{Label, Member, MemberState};
@@ -30,6 +30,17 @@ use crate::topology::{EpochTag, MemberInfo, PoolInfo, Topology};
 /// of the lease.
 const PATIENCE_SHARE: u32 = 4;
 
+/// What was found when the labels were read again because of members that failed.
+#[derive(Debug, Default)]
+pub(crate) struct Reread {
+    /// Which reading it was, counted from 1.
+    pub number: u64,
+    /// They said more than this node knew.
+    pub newer: bool,
+    /// What was logged last, and when.
+    pub said: Option<(String, Instant)>,
+}
+
 /// The epoch in use, and what other nodes and requests under way see of it.
 #[derive(Debug)]
 pub(crate) struct Epochs {
@@ -46,6 +57,11 @@ pub(crate) struct Epochs {
     pub announcing: Mutex<()>,
     /// Held by the thread that asks whether the epoch is settled.
     pub settling: Mutex<()>,
+    /// Readings of the labels, because of members that failed, that have begun.
+    pub rereads: AtomicU64,
+    /// The last that has ended. Held by the thread that reads them, while it does: the others that meet
+    /// the failure wait for what it finds.
+    pub reread: Mutex<Reread>,
     /// The highest epoch that any known member carries, or may carry.
     pub attempted: AtomicU64,
     /// Migrations of earlier epochs whose successors have missed what this node wrote.
@@ -60,6 +76,8 @@ impl Epochs {
             in_use: RwLock::new(epoch),
             announcing: Mutex::default(),
             settling: Mutex::default(),
+            rereads: AtomicU64::new(0),
+            reread: Mutex::default(),
             attempted: AtomicU64::new(0),
             ended_migrations: Mutex::default(),
         }
@@ -153,12 +171,14 @@ impl Pool {
         let epoch = EpochInUse::new(label, devices)?;
         let (sector, lock_sector) = (epoch.info.sector, epoch.info.lock_sector);
         let present = epoch.info.redundant;
+        let suspicion = epoch.suspicion.clone();
+        let health = MemberHealth { suspicion, ..MemberHealth::default() };
         let inner = PoolState {
             epochs: Epochs::new(epoch),
             io: IoState { sector, lock_sector, ..IoState::default() },
             redundancy: RedundancyState { present, ..RedundancyState::default() },
             cluster: ClusterView::default(),
-            health: MemberHealth::default(),
+            health,
             simulated: Simulated::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))

@@ -45,7 +45,7 @@ pub fn refuse(pool: &Pool) -> Result<()> {
         if elsewhere {
             let (dir, name, pid) = (mount.mount_point.display(), &info.name, mount.pid);
             bail!(
-                "{}: copies of the members of pool {name}, which is mounted on {dir} (process {pid}) from other devices: two file systems of one identity are not mounted on one host; unmount that one first (`braid unmount {dir}`), or detach the copies",
+                "{}: copies of the members of pool {name}, or the same ones by other devices (such as loop devices over them); it is mounted on {dir} (process {pid}) from other devices: two file systems of one identity are not mounted on one host; unmount that one first (`braid unmount {dir}`), or detach these",
                 named.join(", ")
             );
         }

@@ -544,6 +544,15 @@ mod tests {
     }
 
     #[test]
+    fn times_of_access_by_reading_are_refused_and_named() {
+        let refused = parsed("strictatime").unwrap_err().to_string();
+        assert!(refused.contains("strictatime") && refused.contains("not by reading"), "{refused}");
+        for option in ["atime", "relatime", "noatime"] {
+            parsed(option).unwrap();
+        }
+    }
+
+    #[test]
     fn values_that_make_no_sense_are_refused_and_named() {
         for option in [
             "cache=1",

@@ -112,8 +112,13 @@ fn show(nodes: &Value) {
         );
     }
     for n in all.filter(|n| n["state"] == "silent" && n["fence"] == "operator") {
+        let first = if n["of_this_host"] == true {
+            nodes::see_that_it_has_ended(&text(&n["pid"]))
+        } else {
+            "turn its host off".to_owned()
+        };
         println!(
-            "node {slot} on {host} is silent and nothing here can fence it: turn its host off, then `braid fence POOL {slot} --confirm`",
+            "node {slot} on {host} is silent and nothing here can fence it: {first}, then `braid fence POOL {slot} --confirm`",
             slot = n["slot"],
             host = text(&n["host"]),
         );

@@ -10,7 +10,7 @@ use braid_fs::lock::{FenceMethod, MessageWay, NodeView, TcpHints};
 use braid_pool::layout::Facts;
 use serde::{Deserialize, Serialize};
 
-use crate::control::nodes::is_silent;
+use crate::control::nodes::{is_silent, see_that_it_has_ended};
 use crate::pools::topology;
 use crate::terminal::size;
 
@@ -174,8 +174,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
     let space = fs.space();
     let block = u64::from(space.block_size);
     let there = |n: &NodeView| n.state != SlotState::Free || n.unreadable.is_some();
-    let own = status.nodes.iter().find(|n| n.life.slot == status.slot);
-    let dir = own.map(|n| n.mount_point.clone()).unwrap_or_default();
+    let dir = status.mount_point.display().to_string();
     let survives = || topology::survives(Facts::of(&label).tolerates);
     let undecided = maintenance.scrubbed.as_ref().map_or(0, |found| found.undecided.get());
     PoolFacts {
@@ -379,8 +378,12 @@ fn of_node(pool: &PoolFacts, n: &NodeView) -> Option<Finding> {
         (format!("{who} is dead and is being recovered; {locked}"), String::new())
     } else if n.fence == FenceMethod::Operator {
         let slot = n.life.slot;
-        let action =
-            format!("turn its host off, then `braid fence {} {slot} --confirm`", pool.name);
+        let first = if n.of_this_host {
+            see_that_it_has_ended(&n.pid.to_string())
+        } else {
+            "turn its host off".to_owned()
+        };
+        let action = format!("{first}, then `braid fence {} {slot} --confirm`", pool.name);
         (format!("{who} has shown no life{since}, and nothing here can fence it; {locked}"), action)
     } else {
         let fenced = n.timing.fence_after().as_secs_f64();

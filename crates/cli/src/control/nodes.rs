@@ -40,6 +40,7 @@ pub fn as_json(n: &NodeView, state: &str) -> Value {
         "host": n.host,
         "pid": n.pid,
         "mount_point": n.mount_point,
+        "of_this_host": n.of_this_host,
         "since": n.since,
         "recovered_by": n.recoverer.map(|by| by.slot.get()),
         "last_beat_s": n.last_beat.map(seconds),
@@ -54,6 +55,13 @@ pub fn as_json(n: &NodeView, state: &str) -> Value {
         "suspect_after_s": seconds(n.timing.suspect_after()),
         "fenced_after_s": (n.fence != FenceMethod::Operator).then(|| seconds(bound)),
     })
+}
+
+/// What is to be done about a silent node of this host, whose lock these devices do not show.
+pub fn see_that_it_has_ended(pid: &str) -> String {
+    format!(
+        "it is of this host and used other devices than these (is one a copy of the other?); see that its process {pid} has ended"
+    )
 }
 
 /// Whether a node that has the pool mounted shows no life.

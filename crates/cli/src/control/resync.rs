@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::control::{Order, View, session::Session};
+use crate::control::{MemberView, Order, View, session::Session};
 use crate::terminal::ui;
 
 /// Between two looks.
@@ -15,12 +15,24 @@ const STEPS_IN: Duration = Duration::from_secs(3);
 /// Follows the filling of a member to its end.
 ///
 /// # Errors
-/// It cannot be filled; this process is asked to end, and it is the one that fills.
+/// It cannot be filled, or another device comes in its place; this process is asked to end, and it is the
+/// one that fills.
 pub fn wait(session: &Session, member: u16) -> Result<()> {
+    let mut device: Option<MemberView> = None;
     let bar = ui::bar("filling");
     let mut advance = ui::progress(&bar);
     loop {
         let view = session.view()?;
+        let now = view.members.iter().find(|m| m.index == member);
+        if let (Some(before), Some(now)) = (&device, now)
+            && before.uuid != now.uuid
+        {
+            let (before, now) = (&before.path, &now.path);
+            bail!(
+                "another command has put {now} in the place of member {member}: {before} was not filled"
+            );
+        }
+        device = device.or_else(|| now.cloned());
         if let Some((_, done, total)) = view.rebuilding.filter(|r| r.0 == member) {
             advance(done, total);
         }

@@ -591,4 +591,30 @@ mod tests {
             device.read(ByteOffset(0), &mut [0; 4096]).unwrap();
         }
     }
+
+    #[test]
+    fn nothing_is_written_to_a_disk_that_has_lost_its_cache() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let device = FileDevice::open(file.path(), OpenOptions::default()).unwrap();
+        let mut device = Arc::into_inner(device).unwrap();
+        let data = [7; 512];
+        device.write(ByteOffset(0), &data).unwrap();
+        device.disk = Some(ScsiDisk::without_its_cache(&device.file));
+        let poisoned = |r: Result<(), DeviceError>| {
+            assert!(matches!(r, Err(DeviceError::Poisoned { .. })), "{r:?}");
+        };
+        // Of what was written before, nobody knows what stands: the flush says so.
+        poisoned(device.flush());
+        poisoned(device.write(ByteOffset(0), &[8; 512]));
+        poisoned(device.write_zeroes(ByteOffset(0), Bytes(512)));
+        poisoned(device.compare_and_write(ByteOffset(0), &data, &data).map(|_| ()));
+        let mut ring = [Request::new(&device, ByteOffset(0), Op::Write(&[8; 512]))];
+        run(&mut ring);
+        let [request] = ring;
+        poisoned(request.result);
+        let mut found = [0; 512];
+        device.read(ByteOffset(0), &mut found).unwrap();
+        assert_eq!(found, data);
+    }
 }

@@ -50,6 +50,12 @@ impl ScsiDisk {
         };
         Ok(Some(Self { unit, reservations, start: Bytes(first * 512), sector }))
     }
+    /// A disk that has lost its cache since it was opened.
+    #[cfg(test)]
+    pub fn without_its_cache(file: &Arc<File>) -> Self {
+        let unit = Arc::new(Unit::without_its_cache(SgIo(file.clone())));
+        Self { unit, reservations: None, start: Bytes(0), sector: Bytes(512) }
+    }
     pub fn reservations(&self) -> Option<&dyn Reservations> {
         Some(self.reservations.as_ref()?)
     }

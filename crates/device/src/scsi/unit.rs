@@ -160,6 +160,12 @@ impl<T: Transport> Unit<T> {
     pub fn has_lost_cache(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
+    /// One that has lost its cache.
+    #[cfg(test)]
+    pub fn without_its_cache(transport: T) -> Self {
+        let (flushes, lost) = (AtomicBool::new(false), AtomicBool::new(true));
+        Self { transport, compare: 1, volatile: true, flushes, lost }
+    }
     /// Blocks of the longest compare-and-write.
     pub fn compare_max(&self) -> u8 {
         self.compare

@@ -292,10 +292,8 @@ fn repaired(pool: &Pool, volume: &Volume, whole: &Walked, (owner, what): (InodeN
     fs.unmount().expect(what);
 }
 
-/// Half of a mirror returns garbage, except its labels. It is failed automatically, and then
-/// everything reads as it was written.
-#[test]
-fn a_mirrors_member_of_garbage_is_failed() {
+/// A mirror of two with 300 files; what a walk finds, and the member that serves the dinodes.
+fn mirrored() -> (Pool, Walked, usize) {
     let device = |i| MemoryDevice::new(&format!("g{i}"), Bytes(96 << 20), Bytes(512));
     let redundancy = braid_pool::layout::Redundancy::Mirror(2);
     let options =
@@ -310,12 +308,21 @@ fn a_mirrors_member_of_garbage_is_failed() {
     }
     let whole = walk(&fs);
     fs.unmount().unwrap();
+    // Reads turn to the other copy every 4 MiB.
+    let ino = whole.sound.values().next().unwrap().0;
+    let volume = Volume::open(pool.clone()).unwrap();
+    let sick = usize::try_from(ino.get() * volume.geo.block_size.bytes().get() >> 22 & 1).unwrap();
+    (pool, whole, sick)
+}
+
+/// Half of a mirror returns garbage, except its labels. It is failed automatically, and then
+/// everything reads as it was written.
+#[test]
+fn a_mirrors_member_of_garbage_is_failed() {
+    let (pool, whole, sick) = mirrored();
     // Not in the slots and heartbeats of nodes, without which nobody could join.
     let volume = Volume::open(pool.clone()).unwrap();
     let from = volume.geo.block_size.offset_of(BlockNo(volume.sb.rgrp_start.get()));
-    // The copy that serves the dinodes: reads turn to the other every 4 MiB.
-    let ino = whole.sound.values().next().unwrap().0;
-    let sick = usize::try_from(ino.get() * volume.geo.block_size.bytes().get() >> 22 & 1).unwrap();
     let member = pool.label().members[sick].clone();
     let garbage = vec![0xa5; 1 << 20];
     for at in (from.get().next_multiple_of(1 << 20)..member.data_len.get()).step_by(1 << 20) {
@@ -336,5 +343,34 @@ fn a_mirrors_member_of_garbage_is_failed() {
     }
     assert_eq!(walk(&fs).sound, whole.sound);
     assert_eq!(fs.withdrawn(), None);
+    fs.unmount().unwrap();
+}
+
+/// A member of a mirror has garbage for all contents of files, and for ten inodes. It is not failed for
+/// that, but suspected, and then contents come from the other member.
+#[test]
+fn the_contents_of_files_come_from_a_suspected_member_last() {
+    let (pool, whole, sick) = mirrored();
+    let member = pool.label().members[sick].clone();
+    let device = pool.devices()[sick].clone();
+    let mut block = AlignedBuf::zeroed(4096);
+    for at in (0..member.data_len.get()).step_by(4096) {
+        device.read(member.data_start + Bytes(at), &mut block).unwrap();
+        if block.iter().all(|b| *b == 0x42) || block.starts_with(&[0x42; 500]) {
+            device.write(member.data_start + Bytes(at), &[0xa5; 4096]).unwrap();
+        }
+    }
+    let files: Vec<InodeNo> = whole.sound.values().map(|found| found.0).collect();
+    for ino in &files[..10] {
+        device.write(member.data_start + Bytes(ino.get() * 4096 + 512), &[0xa5; 3584]).unwrap();
+    }
+    let fs = mount(&pool);
+    for ino in &files[..10] {
+        fs.getattr(*ino).unwrap();
+    }
+    assert_eq!(fs.pool().suspects().len(), 1);
+    assert_eq!(walk(&fs).sound, whole.sound);
+    let states = fs.pool().member_states();
+    assert_eq!(states[sick].1, braid_format::label::MemberState::Active);
     fs.unmount().unwrap();
 }

@@ -106,6 +106,34 @@ fn a_member_fails_under_a_mounted_file_system_and_a_spare_steps_in() {
     assert_eq!(report.problems, Vec::<String>::new());
 }
 
+/// Another device comes in the place of one that is being filled: that is no failure, and it is filled.
+#[test]
+fn a_device_that_is_replaced_while_it_is_filled_leaves_no_error() {
+    let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(2));
+    let fs = mount(&pool);
+    (0..20).for_each(|n| write(&fs, n));
+    let slow = |name| {
+        let device = ScriptedDevice::over(disk(name));
+        let rule = Rule::on(&[CommandKind::Write]).delays(Duration::from_millis(20));
+        let writes = device.add(rule);
+        (device, writes)
+    };
+    let (device, writes) = slow("slow");
+    fs.replace_member(MemberIndex(1), device, false).unwrap();
+    wait("it is being filled", || fs.maintenance().rebuilding.is_some() && writes.hits() > 20);
+    // As another node does it: this one does not know that it is to begin anew.
+    fs.pool().replace(MemberIndex(1), slow("new").0, false).unwrap();
+    wait("the other is filled", || {
+        assert_eq!(fs.maintenance().error, None);
+        pool.rebuilding().is_none()
+    });
+    assert_eq!(pool.devices()[1].info().name, "new");
+    assert_eq!(fs.maintenance().error, None);
+    (0..20).for_each(|n| expect(&fs, n));
+    fs.unmount().unwrap();
+}
+
 /// Else filling would stop at every commit, though nobody uses the pool.
 #[test]
 fn what_a_node_does_by_itself_is_no_use_of_the_pool() {

@@ -10,7 +10,7 @@ use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_pool::Reservable;
 use parking_lot::Mutex;
 
-use super::join::{Action, Event, Join, Joiner, Look};
+use super::join::{Action, Event, Join, Joiner, Look, longest_wait};
 use super::join_watcher::JoinWatcher;
 use super::life::names_key;
 use super::observation::tag_of;
@@ -99,7 +99,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Claims the slot that was asked for, or any. If all are taken, but another node is recovering the
-    /// dead node of one, waits until that slot is free, for [`super::Timing::fence_after`] at most.
+    /// dead node of one, waits until that slot is free, as long as that node shows heartbeats.
     ///
     /// # Errors
     /// `SlotTaken` or `NoFreeSlot` if no slot comes free; else what the store or a recovery says.
@@ -225,9 +225,9 @@ impl<'a> Claim<'a> {
             None => format!("all {} node slots are taken", self.store.slots()),
         };
         tracing::warn!(
-            "{taken}; waiting for slot {slot}: it is free when node {} has recovered the dead node that had it; the mount gives up after {:?}",
+            "{taken}; waiting for slot {slot}: it is free when node {} has recovered the dead node that had it; the mount waits as long as that node shows heartbeats, for {} s at most",
             by.slot,
-            self.options.timing.fence_after()
+            longest_wait(self.options.timing).as_secs()
         );
     }
 

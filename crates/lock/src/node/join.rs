@@ -35,9 +35,13 @@ mod search;
 mod silence;
 mod take;
 
+use std::time::Duration;
+
 use braid_format::node::{SlotRecord, SlotState};
 
+use super::Timing;
 use super::life::is_recovered_by_other;
+use crate::Life;
 use crate::dlock::Time;
 use crate::error::LockError;
 use actions::{Flow, Step, act, unasked};
@@ -54,7 +58,19 @@ pub struct Join {
     begun: Time,
     /// Somebody was told that it waits.
     told: bool,
+    /// Who recovers the dead node of the slot that it waits for, the heartbeat seen of that life last, and
+    /// when it was new.
+    recoverer: Option<(Life, Vec<u8>, Time)>,
     state: State,
+}
+
+/// A join waits for a slot for so many times [`Timing::fence_after`] at most, while whoever makes it free
+/// shows heartbeats.
+const WAITS_MAX: u32 = 20;
+
+/// The longest that a join with these timers waits for a slot that another node makes free.
+pub(super) fn longest_wait(timing: Timing) -> Duration {
+    timing.fence_after() * WAITS_MAX
 }
 
 /// What is under way, with the slots from which one is chosen.
@@ -65,14 +81,18 @@ enum State {
     Searching(Vec<SlotRecord>, Search),
     /// None of these could be had.
     ChoosingAgain(Vec<SlotRecord>),
-    Waiting,
+    /// For a slot that this life makes free.
+    Waiting(Option<Life>),
+    /// Whether that life shows heartbeats.
+    Looking(Life),
     Over,
 }
 
 impl Join {
     /// A join of `joiner`. Begins with [`Event::Begin`].
     pub fn new(joiner: Joiner) -> Self {
-        Self { joiner, begun: Time::ZERO, told: false, state: State::Choosing }
+        let (begun, told, recoverer) = (Time::ZERO, false, None);
+        Self { joiner, begun, told, recoverer, state: State::Choosing }
     }
 
     /// Takes the answer to what was asked last, says what to do next.
@@ -97,7 +117,16 @@ impl Join {
                 self.begun = now;
                 self.choose(State::Choosing)
             }
-            (State::Waiting, Event::Done) => self.choose(State::Choosing),
+            (State::Waiting(None), Event::Done) => self.choose(State::Choosing),
+            (State::Waiting(Some(by)), Event::Done) => {
+                self.state = State::Looking(by);
+                act(Action::ReadHeartbeats)
+            }
+            (State::Looking(by), Event::Heartbeats(beats)) => {
+                self.note_beat(now, by, &beats);
+                self.choose(State::Choosing)
+            }
+            (State::Looking(_), Event::Failed(e)) => Err(e),
             (State::Choosing, event) => {
                 let Look { records, by_lock, .. } = event.slots()?;
                 let check = ForeignLockCheck::new(&self.joiner, by_lock);
@@ -116,7 +145,7 @@ impl Join {
                 let look = event.slots()?;
                 self.wait_or_refuse(now, &before, &look.records)
             }
-            (State::Waiting | State::Over, event) => unasked(&event),
+            (State::Waiting(_) | State::Looking(_) | State::Over, event) => unasked(&event),
         }
     }
 
@@ -183,18 +212,35 @@ impl Join {
         }
     }
 
-    /// None of the slots that stood so as in `before` could be had. Waits if one of them comes free, for
-    /// [`Timing::fence_after`] at most.
+    /// Notes the heartbeat of `by`, which recovers the dead node of a slot.
+    fn note_beat(&mut self, now: Time, by: Life, beats: &[u8]) {
+        let at = usize::from(by.slot.0) * self.joiner.sector_len;
+        let Some(beat) = beats.get(at..at + self.joiner.sector_len) else { return };
+        let is_known = |(life, known, _): &(Life, Vec<u8>, Time)| *life == by && known == beat;
+        if !self.recoverer.as_ref().is_some_and(is_known) {
+            self.recoverer = Some((by, beat.to_vec(), now));
+        }
+    }
+
+    /// None of the slots that stood so as in `before` could be had. Waits if one of them comes free, as long
+    /// as its recoverer has shown a new heartbeat within [`Timing::fence_after`], up to [`WAITS_MAX`] times
+    /// that.
     fn wait_or_refuse(
         &mut self,
         now: Time,
         before: &[SlotRecord],
         records: &[SlotRecord],
     ) -> Flow<Joined> {
-        let waits = now.saturating_sub(self.begun) < self.joiner.timing.fence_after();
-        let coming = records.iter().find(|r| comes_free(r, before)).filter(|_| waits);
+        let timing = self.joiner.timing;
+        let waits = |coming: &&SlotRecord| {
+            let shown = self.recoverer.as_ref().filter(|seen| Some(seen.0) == coming.recoverer);
+            let since = shown.map_or(self.begun, |seen| seen.2);
+            now.saturating_sub(since) < timing.fence_after()
+                && now.saturating_sub(self.begun) < longest_wait(timing)
+        };
+        let coming = records.iter().find(|r| comes_free(r, before)).filter(waits);
         if let Some(coming) = coming {
-            self.state = State::Waiting;
+            self.state = State::Waiting(coming.recoverer);
             let (slot, pause) = (coming.life.slot, self.joiner.timing.beat());
             let by = coming.recoverer.filter(|_| !self.told);
             self.told |= by.is_some();

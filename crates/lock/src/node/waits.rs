@@ -55,7 +55,7 @@ impl fmt::Display for NodeWait {
             }
             Awaited::Epoch(epoch) => write!(
                 f,
-                "the pool was changed {longest:.1} s ago (epoch {epoch}), and all changes wait until node {slot}{host} takes note of that: "
+                "all changes wait until node {slot}{host} takes note of the pool's last change (epoch {epoch}, in use here for {longest:.1} s): "
             )?,
         }
         match (node.state, node.recoverer) {

@@ -150,11 +150,13 @@ pub enum ChangeError {
     },
     /// Another node was first.
     #[error(
-        "{member} is not what it was when it was named: another node has changed the pool; look at the members (`braid status`) and name it again"
+        "{member} is not what it was when it was named: {why}; look at the members (`braid status`) and name it again"
     )]
     Overtaken {
         /// The member.
         member: String,
+        /// What has happened to it.
+        why: String,
     },
     /// Requests that went past the mapping are in flight.
     #[error("a window of requests is open on the pool: try again when it is empty")]

@@ -507,20 +507,24 @@ pub enum PoolError {
         sector: Bytes,
     },
     /// A member that is needed answers nothing.
-    #[error("{name} {silent}, and the pool cannot do without it")]
+    #[error("{name} {silent}, and the pool cannot do without it{besides}")]
     SilentMember {
         /// Its place and its device.
         name: String,
         /// For how long.
         silent: Silent,
+        /// The others that are needed and do not answer; empty: none.
+        besides: String,
     },
     /// A member that is needed has been given up.
-    #[error("{name} was given up ({why}), and the pool cannot do without it")]
+    #[error("{name} was given up ({why}), and the pool cannot do without it{besides}")]
     GivenUpMember {
         /// Its place and its device.
         name: String,
         /// What ended its sessions.
         why: Arc<str>,
+        /// The others that are needed and do not answer; empty: none.
+        besides: String,
     },
     /// A device failed; its error names it.
     #[error(transparent)]

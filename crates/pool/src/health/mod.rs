@@ -5,6 +5,8 @@ pub(crate) mod silent;
 pub(crate) mod slow;
 pub(crate) mod suspect;
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 
 /// What was noticed of the members of an open pool.
@@ -14,6 +16,6 @@ pub(crate) struct MemberHealth {
     pub slow: Mutex<slow::SlowDetector>,
     /// Members that answer nothing.
     pub silence: Mutex<silent::Silence>,
-    /// Members that return garbage.
-    pub suspicion: Mutex<suspect::Suspicion>,
+    /// Members that return garbage: what each epoch's topology has, too.
+    pub suspicion: Arc<suspect::Suspicion>,
 }

@@ -8,10 +8,16 @@
 //! block that is read while it is written may look damaged. A member that the pool cannot spare
 //! stays in use. File data has no checksums: a member that returns garbage for metadata returns it
 //! for file data too, so the pool is better without it.
+//!
+//! A suspected member is read last: only for what no other member has. So that it still comes to be
+//! failed, each block of metadata that is read is then asked of it as well
+//! ([`crate::pool::Pool::ask_suspects`]).
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_format::ByteOffset;
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 /// Damaged places from which on a member is suspected.
@@ -19,19 +25,31 @@ pub const SUSPECT_AT: usize = 8;
 /// Damaged places from which on a member is failed; as many are remembered.
 pub const FAIL_AT: usize = 32;
 
-/// Damaged places of each member, by its identity: numbers are given again.
+/// Damaged places of each member, by its identity: numbers are given again. All epochs of an open pool
+/// have the same one.
 #[derive(Debug, Default)]
 pub(crate) struct Suspicion {
-    places: HashMap<Uuid, BTreeSet<u64>>,
+    /// Whether a member was ever suspected. Reads look at nothing else until then.
+    any: AtomicBool,
+    places: Mutex<HashMap<Uuid, BTreeSet<u64>>>,
 }
 
 impl Suspicion {
     /// Notes a place; whether the member has become suspected by it.
-    pub fn note(&mut self, member: Uuid, at: ByteOffset) -> bool {
-        let places = self.places.entry(member).or_default();
-        places.len() < FAIL_AT && places.insert(at.0) && places.len() == SUSPECT_AT
+    pub fn note(&self, member: Uuid, at: ByteOffset) -> bool {
+        let mut all = self.places.lock();
+        let places = all.entry(member).or_default();
+        let now = places.len() < FAIL_AT && places.insert(at.0) && places.len() == SUSPECT_AT;
+        if now {
+            self.any.store(true, Ordering::Relaxed);
+        }
+        now
     }
     pub fn count(&self, member: Uuid) -> usize {
-        self.places.get(&member).map_or(0, BTreeSet::len)
+        self.places.lock().get(&member).map_or(0, BTreeSet::len)
+    }
+    /// Whether any member was ever suspected.
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
     }
 }

@@ -18,8 +18,9 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use super::map_error::MapError;
 
 /// Reads of a mirror change from copy to copy at multiples of this, so that a long read, or
-/// several, use all copies. The choice depends only on the address and on which copies are in sync.
-/// So what was read once is read again, even if the copies of an unfinished write differ.
+/// several, use all copies. The choice depends only on the address, on which copies are in sync, and on
+/// which of their members are suspected to return garbage. So what was read once is read again, even if
+/// the copies of an unfinished write differ.
 ///
 /// In a long read each disk skips what another disk reads. For a rotating disk, skipping is faster
 /// than reading only from about this size on.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use braid_device::AlignedBuf;
 use braid_format::label::MemberState;
-use braid_format::{ByteOffset, MemberIndex};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
+use smallvec::SmallVec;
 
 use crate::error::PoolError;
 use crate::health::slow::Noticed;
@@ -12,6 +13,7 @@ use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
 use crate::pool::Pool;
+use crate::topology::Topology;
 
 impl Pool {
     /// Compares the members' times, every ten seconds by `now` (from any beginning). The members
@@ -55,53 +57,77 @@ impl Pool {
 
 impl Pool {
     /// What [`Pool::read`] gave for the pool's bytes at `at` is damaged, and some other way to read them
-    /// gave what is `good`: the member is asked again, and its damage counted if it is still there.
+    /// gave what is `good`: each member that should have them is asked again, and its damage counted if
+    /// it is still there. So it does not matter which of them served the read.
     pub fn blame(&self, at: ByteOffset, len: usize, good: &dyn Fn(&[u8]) -> bool) {
-        let topology = self.0.epochs.read();
-        let Some(piece) = topology.map.pieces(at, braid_format::Bytes::from(len)).next() else {
-            return;
+        self.ask(at, len, good, |_, _| true);
+    }
+    /// Reads the pool's bytes at `at` from the suspected members that should have them, too, and counts
+    /// what is not `good`: these members are read last, so nothing else would find their damage any
+    /// more. Whether there was some. It costs nothing while none is suspected.
+    pub fn ask_suspects(&self, at: ByteOffset, len: usize, good: &dyn Fn(&[u8]) -> bool) -> bool {
+        let asked = |topology: &Topology, member| {
+            let count = topology.uuid(member).map_or(0, |m| topology.suspicion.count(m));
+            (SUSPECT_AT..FAIL_AT).contains(&count)
         };
-        let Place::Group(index) = piece.place else { return };
+        self.0.health.suspicion.any() && self.ask(at, len, good, asked)
+    }
+    /// Counts the damage of the members that should have the pool's bytes at `at`, of those that are
+    /// `asked`. Whether there was some.
+    fn ask(
+        &self,
+        at: ByteOffset,
+        len: usize,
+        good: &dyn Fn(&[u8]) -> bool,
+        asked: impl Fn(&Topology, MemberIndex) -> bool,
+    ) -> bool {
+        let topology = self.0.epochs.read();
+        let Some(piece) = topology.map.pieces(at, Bytes::from(len)).next() else { return false };
+        let Place::Group(index) = piece.place else { return false };
         let group = topology.map.group(index);
         let offset = piece.at.0;
-        let column = match group.shape {
-            Shape::Mirror => {
-                let live: Vec<usize> = topology.copies(group).collect();
-                live.get(Group::read_copy_at(offset, live.len())).map(|column| (*column, offset))
-            }
+        let columns: SmallVec<[(usize, u64); 4]> = match group.shape {
+            Shape::Mirror => topology.copies(group).map(|column| (column, offset)).collect(),
             Shape::Parity { unit, .. } => {
-                let mut units = group.units(offset, len as u64);
-                let only = units.next().filter(|u| u.len >= len as u64);
-                only.map(|u| (group.column_of(u.row, u.place), u.row * unit + u.within))
+                let units = group.units(offset, len as u64).take(1).filter(|u| u.len >= len as u64);
+                units.map(|u| (group.column_of(u.row, u.place), u.row * unit + u.within)).collect()
             }
         };
-        let Some((member, place)) = column.map(|(column, at)| group.at(column, at)) else { return };
         let mut bytes = AlignedBuf::zeroed(len);
-        let damaged = topology.device(member).read(place, &mut bytes).is_ok() && !good(&bytes);
-        drop(topology);
-        if damaged {
-            self.accuse(member, at);
+        let mut damaged: SmallVec<[MemberIndex; 4]> = SmallVec::new();
+        for (column, offset) in columns {
+            let (member, place) = group.at(column, offset);
+            if !topology.readable(member) || !asked(&topology, member) {
+                continue;
+            }
+            // It may just be being written: it counts if it is damaged twice.
+            let mut is_damaged =
+                || topology.device(member).read(place, &mut bytes).is_ok() && !good(&bytes);
+            if is_damaged() && is_damaged() {
+                damaged.push(member);
+            }
         }
+        drop(topology);
+        damaged.iter().for_each(|member| self.accuse(*member, at));
+        !damaged.is_empty()
     }
     /// A member has something else at the pool's byte `at` than what a checksum says is right.
     pub(crate) fn accuse(&self, member: MemberIndex, at: ByteOffset) {
-        let (uuid, name) = {
-            let topology = self.0.epochs.read();
-            let Some(uuid) = topology.uuid(member) else { return };
-            (uuid, topology.name(member).clone())
-        };
-        if self.0.health.suspicion.lock().note(uuid, at) {
+        let topology = self.0.epochs.snapshot();
+        let Some(uuid) = topology.uuid(member) else { return };
+        let name = topology.name(member);
+        if topology.suspicion.note(uuid, at) {
             tracing::error!(
                 %member,
                 device = name,
-                "{SUSPECT_AT} blocks of metadata are damaged on this member and sound on others: it is suspected to return garbage, for file data too; after {FAIL_AT} it is failed; `braid fail` does so now"
+                "{SUSPECT_AT} blocks of metadata are damaged on this member and sound on others: it is suspected to return garbage, for file data too, and read only for what no other member has; after {FAIL_AT} it is failed; `braid fail` does so now"
             );
         }
     }
     /// Members in use that are suspected, and how many damaged places each has ([`FAIL_AT`]: or more).
     pub fn suspects(&self) -> Vec<(MemberIndex, usize)> {
         let topology = self.0.epochs.snapshot();
-        let suspicion = self.0.health.suspicion.lock();
+        let suspicion = &topology.suspicion;
         let in_use = |m: &MemberIndex| topology.state(*m) != MemberState::Failed;
         let count = |m| Some((m, topology.uuid(m).map_or(0, |uuid| suspicion.count(uuid))));
         topology.members().filter(in_use).filter_map(count).filter(|s| s.1 >= SUSPECT_AT).collect()

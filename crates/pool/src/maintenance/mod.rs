@@ -51,7 +51,11 @@ fn still_filled(topology: &Topology, member: MemberIndex, who: Filled) -> Result
     if topology.state(member) == MemberState::Rebuilding && now == Some(who) {
         return Ok(());
     }
-    Err(PoolError::NoSuchMember { member })
+    if now == Some(who) {
+        // There was nothing to fill when this began.
+        return Err(PoolError::NoSuchMember { member });
+    }
+    Err(topology.overtaken(format!("member {member}"), (Some(member), who.0)))
 }
 
 impl Pool {
@@ -194,7 +198,7 @@ impl Pool {
         let member = topology.place_of(resolved)?;
         // Another may have put it in use again.
         if topology.state(member) != MemberState::Failed {
-            return Err(resolved.overtaken());
+            return Err(resolved.overtaken(&topology));
         }
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;

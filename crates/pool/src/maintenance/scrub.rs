@@ -171,14 +171,18 @@ impl Pool {
         let _held = topology.lock(index, vec![group.affected(offset, buf.len() as u64)]);
         match group.shape {
             Shape::Mirror => {
-                let live: Vec<usize> = topology.copies(group).collect();
                 let taken = match instead {
-                    ReadPath::Read => Group::read_copy_at(offset, live.len()),
-                    ReadPath::ReadLock => 0,
+                    ReadPath::Read => {
+                        let live = topology.columns_to_read(group);
+                        live.get(Group::read_copy_at(offset, live.len())).copied()
+                    }
+                    ReadPath::ReadLock => topology.copies(group).next(),
                 };
-                let mut others = live.iter().enumerate().filter(|(i, _)| *i != taken);
-                let Some((_, column)) = others.nth(nth) else { return Ok(false) };
-                let (member, place) = group.at(*column, offset);
+                // A member that is suspected now was perhaps read before it was.
+                let again = taken.filter(|_| topology.suspicion.any());
+                let mut others = topology.copies(group).filter(|c| Some(*c) != taken).chain(again);
+                let Some(column) = others.nth(nth) else { return Ok(false) };
+                let (member, place) = group.at(column, offset);
                 topology.device(member).read(place, buf)?;
                 Ok(true)
             }

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use crate::error::PoolError;
 use crate::health::silent::{NoticedSilence, SilentMember};
+use crate::layout::group::Group;
 use crate::pool::Pool;
 use crate::topology::Topology;
 
@@ -114,8 +115,10 @@ impl Pool {
                 // The next look goes by that.
                 return Ok(Vec::new());
             }
-            let first = unasked.into_iter().next();
-            return first.map_or(Ok(Vec::new()), |(_, error)| Err(needed(error)));
+            return match self.0.epochs.snapshot().needed_of(unasked) {
+                Some(error) => Err(error),
+                None => Ok(Vec::new()),
+            };
         }
         for (member, error) in unasked {
             let _pass = self.1.pass()?;
@@ -126,15 +129,62 @@ impl Pool {
     }
 }
 
-/// What becomes of a member that has been given up, and that the pool cannot do without.
-fn needed(error: DeviceError) -> PoolError {
-    match error {
-        DeviceError::Silent { device, silent } => {
-            PoolError::SilentMember { name: device.to_string(), silent }
-        }
-        DeviceError::GivenUp { device, why } => {
-            PoolError::GivenUpMember { name: device.to_string(), why }
-        }
-        other => other.into(),
+impl Topology {
+    /// What is to be said of the members that nothing is asked of, and without which together the pool
+    /// cannot go on: the first of them, why, and the others.
+    fn needed_of(&self, unasked: Vec<(MemberIndex, DeviceError)>) -> Option<PoolError> {
+        let all: Vec<MemberIndex> = unasked.iter().map(|(member, _)| *member).collect();
+        let is_needed = |member: MemberIndex| {
+            let out = |m: &MemberIndex| all.contains(m) || !self.readable(*m);
+            let lacks = |g: &Group| {
+                g.members().any(|m| m == member)
+                    && g.members().filter(out).count() > g.spare_columns()
+            };
+            self.bare.contains(&member) || self.map.groups().iter().any(lacks)
+        };
+        let mut needed = unasked.into_iter().filter(|(member, _)| is_needed(*member));
+        let (_, error) = needed.next()?;
+        let others: Vec<String> = needed.map(|(member, _)| self.name(member)).collect();
+        let besides = match &others[..] {
+            [] => String::new(),
+            others => format!("; neither answers {}", others.join(", nor ")),
+        };
+        Some(match error {
+            DeviceError::Silent { device, silent } => {
+                PoolError::SilentMember { name: device.to_string(), silent, besides }
+            }
+            DeviceError::GivenUp { device, why } => {
+                PoolError::GivenUpMember { name: device.to_string(), why, besides }
+            }
+            other => other.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_device::FaultPlan;
+
+    use super::*;
+    use crate::redundancy::tests::{Layout, devices, pool};
+
+    #[test]
+    fn of_members_that_are_given_up_those_that_are_needed_are_named() {
+        let all = devices(6, |_| FaultPlan::default());
+        let pool = pool(&all, Layout::StripedMirrors);
+        let topology = pool.0.epochs.snapshot();
+        let said = |members: &[u16]| {
+            let given_up = |m: &u16| {
+                let (device, why) = (topology.name(MemberIndex(*m)).into(), Arc::from("gone"));
+                (MemberIndex(*m), DeviceError::GivenUp { device, why })
+            };
+            let said = topology.needed_of(members.iter().map(given_up).collect());
+            said.map(|error| error.to_string())
+        };
+        assert_eq!(said(&[0, 2, 4]), None);
+        // Mirrors are of 0 and 1, 2 and 3, 4 and 5.
+        let told = said(&[0, 2, 3]).unwrap();
+        assert!(told.starts_with("member 2 (m2) was given up (gone)"), "{told}");
+        assert!(told.ends_with("; neither answers member 3 (m3)"), "{told}");
     }
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use braid_device::Device;
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::lock_record::Life;
-use braid_format::{Epoch, MemberIndex};
+use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use uuid::Uuid;
 
@@ -474,6 +474,11 @@ impl PoolState {
         let shared = self.cluster.shared();
         while Arc::strong_count(before) > 1 {
             self.pause(PAUSE, Pause::Free);
+        }
+        // Where heartbeats stood until now there may be something else from now on. The next one says
+        // where they stand.
+        for session in before.devices.iter().filter_map(|d| d.abilities().session) {
+            session.repeats(ByteOffset(0), Bytes(0));
         }
         // Requests of windows may still be under way by them.
         if self.io.queued.load(Ordering::Acquire) == 0 {

@@ -4,6 +4,9 @@
 //! puts an epoch in force in which the member is `Failed`. Replacing and rebuilding are in
 //! `maintenance`.
 
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
 use braid_device::DeviceError;
 use braid_format::MemberIndex;
 use braid_format::label::{Label, MemberState};
@@ -14,6 +17,9 @@ use crate::error::PoolError;
 use crate::labels::{next_epoch, settle_move};
 use crate::pool::PoolState;
 use crate::topology::{FailedMembers, Topology};
+
+/// The same is logged once in this time.
+const SAID_AGAIN: Duration = Duration::from_secs(5);
 
 impl PoolState {
     /// Takes members that failed out of the pool: on return the labels of all others say so,
@@ -35,13 +41,35 @@ impl PoolState {
     /// failure counts that the pool cannot spare. Another node may have filled a member, or moved one,
     /// of which this node has not heard yet; and it may hear nothing more by the member that fails. No
     /// epoch is held. A label that cannot be read is no news.
+    ///
+    /// Many requests may meet the failure at once. One thread reads the labels, and the others take what
+    /// it finds, if it began after they had met the failure.
     pub fn has_newer_epoch(&self) -> bool {
-        let is_shared = self.cluster.shared().is_some_and(|s| !s.others.has_ended());
-        is_shared
-            && self.follow().unwrap_or_else(|error| {
+        if self.cluster.shared().is_none_or(|s| s.others.has_ended()) {
+            return false;
+        }
+        // There all threads of a node take turns, and none may wait for another.
+        if self.simulated.get().is_some() {
+            return self.follow().unwrap_or(false);
+        }
+        let before = self.epochs.rereads.load(Ordering::Acquire);
+        let mut last = self.epochs.reread.lock();
+        if last.number > before {
+            return last.newer;
+        }
+        last.number = self.epochs.rereads.fetch_add(1, Ordering::AcqRel) + 1;
+        last.newer = self.follow().unwrap_or_else(|error| {
+            let (text, now) = (error.to_string(), Instant::now());
+            let known = |(said, at): &(String, Instant)| {
+                *said == text && now.duration_since(*at) < SAID_AGAIN
+            };
+            if !last.said.as_ref().is_some_and(known) {
                 tracing::warn!(%error, "the labels tell nothing more of a member that fails");
-                false
-            })
+                last.said = Some((text, now));
+            }
+            false
+        });
+        last.newer
     }
 
     /// As [`PoolState::fail_members`], in the epochs that this node knows.

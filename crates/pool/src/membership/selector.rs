@@ -35,24 +35,41 @@ impl From<Uuid> for MemberSelector {
 #[derive(Debug, Clone)]
 pub(crate) struct ResolvedMember {
     uuid: Uuid,
+    /// Where it was when it was named.
+    place: Option<MemberIndex>,
     /// For people.
     name: String,
 }
 
 impl ResolvedMember {
-    /// It is no longer what it was when it was named.
-    pub fn overtaken(&self) -> PoolError {
-        ChangeError::Overtaken { member: self.name.clone() }.into()
+    /// In `now` it is no longer what it was when it was named.
+    pub fn overtaken(&self, now: &Topology) -> PoolError {
+        now.overtaken(self.name.clone(), (self.place, self.uuid))
     }
 }
 
 impl Topology {
+    /// A member that was `who`, for people `member`, is no longer what it was.
+    pub fn overtaken(
+        &self,
+        member: String,
+        (place, who): (Option<MemberIndex>, Uuid),
+    ) -> PoolError {
+        let place = place.filter(|place| self.uuid(*place).is_some_and(|now| now != who));
+        let device = place.and_then(|place| self.devices.get(usize::from(place.0)));
+        let why = device.map_or_else(
+            || "another command, or node, has changed the pool".to_owned(),
+            |device| format!("another command has put {} in its place", device.info().name),
+        );
+        ChangeError::Overtaken { member, why }.into()
+    }
+
     /// Where a member is now.
     ///
     /// # Errors
     /// [`ChangeError::Overtaken`]: it is none any more.
     pub fn place_of(&self, resolved: &ResolvedMember) -> Result<MemberIndex, PoolError> {
-        self.index_of(resolved.uuid).ok_or_else(|| resolved.overtaken())
+        self.index_of(resolved.uuid).ok_or_else(|| resolved.overtaken(self))
     }
 }
 
@@ -66,11 +83,12 @@ impl PoolState {
         match selector {
             MemberSelector::Index(member) => {
                 let uuid = topology.uuid(member).ok_or(PoolError::NoSuchMember { member })?;
-                Ok(ResolvedMember { uuid, name: topology.name(member) })
+                Ok(ResolvedMember { uuid, place: Some(member), name: topology.name(member) })
             }
             MemberSelector::Uuid(uuid) => {
-                let name = topology.index_of(uuid).map(|m| topology.name(m));
-                Ok(ResolvedMember { uuid, name: name.unwrap_or_else(|| format!("member {uuid}")) })
+                let place = topology.index_of(uuid);
+                let name = place.map_or_else(|| format!("member {uuid}"), |m| topology.name(m));
+                Ok(ResolvedMember { uuid, place, name })
             }
         }
     }

@@ -10,6 +10,9 @@
 //! redundancy log then writes them to the column again, because most disks then replace the bad
 //! sector. If a column fails a write, its member is *lost*: the caller must fail the member for all
 //! nodes before the write counts as done.
+//!
+//! A *suspected* member returns garbage. Its copies and columns are read only if the others do not give
+//! the bytes.
 
 use std::collections::BTreeMap;
 
@@ -156,12 +159,13 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Reads from the columns; what stands on lost ones goes to `again` at once.
+    /// Reads from the columns; what stands on lost ones, or on those of suspected members, goes to
+    /// `again` at once.
     fn read(&mut self, topology: &'a Topology, read: Read<'a>, again: &mut Vec<Again<'a>>) {
         let group = topology.map.group(read.group);
         let (owner, index) = (read.owner, read.group);
         let (mut at, mut rest) = (read.at, read.buf);
-        let live: SmallVec<[usize; 4]> = topology.copies(group).collect();
+        let live = topology.columns_to_read(group);
         while !rest.is_empty() {
             let (column, offset, len) = match group.shape {
                 Shape::Mirror => {
@@ -174,11 +178,12 @@ impl<'a> Stage<'a> {
                 }
             };
             // A lone copy is read in one piece.
-            let whole = group.shape == Shape::Mirror && live.len() == 1;
+            let mirror = group.shape == Shape::Mirror;
+            let whole = mirror && live.len() == 1;
             let len = if whole { rest.len() } else { rest.len().min(Bytes(len).to_usize()) };
             let (now, later) = rest.split_at_mut(len);
             let (member, place) = group.at(column, offset);
-            if topology.readable(member) {
+            if topology.readable(member) && (mirror || !topology.is_avoided(group, member)) {
                 let device = &**topology.device(member);
                 let tag = Tag::Read { owner, group: index, at, member };
                 self.push(tag, Request::new(device, place, Op::Read(now)));
@@ -238,6 +243,10 @@ impl Again<'_> {
         let Some(_pass) = write_gate.try_pass().filter(|_| may) else { return };
         if !still_a_member(topology, member) {
             outcome.lost.push((member, error));
+            return;
+        }
+        // What a suspected member gave is not made to look as if others had it.
+        if group.members().any(|m| topology.is_suspected(m)) {
             return;
         }
         let Some(column) = group.members().position(|m| m == member) else { return };

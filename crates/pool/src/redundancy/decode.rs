@@ -33,6 +33,7 @@ pub(crate) fn decode_run(
 
 /// Bytes `range` of every unit of a row, by place, with those of lost columns (and of `bad`)
 /// computed from the others: sector by sector, where more columns than may be lost have bad places.
+/// Columns of suspected members are computed, too, if enough others can be read.
 ///
 /// # Errors
 /// A sector for which too much cannot be read.
@@ -45,7 +46,14 @@ pub(crate) fn decode_row(
 ) -> Result<Vec<AlignedBuf>, PoolError> {
     let sector = topology.label.lock_sector;
     let len = Bytes(range.1 - range.0);
-    let error = match decode_range(topology, group, row, range, bad) {
+    if topology.suspicion.any() {
+        let sound = |m: MemberIndex| Some(m) != bad && !topology.is_avoided(group, m);
+        if let Ok(columns) = decode_range(topology, group, row, range, &sound) {
+            return Ok(columns);
+        }
+    }
+    let not_bad = |m: MemberIndex| Some(m) != bad;
+    let error = match decode_range(topology, group, row, range, &not_bad) {
         Err(error) if len > sector => error,
         done => return done,
     };
@@ -57,7 +65,7 @@ pub(crate) fn decode_row(
         group.columns.iter().map(|_| AlignedBuf::zeroed(len.to_usize())).collect();
     for (from, part) in sectors(range.0, len.to_usize(), sector.to_usize()) {
         let to = from + part as u64;
-        let columns = decode_range(topology, group, row, (from, to), bad)?;
+        let columns = decode_range(topology, group, row, (from, to), &not_bad)?;
         let start = Bytes(from - range.0).to_usize();
         for (all, column) in all.iter_mut().zip(&columns) {
             if let Some(all) = all.get_mut(start..start + part) {
@@ -68,19 +76,19 @@ pub(crate) fn decode_row(
     Ok(all)
 }
 
-/// [`decode_row`] in one piece.
+/// [`decode_row`] in one piece, from members that are `wanted`.
 fn decode_range(
     topology: &Topology,
     group: &Group,
     row: u64,
     range: Range,
-    bad: Option<MemberIndex>,
+    wanted: &dyn Fn(MemberIndex) -> bool,
 ) -> Result<Vec<AlignedBuf>, PoolError> {
     let n = group.columns.len();
     let data = n - group.spare_columns();
     let usable = |place: usize| {
         let member = group.columns.get(group.column_of(row, place)).map(|c| c.member);
-        member.is_some_and(|m| topology.readable(m) && Some(m) != bad)
+        member.is_some_and(|m| topology.readable(m) && wanted(m))
     };
     let mut readable: Vec<bool> = (0..n).map(usable).collect();
     loop {

@@ -52,7 +52,7 @@ impl EpochInUse {
         Ok(Self { topology, range_locks, log: None, settled, durable })
     }
 
-    /// The epoch after `before`: this node's log goes on, and so does what is known of a move.
+    /// The epoch after `before`: this node's log goes on, and so does what is known of its members.
     #[must_use]
     pub fn after(mut self, before: &Self) -> Self {
         let same = self.map.size() == before.map.size();
@@ -60,7 +60,7 @@ impl EpochInUse {
             Some(log) if !same => Some(Arc::new(log.resized(self.map.size()))),
             log => log.clone(),
         };
-        self.topology.continue_migration(&before.topology);
+        self.topology.continue_from(&before.topology);
         self
     }
 

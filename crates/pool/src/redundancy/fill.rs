@@ -209,7 +209,8 @@ fn decode_column(
     let n = group.columns.len();
     let len = Bytes((rows.end - rows.start) * unit).to_usize();
     let mut columns: Vec<AlignedBuf> = (0..n).map(|_| AlignedBuf::zeroed(len)).collect();
-    let usable = |c: usize| c != column && topology.readable(group.at(c, 0).0);
+    let sound = |m| topology.readable(m) && !topology.is_avoided(group, m);
+    let usable = |c: usize| c != column && sound(group.at(c, 0).0);
     let mut requests: Vec<Request<'_>> = Vec::with_capacity(n);
     for (c, buf) in columns.iter_mut().enumerate().filter(|(c, _)| usable(*c)) {
         let (member, at) = group.at(c, rows.start * unit);

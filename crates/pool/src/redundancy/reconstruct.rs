@@ -74,7 +74,8 @@ fn own(
     topology.readable(member).then(|| topology.device(member).read(place, buf))
 }
 
-/// Reads a mirror's bytes from the first copy in sync, `bad` left out, that gives them.
+/// Reads a mirror's bytes from the first copy in sync, `bad` left out, that gives them: suspected
+/// members are asked last.
 fn other_copy(
     topology: &Topology,
     group: &Group,
@@ -83,7 +84,9 @@ fn other_copy(
     bad: Option<MemberIndex>,
 ) -> Result<(), PoolError> {
     let mut last = topology.too_many_lost(group);
-    for column in topology.copies(group) {
+    let suspected = |column: &usize| topology.is_suspected(group.at(*column, at).0);
+    let sound = topology.copies(group).filter(|c| !suspected(c));
+    for column in sound.chain(topology.copies(group).filter(suspected)) {
         let (member, place) = group.at(column, at);
         if Some(member) == bad {
             continue;

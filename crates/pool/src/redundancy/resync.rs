@@ -121,7 +121,7 @@ impl Mirror<'_> {
         let mut truth = AlignedBuf::zeroed(first.len());
         truth.copy_from_slice(first);
         for (range, at) in self.pieces(from, to) {
-            self.decide(&mut truth, &others, range, at);
+            self.decide(source, &mut truth, &others, (range, at));
         }
         let Some(mut changed) = self.mend_first(source, from, (first, &mut truth), lost)? else {
             return Ok(0);
@@ -192,8 +192,14 @@ impl Mirror<'_> {
     }
 
     /// Finds out what is right in a piece, the pool's bytes from `at`, of which `truth` is what the
-    /// first copy has.
-    fn decide(&self, truth: &mut [u8], others: &[Other], range: Range<usize>, at: ByteOffset) {
+    /// first copy, `source`, has.
+    fn decide(
+        &self,
+        source: usize,
+        truth: &mut [u8],
+        others: &[Other],
+        (range, at): (Range<usize>, ByteOffset),
+    ) {
         let sector = self.sector();
         let mut differs = Vec::new();
         for start in range.clone().step_by(sector) {
@@ -222,7 +228,7 @@ impl Mirror<'_> {
             return;
         }
         for one in differs {
-            Self::agree(truth, others, one);
+            self.agree(source, truth, others, one);
         }
     }
 
@@ -230,13 +236,21 @@ impl Mirror<'_> {
         self.verifier.verify_body(at, piece)
     }
 
-    /// Takes for a sector what more than half of all copies have, if that is no record's place.
-    fn agree(truth: &mut [u8], others: &[Other], one: Range<usize>) {
+    /// Takes for a sector what more than half of all copies have, if that is no record's place; if the
+    /// first copy is a suspected member's, what one has that is not suspected.
+    fn agree(&self, source: usize, truth: &mut [u8], others: &[Other], one: Range<usize>) {
         let Some(now) = truth.get_mut(one.clone()) else { return };
         let all = 1 + others.iter().filter(|o| o.in_sync).count();
         let theirs: Vec<&[u8]> = others.iter().filter_map(|o| o.part(&one)).collect();
         if is_record(now) || theirs.iter().any(|b| is_record(b)) {
             return;
+        }
+        let suspected = |column| self.topology.is_suspected(self.group.at(column, 0).0);
+        if suspected(source) {
+            let mut sound = others.iter().filter(|o| !suspected(o.column));
+            if let Some(sound) = sound.find_map(|o| o.part(&one)) {
+                return now.copy_from_slice(sound);
+            }
         }
         let many = |b: &&&[u8]| theirs.iter().filter(|o| o == b).count() * 2 > all;
         if let Some(most) = theirs.iter().find(many) {

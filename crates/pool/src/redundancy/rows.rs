@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use braid_device::{AlignedBuf, Op, Request, run};
+use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
@@ -341,7 +341,7 @@ impl<'a> Row<'a> {
         let parities = group.spare_columns();
         let data = group.columns.len() - parities;
         let plan = plan.ok_or_else(|| topology.too_many_lost(group))?;
-        let failed = places.iter().any(|(_, p)| p.is_err());
+        let failed = places.iter().any(|p| !self.is_sound(topology, group, p));
         if plan.way == Way::Plain {
             return Ok(());
         }
@@ -376,8 +376,19 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// A column could not be read on the way: everything is computed from the others, and what
-    /// could not be read is written anew.
+    /// Whether the bytes of a place could be read, and a member gave them that may be believed.
+    fn is_sound(
+        &self,
+        topology: &Topology,
+        group: &Group,
+        (place, read): &(usize, Result<AlignedBuf, DeviceError>),
+    ) -> bool {
+        let (member, _) = group.at(group.column_of(self.index, *place), 0);
+        read.is_ok() && !topology.is_avoided(group, member)
+    }
+
+    /// A column could not be read on the way, or is a suspected member's: everything is computed from
+    /// the others, and such a column is written anew.
     fn by_decoding(
         &mut self,
         topology: &Topology,
@@ -386,10 +397,14 @@ impl<'a> Row<'a> {
     ) -> Result<(), PoolError> {
         let parities = group.spare_columns();
         let data = group.columns.len() - parities;
-        let bad: Vec<usize> =
-            places.iter().filter(|(_, p)| p.is_err()).map(|(place, _)| *place).collect();
-        let first = bad.first().and_then(|p| group.columns.get(group.column_of(self.index, *p)));
-        let columns = decode_row(topology, group, self.index, self.range, first.map(|c| c.member))?;
+        let bad: Vec<usize> = places
+            .iter()
+            .filter(|p| !self.is_sound(topology, group, p))
+            .map(|(place, _)| *place)
+            .collect();
+        let mut unread = places.iter().filter(|(_, read)| read.is_err());
+        let first = unread.next().map(|(p, _)| group.at(group.column_of(self.index, *p), 0).0);
+        let columns = decode_row(topology, group, self.index, self.range, first)?;
         let columns: BTreeMap<usize, AlignedBuf> = columns.into_iter().enumerate().collect();
         for place in bad.into_iter().filter(|p| *p < data) {
             let Some(bytes) = columns.get(&place) else { continue };

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use braid_device::{CountedDevice, Device, DeviceError};
 use braid_format::MemberIndex;
 use braid_format::label::{Label, Member, MemberState};
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 pub use info::{MemberInfo, PoolInfo, SubpoolInfo};
 
 use crate::devices::migration::{MemberMigration, MigratingMember};
 use crate::error::PoolError;
+use crate::health::suspect::{SUSPECT_AT, Suspicion};
 use crate::labels::moving;
 use crate::layout::group::Group;
 use crate::layout::map::Map;
@@ -49,6 +51,8 @@ pub(crate) struct Topology {
     /// Members that were not found count as failed, but no label says so yet: nothing may be
     /// written.
     pub provisional: bool,
+    /// Members that return garbage, in this epoch and all others.
+    pub suspicion: Arc<Suspicion>,
 }
 
 impl Topology {
@@ -72,13 +76,16 @@ impl Topology {
                 MemberMigration::new(side(m.leaving)?, side(m.successor)?),
             ))
         });
-        let topology = Self { label, map, info, devices, migration, bare, provisional: false };
+        let (provisional, suspicion) = (false, Arc::default());
+        let topology = Self { label, map, info, devices, migration, bare, provisional, suspicion };
         topology.enough()?;
         Ok(topology)
     }
 
-    /// What is known of the move under way goes on from `before`, if it is the same move.
-    pub fn continue_migration(&mut self, before: &Self) {
+    /// What is known of members that return garbage goes on from `before`, and of the move under way,
+    /// if it is the same move.
+    pub fn continue_from(&mut self, before: &Self) {
+        self.suspicion = before.suspicion.clone();
         // What the successor has, and whether it failed, is known there, if it is the same move.
         let since =
             |t: &Self, m: MemberIndex| t.label.members.get(usize::from(m.0)).map(|m| m.state_epoch);
@@ -242,6 +249,31 @@ impl Topology {
         let can_lose = lost.len() - 1;
         let name = self.label.name.clone();
         Err(PoolError::TooManyLost { name, can_lose, lost, refused: true })
+    }
+
+    /// Whether a member is suspected to return garbage.
+    pub fn is_suspected(&self, member: MemberIndex) -> bool {
+        self.suspicion.any()
+            && self.uuid(member).is_some_and(|m| self.suspicion.count(m) >= SUSPECT_AT)
+    }
+
+    /// Whether a member is not to be read, because it is suspected and the group's others have all that
+    /// it should have.
+    pub fn is_avoided(&self, group: &Group, member: MemberIndex) -> bool {
+        let out = |m: &MemberIndex| !self.readable(*m) || self.is_suspected(*m);
+        self.is_suspected(member) && group.members().filter(out).count() <= group.spare_columns()
+    }
+
+    /// The columns of a mirror that reads go to: those in sync of members that are not suspected, or
+    /// all in sync if there are none of these. The others still hold the bytes.
+    pub fn columns_to_read(&self, group: &Group) -> SmallVec<[usize; 4]> {
+        let mut live: SmallVec<[usize; 4]> = self.copies(group).collect();
+        if self.suspicion.any() {
+            let sound = |column: &usize| !self.is_suspected(group.at(*column, 0).0);
+            let sound: SmallVec<[usize; 4]> = live.iter().copied().filter(sound).collect();
+            live = if sound.is_empty() { live } else { sound };
+        }
+        live
     }
 
     /// The columns of a mirror that hold current bytes.

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use braid_format::InodeNo;
+use braid_format::meta::MetaKind;
+use braid_format::{BlockNo, InodeNo, LockNo};
 
 use super::fixture::{mount, pool, pool_of};
 use super::*;
@@ -46,6 +47,32 @@ fn close(core: &Arc<Core>, fh: u64) {
     let file = core.handles.remove(fh).unwrap();
     if file.inode.opens.load(Ordering::SeqCst) == 0 {
         orphan::last_close(core, &file.inode).unwrap();
+    }
+}
+
+/// Damage that a transaction meets is an error of what is damaged, as long as it has changed nothing; later
+/// half of it would be left behind, so the node withdraws.
+#[test]
+fn a_transaction_that_has_changed_something_and_meets_damage_withdraws_the_node() {
+    for changes in [false, true] {
+        let node = mount(&pool(), 0);
+        let file = touch_file(&node, node.volume.root(), "file");
+        // A place where no metadata stands.
+        let last = node.volume.total_blocks() - node.volume.geo.slot_blocks();
+        let locked = node.lock_exclusive(file.ino).unwrap();
+        let mut tx = node.meta.begin().unwrap();
+        let done = (|| {
+            if changes {
+                locked.update(&mut tx, |raw| raw.mode = (raw.mode.get() | 0o111).into())?;
+            }
+            tx.read(BlockNo(last), LockNo::from(file.ino), MetaKind::Dinode).map(drop)
+        })();
+        drop(tx);
+        let done = node.sealed(done);
+        assert!(matches!(done, Err(Error::Damaged { .. })), "{done:?}");
+        drop(locked);
+        assert_eq!(node.check_alive().is_err(), changes);
+        assert_eq!(getattr(&node, node.volume.root()).is_err(), changes);
     }
 }
 

@@ -111,7 +111,7 @@ impl World {
         Event::Slots(Look { records, places: vec![place()], by_lock: self.by_lock })
     }
     fn heartbeats(&mut self) -> Vec<u8> {
-        self.beats += 1;
+        self.beats = self.beats.wrapping_add(1);
         let sector = |n: usize| {
             let beats = self.beating.contains(&NodeId(u16::try_from(n).unwrap()));
             vec![if beats { self.beats } else { 0 }; LEN]
@@ -337,6 +337,44 @@ fn who_finds_no_slot_waits_while_another_node_frees_one() {
         }
     };
     assert_eq!(joined.life, life(0, 2));
+}
+
+/// A recovery may take long. As long as who is at it shows heartbeats, it is waited for.
+#[test]
+fn who_finds_no_slot_waits_for_a_recovery_that_is_at_work() {
+    let timing = Timing::of_beat(BEAT);
+    let recovering =
+        SlotRecord { state: SlotState::Recovering, recoverer: Some(life(1, 1)), ..active(0, 1) };
+    let world = || {
+        let mut world = World::new(vec![recovering.clone(), active(1, 1)]);
+        world.locked.insert(NodeId(1));
+        world.beating.insert(NodeId(1));
+        world
+    };
+    // It is free after a long time.
+    let mut world_now = world();
+    let mut join = Join::new(world_now.joiner(None));
+    let mut event = Event::Begin;
+    let joined = loop {
+        if world_now.now >= timing.fence_after() * 5 {
+            world_now.slots[0] = freed(&recovering, 9);
+        }
+        match join.step(world_now.now, event) {
+            Action::End(how) => break how.unwrap(),
+            action => event = world_now.perform(action),
+        }
+    };
+    assert_eq!(joined.life, life(0, 2));
+    // It never ends.
+    let mut world_now = world();
+    assert!(matches!(world_now.join(None), Err(LockError::NoFreeSlot { .. })));
+    assert!(world_now.now >= longest_wait(timing));
+    assert!(world_now.now < longest_wait(timing) + timing.fence_after());
+    // Whoever is at it falls silent.
+    let mut world_now = world();
+    world_now.beating.clear();
+    assert!(matches!(world_now.join(None), Err(LockError::NoFreeSlot { .. })));
+    assert!(world_now.now < timing.fence_after() * 2);
 }
 
 #[test]

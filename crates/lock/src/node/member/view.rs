@@ -39,6 +39,7 @@ impl NodeState {
             state: r.state,
             recoverer: r.recoverer,
             host: r.host.clone(),
+            of_this_host: self.identity.is_boot_of(r),
             pid: r.pid,
             mount_point: r.mount_point.clone(),
             since: r.since,
@@ -98,7 +99,7 @@ impl NodeState {
         let uses = |life: Life| life != self.me && is_known(life.slot);
         let users = slots.iter().filter(|s| user_of(&s.record).is_some_and(uses));
         let behind = users
-            .filter(|s| beats.of(s.record.acting()).is_none_or(|(beat, _)| tag_of(beat) != tag));
+            .filter(|s| beats.of(s.record.acting()).is_none_or(|(b, _)| is_behind(tag_of(b), tag)));
         behind.map(|s| (s.record.life.slot, tag.epoch, since)).collect()
     }
 
@@ -109,5 +110,26 @@ impl NodeState {
         if since.0 != tag {
             *since = (tag, Instant::now());
         }
+    }
+}
+
+/// Whether a node that says `theirs` has not taken note of `here`. One that uses a later epoch has made
+/// it, or seen it, and it is this node that has not taken note.
+fn is_behind(theirs: EpochTag, here: EpochTag) -> bool {
+    let ahead = theirs.epoch.wrapping_sub(here.epoch);
+    theirs != here && (ahead == 0 || ahead > u32::MAX / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_uses_a_later_epoch_is_not_behind() {
+        let tag = |epoch, change| EpochTag { epoch, change };
+        assert!(!is_behind(tag(4, 1), tag(4, 1)));
+        assert!(is_behind(tag(3, 1), tag(4, 1)) && !is_behind(tag(4, 1), tag(3, 1)));
+        assert!(is_behind(tag(4, 2), tag(4, 1)), "another change");
+        assert!(!is_behind(tag(1, 1), tag(u32::MAX, 1)) && is_behind(tag(u32::MAX, 1), tag(1, 1)));
     }
 }

@@ -2,13 +2,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_device::{CommandKind, Device, MemoryDevice, Rule, ScriptedDevice};
+use braid_device::{CommandKind, Device, FaultPlan, MemoryDevice, Rule, ScriptedDevice};
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::health::slow::{LEAST, WINDOW};
 use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
 use crate::layout::{Redundancy, parse};
+use crate::redundancy::tests::{Layout, consistent, devices, pool};
 use crate::{CreateOptions, Pool};
 
 #[test]
@@ -95,5 +96,53 @@ fn a_member_of_garbage_is_suspected_then_failed_and_one_that_is_needed_stays() {
         }
         assert_eq!(pool.suspects(), [(MemberIndex(1), FAIL_AT)]);
         assert_eq!(pool.fail_suspects().unwrap(), []);
+    }
+}
+
+/// A member has garbage in place of all file data, which has no checksum. Once it is suspected, what is
+/// read is right, and parity is computed from what is right.
+#[test]
+fn a_suspected_member_is_read_last() {
+    let layouts =
+        [(2, Layout::Mirror), (3, Layout::Mirror), (4, Layout::Parity(1)), (5, Layout::Parity(2))];
+    for (n, layout) in layouts {
+        let all = devices(n, |_| FaultPlan::default());
+        let pool = pool(&all, layout);
+        pool.attach(0).unwrap();
+        let size = usize::try_from(pool.info().size.get()).unwrap();
+        let mut bytes: Vec<u8> = (0..size).map(|i| u8::try_from(i * 7 % 253).unwrap()).collect();
+        pool.write(ByteOffset(0), &bytes).unwrap();
+        let (sick, start) = (MemberIndex(0), pool.label().members[0].data_start);
+        let garbage = vec![0xee; 4 << 20];
+        all[0].inner().write(start, &garbage).unwrap();
+        for n in 0..SUSPECT_AT as u64 {
+            pool.accuse(sick, ByteOffset(n * 4096));
+        }
+        assert_eq!(pool.suspects(), [(sick, SUSPECT_AT)]);
+        let mut back = vec![0; size];
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        assert!(back == bytes, "{layout:?}");
+        if layout == Layout::Mirror {
+            // What no other member can read comes from it, but is not believed: it stands in no place
+            // of what cannot be read.
+            let at = start + Bytes(4096 * 40);
+            all.iter().skip(1).for_each(|device| device.spoil(at, Bytes(512)));
+            pool.read(ByteOffset(4096 * 40), &mut back[..512]).unwrap();
+            assert!(back[..512].iter().all(|b| *b == 0xee), "{layout:?}");
+            assert!(all[1].read(at, &mut back[..512]).is_err());
+            pool.write(ByteOffset(4096 * 40), &bytes[4096 * 40..][..512]).unwrap();
+        }
+        // A small write into each row leaves the rest of the row right.
+        let step = 16 * 1024;
+        for at in (0..1 << 20).step_by(step) {
+            bytes[at..at + 512].fill(9);
+            pool.write(ByteOffset(at as u64), &[9; 512]).unwrap();
+        }
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        assert!(back == bytes, "{layout:?}");
+        pool.fail_member(sick).unwrap();
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        assert!(back == bytes, "{layout:?}");
+        consistent(&pool, &all);
     }
 }

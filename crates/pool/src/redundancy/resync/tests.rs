@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use braid_device::{Device, FaultPlan, FaultyDevice};
 use braid_format::lock_record::RawLockRecord;
-use braid_format::{ByteOffset, Bytes};
+use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use crate::pool::Pool;
 use crate::redundancy::tests::{Layout, consistent, devices, failed, pool};
@@ -123,4 +123,22 @@ fn a_bad_sector_takes_nothing_of_a_good_copy_with_it() {
     pool.read(ByteOffset(8192), &mut back).unwrap();
     assert!(back == copies[1]);
     assert!(all[1].read(ByteOffset(start + 64 * 1024), &mut back).is_ok());
+}
+
+/// After a crash a suspected first copy is not brought over another one, where nothing is known of the
+/// bytes. Records are the first copy's in any case.
+#[test]
+fn a_suspected_copy_is_not_brought_over_a_sound_one() {
+    let copies = [piece((7, true), (1, false)), piece((7, true), (2, false))];
+    for sick in [0_u16, 1] {
+        let (all, pool) = crashed(&copies, 8192);
+        for place in 0..8 {
+            pool.accuse(MemberIndex(sick), ByteOffset(place * 4096));
+        }
+        pool.recover_log_with(0, &NoChecksums).unwrap();
+        consistent(&pool, &all);
+        let mut back = vec![0; 4096];
+        pool.read(ByteOffset(8192), &mut back).unwrap();
+        assert!(back == copies[usize::from(1 - sick)], "{sick}");
+    }
 }

@@ -91,3 +91,35 @@ fn who_has_left_is_not_taken_for_its_successor_in_the_place() {
     assert!(a.pool.begin_evacuation(MemberIndex(0), to).is_err_and(overtaken));
     assert_eq!(places(&a.pool), ['0', '1', '3', '4']);
 }
+
+/// Two commands replace one member at the same time: the later one hears which device is there.
+#[test]
+fn of_two_that_replace_one_member_the_later_is_told_what_the_other_did() {
+    let (dir, nodes, device) = with_spares();
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let path = dir.path().join("d6");
+    std::fs::File::create(&path).unwrap().set_len(12 << 20).unwrap();
+    let other: Arc<dyn Device> = FileDevice::open(&path, OpenOptions::default()).unwrap();
+    let place = MemberIndex(2);
+    let said = std::thread::scope(|s| {
+        let first = s.spawn(|| b.pool.replace(place, device, false).unwrap());
+        // It is taken out first, which the other one notes.
+        while b.state(2) != MemberState::Failed {
+            std::thread::yield_now();
+        }
+        a.pool.follow().unwrap();
+        while places(&b.pool)[2] != '5' {
+            std::thread::yield_now();
+        }
+        let said = while_all_follow(std::slice::from_ref(b), || {
+            a.pool.replace(place, other, false).unwrap_err().to_string()
+        });
+        first.join().unwrap();
+        said
+    });
+    assert!(
+        said.contains("another command has put /") && said.contains("d5 in its place"),
+        "{said}"
+    );
+    assert_eq!(places(&a.pool), ['0', '1', '5', '3', '4']);
+}

@@ -69,6 +69,42 @@ fn a_node_that_has_not_heard_that_a_member_is_full_rereads_the_labels_before_it_
     }
 }
 
+/// All copies fail under many requests at once: the labels are read again for all of them together.
+#[test]
+fn of_many_requests_that_meet_the_end_of_a_pool_few_reread_the_labels() {
+    const REQUESTS: u64 = 24;
+    let memory: Vec<_> = (0..2)
+        .map(|i| MemoryDevice::new(&format!("m{i}"), Bytes(24 << 20), Bytes(512)))
+        .map(|device| ScriptedDevice::over(device))
+        .collect();
+    let of = || memory.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+    let nodes = nodes_on(2, Redundancy::Mirror(2), &of);
+    let node = &nodes[1];
+    node.pool.write(ByteOffset(0), &[7; 4096]).unwrap();
+    let label = node.pool.label();
+    let data = label.members[0].data_start.0;
+    let kinds = [CommandKind::Read, CommandKind::Write, CommandKind::Flush];
+    let mut labels = Vec::new();
+    for device in &memory {
+        device.add(Rule::on(&kinds).fails());
+        // Slow enough that all requests are there before the first is done with it.
+        let slow = Rule::on(&kinds).overlapping(0..data).delays(Duration::from_millis(30));
+        labels.push(device.add(slow.notes().fails()));
+    }
+    std::thread::scope(|s| {
+        for n in 0..REQUESTS {
+            let pool = &node.pool;
+            s.spawn(move || match n % 2 {
+                0 => assert!(pool.read(ByteOffset(0), &mut [0; 4096]).is_err()),
+                _ => assert!(pool.write(ByteOffset(n * 4096), &[1; 4096]).is_err()),
+            });
+        }
+    });
+    let rereads = node.pool.0.epochs.rereads.load(std::sync::atomic::Ordering::Relaxed);
+    let reads: u64 = labels.iter().map(|rule| rule.hits()).sum();
+    assert!(rereads <= REQUESTS / 3, "{rereads} times, {reads} reads");
+}
+
 /// On files, as processes have them: the device is opened once more by all of them, and all show on it that they
 /// live.
 #[test]
