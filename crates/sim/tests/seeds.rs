@@ -135,7 +135,7 @@ fn errors_of_the_past_are_found() {
         (S::TrustSilence, hosts, 180, "which is not fenced"),
         (S::OneBadSlot, usual, 26, "was never recovered"),
         (S::KeepKernelCaches, hosts, 1779, "a program on the host of"),
-        (S::BelieveCleanHeaders, usual, 13, "and should hold"),
+        (S::BelieveCleanHeaders, usual, 29, "and should hold"),
         (S::LockBeforeReplay, usual, 0, "waits since"),
     ] {
         let chosen = std::env::var_os("BRAID_SIM_PAST").is_some();

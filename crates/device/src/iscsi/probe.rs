@@ -42,6 +42,9 @@ pub(super) struct Identity {
 pub(super) struct Found {
     pub info: DeviceInfo,
     pub limits: Limits,
+    /// The unit said whether it has a write cache. It does not say that to whom a reservation of others keeps
+    /// out: a node that has not joined yet.
+    says_cache: bool,
     /// As it was to be opened.
     pub opened_read_only: bool,
     serial: Vec<u8>,
@@ -63,11 +66,14 @@ impl Found {
         if (self.limits.id, &self.serial) != (later.limits.id, &later.serial) {
             return Some("another unit answers by its name now");
         }
-        if self.info != later.info || self.limits != later.limits {
+        let both_say = self.says_cache && later.says_cache;
+        let write_cache = if both_say { later.limits.write_cache } else { self.limits.write_cache };
+        if self.info != later.info || self.limits != (Limits { write_cache, ..later.limits }) {
             return Some("the unit has another size, or other abilities, than before");
         }
         let kept = !cache.is_empty() && cache == later.cache;
-        if self.limits.write_cache && !durable && !kept {
+        let cached = self.limits.write_cache && (self.says_cache || later.limits.write_cache);
+        if cached && !durable && !kept {
             return Some("its write cache, and in it what was not flushed, may be lost");
         }
         None
@@ -105,8 +111,9 @@ pub(super) fn probe(
     let reserves = probe.ask(&cdb::reserve_in(2, 8), 8)?;
     let rotation = probe.page(0xb1, 64)?;
     let Identity { unit: id, target_port } = probe.identity()?;
+    let write_cache = write_cache(&mode);
     let limits = Limits {
-        write_cache: has_write_cache(&mode),
+        write_cache: write_cache.unwrap_or(true),
         same_unmaps: unmaps(0x40),
         reads_zeros,
         unmap: if unmaps(0x80) { limits.unmap } else { 0 },
@@ -145,7 +152,8 @@ pub(super) fn probe(
     if limits.write_cache {
         session.watch_power();
     }
-    Ok(Found { info, limits, opened_read_only: read_only, serial, target_port, cache })
+    let says_cache = write_cache.is_some();
+    Ok(Found { info, limits, says_cache, opened_read_only: read_only, serial, target_port, cache })
 }
 
 fn capacity_cdb() -> [u8; 16] {
@@ -160,12 +168,12 @@ fn size(capacity: &[u8], sector: Bytes) -> Option<Bytes> {
     last.checked_add(1)?.checked_mul(sector.get()).map(Bytes)
 }
 
-/// Whether writes that completed may be lost without a flush, by the data of MODE SENSE. Where these
-/// are not the caching page and nothing before it, as was asked for: to be on the safe side.
-fn has_write_cache(mode: &[u8]) -> bool {
+/// Whether writes that completed may be lost without a flush, by the data of MODE SENSE. `None` if these
+/// are not the caching page and nothing before it, as was asked for: then they may.
+fn write_cache(mode: &[u8]) -> Option<bool> {
     match mode {
-        [_, _, _, 0, page, _, flags, ..] if page & 0x3f == 0x08 => flags & 0x04 != 0,
-        _ => true,
+        [_, _, _, 0, page, _, flags, ..] if page & 0x3f == 0x08 => Some(flags & 0x04 != 0),
+        _ => None,
     }
 }
 
@@ -308,6 +316,7 @@ mod tests {
                 emulates_compare_and_write: false,
             },
             limits: Limits { write_cache, ..Limits::default() },
+            says_cache: true,
             opened_read_only: false,
             serial: b"7".to_vec(),
             target_port: Vec::new(),
@@ -329,6 +338,14 @@ mod tests {
         let mut grown = found(false, "");
         grown.info.size = Bytes(2 << 20);
         assert!(found(false, "").differs(&grown, b"", true).is_some());
+        // A node that has not joined is told nothing of the cache, later it is.
+        let mut unsaid = found(true, "");
+        unsaid.says_cache = false;
+        assert!(unsaid.differs(&found(false, ""), b"", false).is_none());
+        assert!(unsaid.differs(&found(true, ""), b"", true).is_none());
+        assert!(unsaid.differs(&found(true, ""), b"", false).is_some());
+        assert!(unsaid.differs(&unsaid, b"", false).is_some());
+        assert!(found(false, "").differs(&unsaid, b"", false).is_none());
     }
 
     #[test]
@@ -358,12 +375,14 @@ mod tests {
     #[test]
     fn what_is_not_the_caching_page_says_nothing_of_caches() {
         let page = |flags: u8| [19, 0, 0, 0, 0x88, 18, flags, 0, 0, 0];
-        assert!(has_write_cache(&page(0x04)) && has_write_cache(&page(0xff)));
-        assert!(!has_write_cache(&page(0)) && !has_write_cache(&page(0x01)));
+        assert_eq!(
+            [0x04, 0xff, 0, 0x01].map(|flags| write_cache(&page(flags))),
+            [Some(true), Some(true), Some(false), Some(false)]
+        );
         // Nothing, a page that is cut off, another page, a block descriptor before it.
         let descriptor = [&[27, 0, 0, 8][..], &[0; 8], &[0x08, 18, 0]].concat();
         for mode in [&[][..], &page(0)[..6], &[19, 0, 0, 0, 0x0a, 10, 0, 0], &descriptor] {
-            assert!(has_write_cache(mode), "{mode:?}");
+            assert_eq!(write_cache(mode), None, "{mode:?}");
         }
     }
 }

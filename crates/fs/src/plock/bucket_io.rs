@@ -1,7 +1,7 @@
 //! Buckets of program locks on the devices: each is a chain of blocks under a cluster lock of its own, read
 //! when the lock is taken and written when an exclusive hold ends.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_format::BlockNo;
 use braid_format::meta::MetaKind;
@@ -25,13 +25,16 @@ impl Bucket {
         self.learn(core)?;
         Ok(guard)
     }
-    /// The same, exclusive. `None`: it did not come in this time.
-    pub fn open_within(&self, core: &Core, time: Duration) -> Result<Option<Guard>> {
-        let until = Instant::now() + time;
-        let cancelled = || Instant::now() >= until;
+    /// The same. `None`: it did not come until then. What is here is had at any time.
+    pub fn open_until(&self, core: &Core, mode: Mode, until: Instant) -> Result<Option<Guard>> {
         core.check_alive()?;
-        let (mode, local) = (Mode::Exclusive, Local::Exclusive);
-        let guard = core.locks.acquire_unless(self.lock, mode, local, &cancelled)?;
+        let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
+        let cancelled = || Instant::now() >= until;
+        let guard = if cancelled() {
+            core.locks.try_acquire(self.lock, mode, local)
+        } else {
+            core.locks.acquire_unless(self.lock, mode, local, &cancelled)?
+        };
         guard.map(|guard| self.learn(core).map(|()| guard)).transpose()
     }
     /// Reads what is on the devices, unless that is known. The cluster lock is held.

@@ -1,5 +1,7 @@
 //! What is free of the locks that are waited for is granted.
 
+use std::collections::VecDeque;
+
 use braid_lock::Keep;
 
 use crate::core::Core;
@@ -45,7 +47,10 @@ pub(super) fn serve_these(
     ended: &mut Vec<Ended>,
 ) -> Result<()> {
     let users = &core.plocks.users;
-    for key in keys {
+    let mut keys = VecDeque::from(keys);
+    while let Some(key) = keys.pop_front() {
+        // Who waits to hold less than he does (to read what he has changed) frees something, too.
+        let weakened = bucket.state().weakened_by(key);
         let room = bucket.room(core);
         let mut served = bucket.state().serve(users, key, room, false);
         if matches!(served, Served::NeedsRoom) {
@@ -55,6 +60,9 @@ pub(super) fn serve_these(
         if let Served::Ended(how) = served {
             ended.push(how);
             core.locks.keep(bucket.lock, Keep::For(TURN));
+            if let Some(lock) = weakened {
+                keys.extend(bucket.state().waits.touched(&lock));
+            }
         }
     }
     tell_turns(core, bucket);

@@ -17,7 +17,7 @@ use super::grant::serve_these;
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::plock_table::bucket::Bucket;
-use crate::plock_table::circle::{Waiting, would_close};
+use crate::plock_table::circle::{Budget, Waiting, would_close};
 use crate::plock_table::table::{Lock, Table};
 use crate::plock_table::waits::{Ended, Wait, WaitId, tell};
 
@@ -34,6 +34,9 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(super) const CIRCLE_AFTER: Duration = Duration::from_millis(200);
 /// And again.
 const CIRCLE_AGAIN: Duration = Duration::from_secs(2);
+/// How long such a look waits for buckets in all. It keeps those that it has from everybody, so one that a node
+/// does not give up (it is stopped, or silent) is left out.
+const CIRCLE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Ends a wait, if it still stands.
 pub(crate) fn end_wait(core: &Arc<Core>, id: WaitId, how: Result<()>) {
@@ -103,7 +106,10 @@ fn poll(core: &Weak<Core>, bucket: &Arc<Bucket>) {
         }
         drop(state);
         let Some(core) = core.upgrade() else { return };
+        let stale = bucket.state().poll.stale;
         if let Err(error) = core.watch(look(&core, bucket)) {
+            // What the others are to be told has not been told.
+            bucket.state().poll.stale |= stale;
             crate::plock_table::end_waits(&core.plocks.users, bucket, &|| Err(again(&error)));
         }
         pause = (pause * 2).min(PAUSE_MAX);
@@ -186,7 +192,9 @@ fn circle(core: &Weak<Core>) {
         }
         if (called || Instant::now() >= again) && core.check_alive().is_ok() {
             again = Instant::now() + CIRCLE_AGAIN;
-            refuse_circles(&core);
+            // Those that began a moment ago have their look next time.
+            let too_early = refuse_circles(&core);
+            core.plocks.circles.lock().called |= too_early;
         }
     }
 }
@@ -200,11 +208,14 @@ struct Everything {
     own: Vec<(Instant, WaitId, Lock)>,
 }
 
-fn everything(core: &Core) -> Everything {
-    let opened = core.plocks.in_order();
+fn everything<'a>(core: &'a Core) -> Everything {
+    let until = Instant::now() + CIRCLE_PATIENCE;
     // A bucket that cannot be read shows nothing here; its users get the error.
-    let guards: Vec<_> =
-        opened.filter_map(|b| Some((b.open(core, Mode::Shared).ok()?, b))).collect();
+    let opened = |bucket: &'a Arc<Bucket>| {
+        let guard = bucket.open_until(core, Mode::Shared, until);
+        Some((guard.ok().flatten()?, bucket))
+    };
+    let guards: Vec<_> = core.plocks.in_order().filter_map(opened).collect();
     let mut all = Everything::default();
     for (_, bucket) in &guards {
         let mut state = bucket.state();
@@ -225,18 +236,21 @@ fn everything(core: &Core) -> Everything {
     all
 }
 
-/// Ends a wait of each circle.
-fn refuse_circles(core: &Arc<Core>) {
+/// Ends a wait of each circle. Returns whether some waits were too young to be looked at.
+fn refuse_circles(core: &Arc<Core>) -> bool {
     let mut all = everything(core);
+    let (mut too_early, mut budget) = (false, Budget::of_search());
     for (since, id, lock) in std::mem::take(&mut all.own) {
         if since.elapsed() < CIRCLE_AFTER {
+            too_early = true;
             continue;
         }
         let held: Vec<&Table> = all.held.iter().collect();
         let waiting: Vec<&Waiting> = all.waiting.iter().collect();
-        if would_close(&held, &waiting, &lock) {
+        if would_close(&held, &waiting, &lock, &mut budget) {
             end_wait(core, id, Err(Error::Deadlock));
             all.waiting.iter_mut().for_each(|w| w.remove(&lock));
         }
     }
+    too_early
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_format::{InodeNo, LockNo};
 use braid_lock::interrupt::Uninterruptible;
@@ -127,16 +127,14 @@ pub(crate) fn drop_owner(core: &Arc<Core>, ino: InodeNo, owner: u64) -> Result<(
         return Ok(());
     }
     let mut ended = Vec::new();
-    let done = match bucket.open_within(core, CLOSE_PATIENCE) {
+    let until = Instant::now() + CLOSE_PATIENCE;
+    let done = match bucket.open_until(core, Mode::Exclusive, until) {
         Ok(Some(_guard)) => give_up(core, bucket, &lock, &mut ended),
         Ok(None) => {
-            let mut state = bucket.state();
-            state.take(&core.plocks.users, &lock);
-            state.poll.stale = true;
-            state.poll.news = true;
+            give_up_unseen(core, bucket, &lock);
             Ok(())
         }
-        Err(e) => Err(e),
+        Err(e) => unseen_at(e, core, bucket, &lock),
     };
     settle(core, bucket, ended);
     done
@@ -271,8 +269,29 @@ fn unlock(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> 
     if !bucket.state().mine.has(lock.ino, lock.owner) {
         return Ok(());
     }
-    let _guard = bucket.open(core, Mode::Exclusive)?;
-    give_up(core, bucket, lock, ended)
+    match bucket.open(core, Mode::Exclusive) {
+        Ok(_guard) => give_up(core, bucket, lock, ended),
+        Err(e) => unseen_at(e, core, bucket, lock),
+    }
+}
+
+/// Takes a lock off its owner although the bucket's lock is not to be had: a file that is closed, or a program
+/// that ends, asks only once. The bucket's thread tells the other nodes as soon as it can.
+fn give_up_unseen(core: &Core, bucket: &Bucket, lock: &Lock) {
+    let mut state = bucket.state();
+    state.take(&core.plocks.users, lock);
+    state.poll.stale = true;
+    state.poll.news = true;
+}
+
+/// The same after an error, unless it ends this node's work.
+fn unseen_at(error: Error, core: &Core, bucket: &Bucket, lock: &Lock) -> Result<()> {
+    if !matches!(error, Error::Lock(_)) || core.check_alive().is_err() {
+        return Err(error);
+    }
+    tracing::debug!(%error, "a lock is given up here, and other nodes hear of it later");
+    give_up_unseen(core, bucket, lock);
+    Ok(())
 }
 
 /// Takes a lock off its owner. The bucket's lock is held exclusively.

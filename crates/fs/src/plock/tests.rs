@@ -396,6 +396,52 @@ fn who_reads_on_lets_waiting_readers_in() {
     }
 }
 
+/// One that had to wait until it could hold less than before lets others in as well.
+#[test]
+fn who_waited_to_read_on_lets_waiting_readers_in() {
+    let (a, b, ino) = fixture();
+    let (tell, told) = listener();
+    setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    setlk(&a, ino, &want(3, 10, 19, Exclusive), None).unwrap();
+    for (node, owner) in [(&a, 2), (&b, 4)] {
+        later(node, ino, &want(owner, 0, 9, Shared), false, &tell).unwrap().unwrap();
+    }
+    later(&a, ino, &want(1, 0, 19, Shared), false, &tell).unwrap().unwrap();
+    assert!(told.try_recv().is_err());
+    setlk(&a, ino, &want(3, 10, 19, Unlock), None).unwrap();
+    let mut served: Vec<u64> = (0..3)
+        .map(|_| {
+            let (owner, how) = told.recv_timeout(Duration::from_secs(30)).expect("one still waits");
+            how.unwrap();
+            owner
+        })
+        .collect();
+    served.sort_unstable();
+    assert_eq!(served, [1, 2, 4]);
+}
+
+/// The first search finds waits that are too young: they have theirs at once, not with the next one of all.
+#[test]
+fn a_circle_that_is_too_young_for_a_search_has_the_next() {
+    let (a, _b, first) = fixture();
+    let root = a.volume.root();
+    let second = create(&a, root, b"g", 0o644, &Cred::default(), true).unwrap().ino();
+    assert_ne!(a.volume.plock_bucket(first), a.volume.plock_bucket(second));
+    let (tell, told) = listener();
+    setlk(&a, first, &want(9, 90, 99, Exclusive), None).unwrap();
+    setlk(&a, first, &want(1, 0, 9, Exclusive), None).unwrap();
+    setlk(&a, second, &want(2, 0, 9, Exclusive), None).unwrap();
+    // This one begins the search.
+    later(&a, first, &want(8, 90, 99, Exclusive), false, &tell).unwrap().unwrap();
+    std::thread::sleep(CIRCLE_AFTER / 2);
+    let began = Instant::now();
+    later(&a, second, &want(1, 0, 9, Exclusive), false, &tell).unwrap().unwrap();
+    later(&a, first, &want(2, 0, 9, Exclusive), false, &tell).unwrap().unwrap();
+    let (_, how) = told.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert!(matches!(how, Err(Error::Deadlock)));
+    assert!(began.elapsed() < CIRCLE_AFTER * 7, "{:?}", began.elapsed());
+}
+
 #[test]
 fn who_waits_elsewhere_comes_before_who_comes_back() {
     let (a, b, ino) = fixture();
@@ -505,7 +551,7 @@ fn a_close_waits_for_no_node_without_end() {
     let theirs = bucket_of(&b, ino).unwrap();
     let kept = theirs.open(&b, Mode::Exclusive).unwrap();
     let ours = bucket_of(&a, ino).unwrap();
-    assert!(ours.open_within(&a, Duration::ZERO).unwrap().is_none());
+    assert!(ours.open_until(&a, Mode::Exclusive, Instant::now()).unwrap().is_none());
     drop_owner(&a, ino, 1).unwrap();
     assert!(told.try_recv().is_err(), "granted without the bucket");
     drop(kept);

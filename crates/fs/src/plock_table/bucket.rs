@@ -22,7 +22,7 @@ use braid_lock::Life;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::chain::{self, Block, Entry};
-use super::circle::{Waiting, waits_for, would_close};
+use super::circle::{Budget, Waiting, waits_for, would_close};
 use super::table::{Growth, Lock, Owner, Table};
 use super::threads::PollNeed;
 use super::users::Users;
@@ -223,7 +223,9 @@ impl State {
         let held = [&self.mine, &seen.others];
         let waiting = [&self.waits.waiting, &seen.waiting];
         let holds = self.mine.has(lock.ino, lock.owner);
-        let ahead = |w: &&Lock| !holds || !waits_for(&held, &waiting, w, lock.owner);
+        let mut budget = Budget::of_request();
+        let mut ahead =
+            |w: &&Lock| !holds || !waits_for(&held, &waiting, w, lock.owner, &mut budget);
         let far = seen.before(lock, order).filter(|(key, lock)| !self.may_pass(key, lock));
         let far = far.map(|(_, lock)| lock);
         let mut before = self.waits.before(lock, order).chain(far);
@@ -278,6 +280,11 @@ impl State {
         let how = if granted { Ok(()) } else { Err(Error::NoLocks) };
         self.waits.remove(key).map_or(Served::Waits, |wait| Served::Ended(wait.ends(how)))
     }
+    /// The lock of a wait that asks for less than its owner may hold there.
+    pub fn weakened_by(&self, key: (InodeNo, u64)) -> Option<Lock> {
+        let lock = self.waits.get(key)?.lock;
+        (!lock.exclusive && self.mine.has(lock.ino, lock.owner)).then_some(lock)
+    }
     /// All waits, which end.
     pub fn take_waits(&mut self) -> Vec<Wait> {
         self.changed = true;
@@ -328,9 +335,13 @@ impl State {
     /// Whether waiting for `lock` would close a circle within this bucket.
     pub fn would_close_circle(&self, lock: &Lock) -> bool {
         let (mine, waiting) = (&self.mine, &self.waits.waiting);
+        let mut budget = Budget::of_request();
         match &self.seen {
-            Some(seen) => would_close(&[mine, &seen.others], &[waiting, &seen.waiting], lock),
-            None => would_close(&[mine], &[waiting], lock),
+            Some(seen) => {
+                let (held, waiting) = ([mine, &seen.others], [waiting, &seen.waiting]);
+                would_close(&held, &waiting, lock, &mut budget)
+            }
+            None => would_close(&[mine], &[waiting], lock, &mut budget),
         }
     }
     /// Where this node's entries go. `None`: what is there is what there is to be.

@@ -85,6 +85,10 @@ impl Table {
             })
         })
     }
+    /// Owners of locks on a file.
+    pub fn owners(&self, ino: InodeNo) -> usize {
+        self.files.get(&ino).map_or(0, BTreeMap::len)
+    }
     /// Whether `owner` holds anything on the file.
     pub fn has(&self, ino: InodeNo, owner: Owner) -> bool {
         self.files.get(&ino).is_some_and(|owners| owners.contains_key(&owner))

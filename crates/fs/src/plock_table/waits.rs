@@ -118,6 +118,9 @@ impl Waits {
         };
         of_file.filter(|(_, wait)| touched(wait)).map(|(key, _)| *key).collect()
     }
+    pub fn get(&self, key: Key) -> Option<&Wait> {
+        self.waits.get(&key)
+    }
     pub fn get_mut(&mut self, key: Key) -> Option<&mut Wait> {
         self.waits.get_mut(&key)
     }

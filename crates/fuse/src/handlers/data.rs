@@ -334,8 +334,26 @@ impl<F: FileSystem> Call<'_, F> {
         if wait && !unlock {
             return self.lock_later(&lock, whole);
         }
+        self.change_lock(&lock, whole)?;
+        if unlock {
+            return self.done(Ok(()));
+        }
+        self.granted(&lock, whole);
+        Ok(())
+    }
+    fn change_lock(&self, lock: &Plock, whole: bool) -> Answer<()> {
         let (files, ino) = (self.files(), self.ino());
-        self.done(if whole { files.flock(ino, &lock) } else { files.setlk(ino, &lock) })
+        if whole { files.flock(ino, lock) } else { files.setlk(ino, lock) }
+    }
+    /// Says that a lock is granted. If nobody hears that (its program was killed and let go, see
+    /// [`crate::waits::killed`]), the lock is given up again: the file may have been closed before it came.
+    fn granted(&self, lock: &Plock, whole: bool) {
+        if !self.reply.bytes(&[]) {
+            let unlock = Plock { kind: PlockKind::Unlock, ..*lock };
+            if let Err(errno) = self.change_lock(&unlock, whole) {
+                tracing::error!(nodeid = self.nodeid, %errno, "a lock outlives its program");
+            }
+        }
     }
     /// Asks for a lock and may have to wait: the answer may come later, from the thread that frees
     /// the lock.
@@ -356,14 +374,14 @@ impl<F: FileSystem> Call<'_, F> {
         if self.ask_for_lock(lock, whole, answer)? {
             return Ok(());
         }
-        self.done(Ok(()))
+        self.granted(lock, whole);
+        Ok(())
     }
     /// The same for a request whose answer only this thread can give.
     fn lock_in_ring(&self, lock: &Plock, whole: bool) -> Outcome<()> {
         let waits = self.server.ring_waits.enter(self.cred.uid);
         if waits.is_none() {
-            let (files, ino) = (self.files(), self.ino());
-            return match if whole { files.flock(ino, lock) } else { files.setlk(ino, lock) } {
+            return match self.change_lock(lock, whole) {
                 Err(Errno::AGAIN) => Err(Errno::NOLCK.into()),
                 done => self.done(done),
             };
