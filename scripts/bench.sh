@@ -41,22 +41,28 @@ measure() {
     { rm -f "$results/$name.json.part"; printf 'FAILED: %s\n' "$name" >&2; }
 }
 
-# Two mounts of one pool on this host.
+# Two mounts of one pool on this host. They end with this script, however that ends.
+share=
+leave_share() {
+  local node
+  [ -n "$share" ] || return 0
+  for node in a b; do ! mountpoint -q "$share/$node" || "$braid" unmount "$share/$node" || return 0; done
+  rm -rf "$share" "$results/share.json.part"
+  share=
+}
+trap leave_share EXIT
 measure_share() {
   case " $only " in *" share "*) ;; *) return 0 ;; esac
-  local pool node
-  pool=$(mktemp -d "$backing/braid-share.XXXXXX")
-  mkdir "$pool/a" "$pool/b"
-  truncate -s 4G "$pool/disk"
-  "$braid" create "share-$$" "$pool/disk" --nodes 4 >&2
-  for node in a b; do "$braid" mount "$pool/disk" "$pool/$node" || break; done
-  if mountpoint -q "$pool/a" && mountpoint -q "$pool/b"; then
-    printf '== share: two mounts, braid bench share\n' >&2
-    "$braid" bench share "a=$pool/a" "b=$pool/b" --repeats "$repeats" --json >"$results/share.json.part" &&
-      mv "$results/share.json.part" "$results/share.json" || printf 'FAILED: share\n' >&2
-  fi
-  for node in a b; do ! mountpoint -q "$pool/$node" || "$braid" unmount "$pool/$node"; done
-  rm -rf "$pool" "$results/share.json.part"
+  share=$(mktemp -d "$backing/braid-share.XXXXXX")
+  mkdir "$share/a" "$share/b"
+  truncate -s 4G "$share/disk"
+  chmod 600 "$share/disk"
+  printf '== share: two mounts, braid bench share\n' >&2
+  { "$braid" create "share-$$" "$share/disk" --nodes 4 >&2 &&
+    "$braid" mount "$share/disk" "$share/a" && "$braid" mount "$share/disk" "$share/b" &&
+    "$braid" bench share "a=$share/a" "b=$share/b" --repeats "$repeats" --json >"$results/share.json.part" &&
+    mv "$results/share.json.part" "$results/share.json"; } || printf 'FAILED: share\n' >&2
+  leave_share
 }
 
 measure ladder4   ladder --members 4 --size "$size" --repeats "$repeats"

@@ -17,18 +17,22 @@ use crate::plock_table::table::Growth;
 /// Blocks that one transaction changes.
 const TX_BLOCKS: usize = 16;
 
+/// Who changes a bucket is alone on this node, too.
+fn local(mode: Mode) -> Local {
+    if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared }
+}
+
 impl Bucket {
     /// Takes the cluster lock; what is on the devices is then known.
     pub fn open(&self, core: &Core, mode: Mode) -> Result<Guard> {
-        let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
-        let guard = core.guard(self.lock, mode, local)?;
+        let guard = core.guard(self.lock, mode, local(mode))?;
         self.learn(core)?;
         Ok(guard)
     }
     /// The same. `None`: it did not come until then. What is here is had at any time.
     pub fn open_until(&self, core: &Core, mode: Mode, until: Instant) -> Result<Option<Guard>> {
         core.check_alive()?;
-        let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
+        let local = local(mode);
         let cancelled = || Instant::now() >= until;
         let guard = if cancelled() {
             core.locks.try_acquire(self.lock, mode, local)

@@ -47,7 +47,7 @@ pub(super) fn serve_these(
     ended: &mut Vec<Ended>,
 ) -> Result<()> {
     let users = &core.plocks.users;
-    let mut keys = VecDeque::from(keys);
+    let (mut keys, before) = (VecDeque::from(keys), ended.len());
     while let Some(key) = keys.pop_front() {
         // Who waits to hold less than he does (to read what he has changed) frees something, too.
         let weakened = bucket.state().weakened_by(key);
@@ -59,11 +59,14 @@ pub(super) fn serve_these(
         }
         if let Served::Ended(how) = served {
             ended.push(how);
-            core.locks.keep(bucket.lock, Keep::For(TURN));
             if let Some(lock) = weakened {
                 keys.extend(bucket.state().waits.touched(&lock));
             }
         }
+    }
+    if ended.len() > before {
+        // The bucket will be needed for the unlocks.
+        core.locks.keep(bucket.lock, Keep::For(TURN));
     }
     tell_turns(core, bucket);
     Ok(())

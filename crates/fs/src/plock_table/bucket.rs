@@ -300,8 +300,13 @@ impl State {
     /// Nodes that are to be told that a request of theirs can be granted; each hears of it once.
     pub fn turns(&mut self) -> Vec<Life> {
         let Some(seen) = &self.seen else { return Vec::new() };
-        let mut turns = Vec::new();
+        let (mut turns, mut budget) = (Vec::new(), Budget::of_request());
         for (key, lock) in seen.queue.iter().take(TURNS_MAX) {
+            let cost = self.mine.owners(lock.ino) + seen.others.owners(lock.ino);
+            if !budget.spend(cost + self.waits.len()) {
+                // Whoever is not told looks after a pause.
+                break;
+            }
             let blocked = self.mine.excludes(lock)
                 || seen.others.excludes(lock)
                 || seen.before(lock, key.1).next().is_some()

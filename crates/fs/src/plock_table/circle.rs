@@ -24,7 +24,7 @@ impl Budget {
         Self(4_000_000)
     }
     /// Whether there is so much left; it is then spent.
-    fn spend(&mut self, owners: usize) -> bool {
+    pub fn spend(&mut self, owners: usize) -> bool {
         let left = self.0.checked_sub(owners);
         self.0 = left.unwrap_or(0);
         left.is_some()

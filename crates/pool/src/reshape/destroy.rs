@@ -1,7 +1,5 @@
 //! A pool ends: its devices are nobody's.
 
-use braid_format::label::MemberState;
-
 use crate::error::PoolError;
 use crate::labels::wipe_labels;
 use crate::pool::Pool;
@@ -18,7 +16,7 @@ pub struct Destroyed {
 impl Pool {
     /// Wipes the labels of all members, spares too; their contents stay. The caller sees to it that no
     /// node uses the pool, and nobody uses it afterwards. A power failure in the middle leaves a pool
-    /// whose wiped members are missing. A member that has failed is left alone if its device is not there.
+    /// whose wiped members are missing.
     ///
     /// # Errors
     /// The pool is closed. What goes wrong with one member is in the answer, and the others are wiped.
@@ -30,10 +28,6 @@ impl Pool {
             let path = device.info().name.clone();
             match wipe_labels(&**device, member.device_size) {
                 Ok(()) => done.wiped.push(path),
-                Err(error) if member.state == MemberState::Failed => {
-                    let why = format!("it has failed, and cannot be written: {error}");
-                    done.left.push((path, why));
-                }
                 Err(error) => done.left.push((path, error.to_string())),
             }
         }
