@@ -23,7 +23,7 @@ use crate::world::{Event, Pid, World};
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// As the manager has it at first.
 const ASK: Duration = Duration::from_millis(2);
-const HOLD_MAX: Duration = Duration::from_millis(10);
+const HOLD_MAX: Duration = Duration::from_millis(2);
 /// How long a woken thread takes to run.
 const WAKES: Duration = Duration::from_micros(20);
 

@@ -51,7 +51,7 @@ impl Default for ManagerOptions {
             poll_min: Duration::from_millis(1),
             poll_max: Duration::from_millis(100),
             fresh_nonce: None,
-            hold_max: Duration::from_millis(10),
+            hold_max: Duration::from_millis(2),
             interruptible: true,
         }
     }

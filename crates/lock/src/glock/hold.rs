@@ -20,24 +20,36 @@ pub enum Keep {
 
 /// Keeps a lock a little longer if that saves moving it to and fro.
 ///
-/// Sequential users at two nodes gain nothing from it, a thread that comes back at once gains a
-/// lot; so it is tried after evidence (`eager`) and dropped for a while when it did not help.
+/// A thread that comes back at once gains a lot from it. Programs at two nodes that work by turns gain nothing, and
+/// the one that has its turn waits longer. So an unused lock lingers only if a thread came back at once the last time;
+/// after a time for which nobody came back that is not tried for some hand-overs, twice as many with each such time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Hold {
     granted: Option<Time>,
     released: Option<Time>,
     /// Uses when the lingering began or went on.
     lingering: Option<u32>,
-    eager: i8,
+    /// A thread wanted the lock at once after it had been given away.
+    came_back: bool,
+    /// Times in succession that somebody came back while the lock lingered.
+    helped: u8,
+    /// Times that nobody did; each time that somebody does takes one away.
+    in_vain: u8,
+    /// Hand-overs for which lingering is not tried.
+    discouraged: u8,
     /// What users said.
     keep: Keep,
 }
 
 impl Hold {
-    /// A return within this counts as "at once"; also how long an unused lock lingers.
+    /// A return within this counts as "at once"; also how long an unused lock lingers at first.
     const SOON: Duration = Duration::from_micros(200);
-    const ENOUGH: i8 = 3;
-    const DISCOURAGED: i8 = -16;
+    /// How long it lingers if that has helped often: a thread that has lost its processor may come back, too.
+    const PATIENT: Duration = Duration::from_millis(1);
+    /// Lingers by `SOON` more after it has helped this many times in succession.
+    const OFTEN: u8 = 8;
+    /// Lingering is not tried for this many hand-overs at most.
+    const DISCOURAGED_MAX: u8 = 32;
 
     pub(super) fn granted(&mut self, now: Time) {
         self.granted = Some(now);
@@ -49,7 +61,7 @@ impl Hold {
         let before = std::mem::replace(&mut self.keep, keep);
         match keep {
             Keep::For(_) => false,
-            Keep::Perhaps | Keep::PerhapsFor(_) => before != keep && self.eager < Self::ENOUGH,
+            Keep::Perhaps | Keep::PerhapsFor(_) => before != keep && !self.tries(),
             Keep::NoLonger => before != keep,
         }
     }
@@ -62,8 +74,8 @@ impl Hold {
     /// A thread of this node wants the lock that was given away.
     pub(super) fn wanted(&mut self, now: Time) {
         if let Some(released) = self.released.take() {
-            let soon = now.saturating_sub(released) < Self::SOON;
-            self.eager = if soon { (self.eager + 1).min(Self::ENOUGH) } else { self.eager.min(0) };
+            self.came_back = now.saturating_sub(released) < Self::SOON;
+            self.discouraged = self.discouraged.saturating_sub(1);
         }
     }
     /// Until when the lock is kept for users who said that they come back, if that is still to come.
@@ -82,15 +94,115 @@ impl Hold {
             Keep::PerhapsFor(time) | Keep::For(time) => time.min(longest),
             Keep::NoLonger => Duration::ZERO,
         };
-        let over = now.saturating_sub(granted) >= longest;
-        if self.eager < Self::ENOUGH || over {
-            return None;
+        match self.lingering {
+            Some(before) if before == uses => self.nobody_came(),
+            Some(_) => self.somebody_came(),
+            None => {}
         }
-        if self.lingering == Some(uses) {
-            self.eager = Self::DISCOURAGED;
+        if !self.tries() || now.saturating_sub(granted) >= longest {
             return None;
         }
         self.lingering = Some(uses);
-        Some(now + Self::SOON)
+        Some(now + self.patience())
+    }
+
+    fn tries(&self) -> bool {
+        self.came_back && self.discouraged == 0
+    }
+    fn patience(&self) -> Duration {
+        (Self::SOON * u32::from(1 + self.helped / Self::OFTEN)).min(Self::PATIENT)
+    }
+    fn somebody_came(&mut self) {
+        self.helped = self.helped.saturating_add(1);
+        self.in_vain = self.in_vain.saturating_sub(1);
+    }
+    fn nobody_came(&mut self) {
+        self.helped = 0;
+        self.discouraged = Self::DISCOURAGED_MAX.min(1 << self.in_vain.min(7));
+        self.in_vain = self.in_vain.saturating_add(1).min(7);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+    const LONGEST: Duration = Duration::from_millis(2);
+
+    /// A lock that two nodes want all the time, as one of them sees it.
+    struct Contended {
+        hold: Hold,
+        now: Time,
+        uses: u32,
+        /// How long it has lingered without a use, in all.
+        idle: Duration,
+    }
+
+    impl Contended {
+        fn new() -> Self {
+            Self { hold: Hold::default(), now: Time::ZERO, uses: 0, idle: Duration::ZERO }
+        }
+        /// The lock comes, is used `uses` times with `pause` in between, is given up, and is wanted again after
+        /// `away`. Returns how often it was used meanwhile.
+        fn tenure(&mut self, uses: u32, pause: Duration, away: Duration) -> u32 {
+            self.now += 100 * US;
+            self.hold.granted(self.now);
+            let (first, mut next) = (self.uses, self.now + pause);
+            self.uses += 1;
+            while let Some(until) = self.hold.until(self.now, self.uses, LONGEST) {
+                let before = self.uses;
+                while next <= until && self.uses - first < uses {
+                    self.uses += 1;
+                    next += pause;
+                }
+                self.idle += if before == self.uses { until - self.now } else { Duration::ZERO };
+                self.now = until;
+            }
+            self.hold.released(self.now);
+            self.now += away;
+            self.hold.wanted(self.now);
+            self.uses - first
+        }
+    }
+
+    #[test]
+    fn a_thread_that_comes_back_at_once_shares_a_hand_over_among_many_uses() {
+        let mut lock = Contended::new();
+        assert_eq!(lock.tenure(u32::MAX, 50 * US, 50 * US), 1, "nothing is known yet");
+        for _ in 0..20 {
+            let uses = lock.tenure(u32::MAX, 50 * US, 50 * US);
+            assert!((40..70).contains(&uses), "{uses}");
+        }
+    }
+
+    #[test]
+    fn work_by_turns_hardly_waits_for_nobody() {
+        let mut lock = Contended::new();
+        for _ in 0..330 {
+            lock.tenure(1, Duration::MAX / 4, 150 * US);
+        }
+        // 1, 2, 4, 8, 16 and then 32 hand-overs in which it is not tried.
+        assert!(lock.idle <= 16 * Hold::SOON, "{:?}", lock.idle);
+    }
+
+    #[test]
+    fn a_thread_that_is_away_now_and_then_is_waited_for_again_soon() {
+        let mut lock = Contended::new();
+        let mut uses = 0;
+        for round in 0..100 {
+            let away_after = if round % 4 == 0 { 5 } else { u32::MAX };
+            uses += lock.tenure(away_after, 50 * US, 50 * US);
+        }
+        assert!(uses > 100 * 15, "{uses}");
+    }
+
+    #[test]
+    fn a_user_who_comes_back_late_is_not_waited_for() {
+        let mut lock = Contended::new();
+        for _ in 0..50 {
+            assert_eq!(lock.tenure(u32::MAX, 50 * US, 3 * Hold::SOON), 1);
+        }
+        assert_eq!(lock.idle, Duration::ZERO);
     }
 }
