@@ -38,7 +38,8 @@ const CIRCLE_AGAIN: Duration = Duration::from_secs(2);
 /// does not give up (it is stopped, or silent) is left out.
 const CIRCLE_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Ends a wait, if it still stands.
+/// Ends a wait, if it still stands. Of an fcntl lock for which other nodes can see it, the program hears of that once
+/// they no longer can, after twice [`CIRCLE_AFTER`] at the latest: what it does next must not look like a circle.
 pub(crate) fn end_wait(core: &Arc<Core>, id: WaitId, how: Result<()>) {
     let Some(bucket) = core.plocks.buckets.get(&id.bucket) else { return };
     let (wait, stale) = {
@@ -51,7 +52,12 @@ pub(crate) fn end_wait(core: &Arc<Core>, id: WaitId, how: Result<()>) {
     };
     let Some(wait) = wait else { return };
     core.plocks.users.count(wait.uid, -1);
-    tell(vec![wait.ends(how)]);
+    if stale && !wait.lock.owner.flock {
+        bucket.state().parting.add(wait.ends(how));
+        watch(core, false);
+    } else {
+        tell(vec![wait.ends(how)]);
+    }
     // Those behind it may be free now.
     if stale || bucket.state().poll.far {
         call(core, bucket);
@@ -150,6 +156,7 @@ fn grant_all(core: &Arc<Core>, bucket: &Arc<Bucket>, ended: &mut Vec<Ended>) -> 
     let _guard = bucket.open(core, Mode::Exclusive)?;
     let keys = {
         let mut state = bucket.state();
+        ended.extend(state.parting.take(Duration::ZERO));
         state.forget_dead(core.as_ref());
         // Whatever stood there of this node is looked at when the lock goes.
         state.changed = true;
@@ -162,8 +169,13 @@ fn grant_all(core: &Arc<Core>, bucket: &Arc<Bucket>, ended: &mut Vec<Ended>) -> 
 
 /// An fcntl lock is waited for.
 pub(super) fn watch_for_circles(core: &Arc<Core>) {
+    watch(core, true);
+}
+
+/// Starts the thread that looks for circles, if need be. `called`: there may be one.
+fn watch(core: &Arc<Core>, called: bool) {
     let circles = &mut *core.plocks.circles.lock();
-    circles.called = true;
+    circles.called |= called;
     if circles.running {
         return;
     }
@@ -183,12 +195,17 @@ fn circle(core: &Weak<Core>) {
         let Some(core) = core.upgrade() else { return };
         let (called, any) = {
             let mut circles = core.plocks.circles.lock();
-            let any = core.plocks.buckets.values().any(|b| b.state().waits.fcntl() > 0);
+            let any = core.plocks.in_order().any(|bucket| bucket.state().any_fcntl());
             circles.running = any;
             (std::mem::take(&mut circles.called), any)
         };
         if !any {
             return;
+        }
+        for bucket in core.plocks.in_order() {
+            // Another node does not give the bucket up; this cannot wait for it.
+            let late = bucket.state().parting.take(CIRCLE_AFTER);
+            tell(late);
         }
         if (called || Instant::now() >= again) && core.check_alive().is_ok() {
             again = Instant::now() + CIRCLE_AGAIN;

@@ -563,3 +563,46 @@ fn a_close_waits_for_no_node_without_end() {
     setlk(&b, ino, &want(1, 0, 9, Exclusive), None).unwrap();
     assert!(matches!(setlk(&b, ino, &want(1, 20, 29, Exclusive), None), Err(Error::WouldBlock)));
 }
+
+/// The wait of a program on `a` for what one on `b` holds, seen by `b` and then broken off, each of the two holding
+/// what the other may want.
+fn broken_off(a: &Node, b: &Node, ino: InodeNo, tell: &mpsc::Sender<(u64, Result<()>)>) {
+    setlk(a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    setlk(b, ino, &want(2, 10, 19, Exclusive), None).unwrap();
+    let wait = later(a, ino, &want(1, 10, 19, Exclusive), false, tell).unwrap().unwrap();
+    assert_eq!(seen_by(b, ino), (2, 1));
+    end_wait(a, wait, Err(Error::Interrupted));
+}
+
+#[test]
+fn who_was_told_that_its_wait_is_over_is_in_no_circle() {
+    let (a, b, ino) = fixture();
+    let (tell, told) = listener();
+    for _ in 0..50 {
+        broken_off(&a, &b, ino, &tell);
+        let (_, how) = told.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert!(matches!(how, Err(Error::Interrupted)));
+        later(&b, ino, &want(2, 0, 9, Exclusive), false, &tell).unwrap().expect("it waits");
+        setlk(&a, ino, &want(1, 0, 9, Unlock), None).unwrap();
+        let (owner, how) = told.recv_timeout(Duration::from_secs(30)).unwrap();
+        how.unwrap();
+        assert_eq!(owner, 2);
+        setlk(&b, ino, &want(2, 0, u64::MAX, Unlock), None).unwrap();
+    }
+}
+
+#[test]
+fn a_wait_ends_although_another_node_keeps_the_bucket() {
+    let (a, b, ino) = fixture();
+    let (tell, told) = listener();
+    let bucket = bucket_of(&b, ino).unwrap();
+    broken_off(&a, &b, ino, &tell);
+    told.recv_timeout(Duration::from_secs(30)).unwrap().1.unwrap_err();
+    setlk(&b, ino, &want(2, 10, 19, Unlock), None).unwrap();
+    setlk(&b, ino, &want(2, 10, 19, Exclusive), None).unwrap();
+    let wait = later(&a, ino, &want(1, 10, 19, Exclusive), false, &tell).unwrap().unwrap();
+    let _kept = bucket.open(&b, Mode::Shared).unwrap();
+    end_wait(&a, wait, Err(Error::Interrupted));
+    let (_, how) = told.recv_timeout(Duration::from_secs(30)).expect("a wait without end");
+    assert!(matches!(how, Err(Error::Interrupted)));
+}

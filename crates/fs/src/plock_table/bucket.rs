@@ -26,7 +26,7 @@ use super::circle::{Budget, Waiting, waits_for, would_close};
 use super::table::{Growth, Lock, Owner, Table};
 use super::threads::PollNeed;
 use super::users::Users;
-use super::waits::{Ended, LockDone, Outcome, Wait, Waits};
+use super::waits::{Ended, LockDone, Outcome, Parting, Wait, Waits};
 use crate::error::Error;
 
 /// Most blocks in a bucket: longer means a circle.
@@ -76,6 +76,7 @@ pub(crate) struct State {
     passed: BTreeMap<FarKey, Instant>,
     /// Those of them whose nodes were told that it is their turn.
     told: BTreeSet<FarKey>,
+    pub parting: Parting,
     /// What is on the devices may differ from what is here.
     pub changed: bool,
     /// What there is to do for the bucket's thread.
@@ -289,6 +290,10 @@ impl State {
     pub fn take_waits(&mut self) -> Vec<Wait> {
         self.changed = true;
         self.waits.take()
+    }
+    /// Whether programs here wait for fcntl locks, or have yet to be told that they no longer do.
+    pub fn any_fcntl(&self) -> bool {
+        self.waits.fcntl() > 0 || !self.parting.is_empty()
     }
     /// What was read under the cluster lock is known.
     pub fn learn(&mut self, seen: Seen) {

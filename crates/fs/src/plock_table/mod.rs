@@ -12,6 +12,7 @@ pub(crate) mod waits;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use braid_format::{Bytes, LockNo};
 use parking_lot::Mutex;
@@ -105,9 +106,13 @@ impl Plocks {
 
 /// Ends all waits in a bucket.
 pub(crate) fn end_waits(users: &Users, bucket: &Bucket, how: &dyn Fn() -> Result<()>) {
-    let waits = bucket.state().take_waits();
+    let (waits, parted) = {
+        let mut state = bucket.state();
+        (state.take_waits(), state.parting.take(Duration::ZERO))
+    };
     for wait in &waits {
         users.count(wait.uid, -1);
     }
+    tell(parted);
     tell(waits.into_iter().map(|wait| wait.ends(how())).collect());
 }

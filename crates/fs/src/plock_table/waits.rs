@@ -69,6 +69,31 @@ pub(crate) fn tell(ended: Vec<Ended>) {
     }
 }
 
+/// Waits that were broken off and are still on the devices. Another node could see one there, and take what its
+/// owner does next for a circle of waiters; so the owner is told when the others can no longer see it.
+#[derive(Default)]
+pub(crate) struct Parting(Vec<(Instant, Ended)>);
+
+impl Parting {
+    pub fn add(&mut self, ended: Ended) {
+        self.0.push((Instant::now(), ended));
+    }
+    /// Takes out those that were broken off this long ago or longer.
+    pub fn take(&mut self, age: Duration) -> Vec<Ended> {
+        let old = self.0.extract_if(.., |(since, _)| since.elapsed() >= age);
+        old.map(|(_, ended)| ended).collect()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Parting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Parting({})", self.0.len())
+    }
+}
+
 pub(crate) type Key = (InodeNo, u64);
 
 /// The waits in a bucket, by file, in order.
