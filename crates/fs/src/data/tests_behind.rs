@@ -198,7 +198,13 @@ fn a_later_write_stays_the_later_one() {
             let write =
                 |at, flags| fixture.fs.write(fixture.fh, at, &third[..4096], flags).unwrap();
             later.push(scope.spawn(move || write(END / 2, direct)));
-            later.push(scope.spawn(move || write(END / 2 + 8192, mapped)));
+            let (fs, fh) = (&fixture.fs, fixture.fh);
+            later.push(scope.spawn(move || {
+                // The kernel has filled a page before a program stores into it.
+                let page = ReadRange { offset: END / 2 + 8192, len: 4096, fill: true };
+                fs.read_reply(fh, page, |_| ()).unwrap();
+                write(END / 2 + 8192, mapped)
+            }));
             later.push(scope.spawn(move || write(END / 2 + 16384, WriteFlags::default())));
             assert!(wait(&later), "something overtook the write");
         });
