@@ -46,7 +46,7 @@ git clone -q --bare --depth 50 "file://$PWD" "$work/share/repository"
 # Kills the server when the guest asks for it: seldom enough, or the supervisor gives up.
 server() {
   "$braid" export "$work/mnt" --list --json |
-    python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["ganesha_pid"] or "")'
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["exports"][0]["ganesha_pid"] or "")'
 }
 while sleep 0.2; do
   [ -e "$work/mnt/kill-server" ] && rm "$work/mnt/kill-server" || continue

@@ -2,7 +2,7 @@
 //!
 //! Map, bottom up (a module uses only those above it):
 //! ```text
-//!  terminal   what the user sees: sizes, tables, progress
+//!  terminal   what the user sees: answers for people and for programs, sizes, tables, progress
 //!  process    limits, signals, secrets on the command line, notes of this host's mounts, the end of a node's process
 //!  pools      from a name, devices and options to a pool and its shape
 //!  control    orders to a mounted node, and who carries them out
@@ -29,7 +29,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use braid_pool::device::{answers, redacted};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use commands::helper::{self, Helper};
 use commands::{
@@ -38,7 +38,7 @@ use commands::{
     scrub, serve, spare, status, target, top, trim, unmount, version,
 };
 use process::{asker, guard, limits, log, secrets};
-use terminal::lost_output;
+use terminal::{answer, lost_output};
 
 /// One POSIX file system striped over many disks and shared, coherently, by many machines.
 #[derive(Debug, Parser)]
@@ -99,9 +99,14 @@ fn main() -> ExitCode {
     limits::lifted(program)
 }
 
+/// What the command line may say.
+fn command_line() -> clap::Command {
+    answer::add_option(Cli::command())
+}
+
 /// All of it, in a thread of its own.
 fn program() -> ExitCode {
-    completion::answer(Cli::command);
+    completion::answer(command_line);
     secrets::hide();
     log::start(std::env::args_os().nth(1).is_some_and(|word| word == "mount"));
     answers::ask_by(asker::program);
@@ -129,16 +134,23 @@ fn ended() -> ExitCode {
         Command::Check(_) => check::FAILED.into(),
         _ => ExitCode::FAILURE,
     };
-    run(command).unwrap_or_else(|e| {
-        eprintln!("braid: {}", said(&e));
-        failure
-    })
+    let result = run(command);
+    let error = result.as_ref().err().map(said);
+    answer::end(error.as_deref());
+    if let Some(error) = error {
+        eprintln!("braid: {error}");
+    }
+    result.unwrap_or(failure)
 }
 
 /// The command that the words mean; `None`: there is nothing to do.
 fn asked_for(args: &[OsString]) -> anyhow::Result<Option<Command>> {
-    let parsed =
-        |args: &[OsString]| Cli::try_parse_from(args).unwrap_or_else(|e| refused(&e, args)).command;
+    let parsed = |args: &[OsString]| {
+        let matches = command_line().try_get_matches_from(args);
+        let matches = matches.unwrap_or_else(|e| refused(&e, args));
+        answer::begin(&matches);
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| refused(&e, args)).command
+    };
     Ok(Some(match helper::from_name(args)? {
         None => parsed(args),
         Some(Helper::Mount(args)) => Command::Mount(args),
@@ -159,8 +171,8 @@ fn refused(e: &clap::Error, args: &[OsString]) -> ! {
     let wrong = e.use_stderr();
     let of_check = wrong && args.get(1).is_some_and(|word| word == "check");
     let code = if of_check { check::MISUSED.into() } else { e.exit_code() };
-    if shown == text {
-        // With its colours, on a terminal.
+    if shown == text || !wrong {
+        // With its colours, on a terminal. A help text only looks as if it had secrets.
         e.print().ok();
     } else {
         eprint!("{shown}");
@@ -201,7 +213,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Iostat(a) => iostat::run(&a),
         Command::Top(a) => top::run(&a),
         Command::Fence(a) => fence::run(&a),
-        Command::Scan(a) => scan::run(&a),
+        Command::Scan(a) => Ok(scan::run(&a)),
         Command::Check(a) => check::run(&a),
         Command::Advise(a) => advise::run(&a),
         Command::Label(a) => label::run(&a),
@@ -225,7 +237,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Lmdd(words) => braid_bench::compat::lmdd(&words),
         Command::Xdd(words) => braid_bench::compat::xdd(&words),
         Command::Guard(args) => guard::run(&args),
-        Command::Generate(args) => generate::run(&args, Cli::command()),
+        Command::Generate(args) => generate::run(&args, command_line()),
         Command::Asker(_) => asker::run(),
         Command::Probe(args) => probe::run(&args),
         Command::Version(_) => {

@@ -75,7 +75,7 @@ impl Exported {
     fn view(&self) -> Value {
         let dir = self.dir.to_str().unwrap();
         let views: Value = serde_json::from_str(&ok(&["export", dir, "--list", "--json"])).unwrap();
-        views[0].clone()
+        views["exports"][0].clone()
     }
     fn client(&self) -> Client {
         let mount_port = self.view()["mount_port"].as_u64().unwrap();
@@ -256,7 +256,7 @@ fn mistakes_are_named() {
     }
     let said = fails(&["export", &dir, "--stop"]);
     assert!(said.contains("nothing of it is exported"), "{said}");
-    assert!(ok(&["export", "--list", "--json", &dir]).contains("[]"));
+    assert!(ok(&["export", "--list", "--json", &dir]).contains("\"exports\": []"));
 
     let exported = Exported::new(c.node(0));
     let said = export(&[&dir, "--port", "1"]);

@@ -11,7 +11,10 @@ use braid_pool::advise::{
 use serde_json::{Value, json};
 
 use crate::pools::sources;
-use crate::terminal::{size, ui};
+use crate::terminal::{
+    answer::{self, say},
+    size, ui,
+};
 
 /// Measure devices, and say which pool to make of them; or a pool, and say what is wrong with it.
 ///
@@ -26,9 +29,6 @@ pub struct Args {
     /// Seconds that it may take, about
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Machine-readable
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs it.
@@ -49,20 +49,19 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     bar.finish_and_clear();
     let advice = advise(&found);
     let findings = pool.as_ref().map(|p| judge(&p.label(), &found, &advice));
-    if args.json {
-        let value = as_json(&names, &found, &advice, findings.as_deref());
-        ui::print_json(&value)?;
+    if answer::is_json() {
+        answer::add_all(as_json(&names, &found, &advice, findings.as_deref()));
         return Ok(ExitCode::SUCCESS);
     }
     show(&names, &found);
     say(&names, &found, &advice);
     if let (Some(findings), Some(pool)) = (findings, &pool) {
-        println!("\npool {} as it is:", pool.info().name);
+        say!("\npool {} as it is:", pool.info().name);
         if findings.is_empty() {
-            println!("  measurement finds nothing wrong with it");
+            say!("  measurement finds nothing wrong with it");
         }
         for f in &findings {
-            println!("  costs {:.0} %: {}", f.percent, f.what);
+            say!("  costs {:.0} %: {}", f.percent, f.what);
             quote(f.guideline);
         }
     }
@@ -74,7 +73,7 @@ fn mb(rate: u64) -> u64 {
 }
 
 fn quote(guideline: rules::Guideline) {
-    println!("      \"{}\" ({})", guideline.says, guideline.source);
+    say!("      \"{}\" ({})", guideline.says, guideline.source);
 }
 
 fn show(names: &[String], found: &Measurements) {
@@ -89,52 +88,52 @@ fn show(names: &[String], found: &Measurements) {
         row.extend(curve.iter().map(|r| mb(*r).to_string()));
         table.add_row(row);
     }
-    println!("{table}");
-    println!("(sizes: one request of that size at a time)\n");
+    say!("{table}");
+    say!("(sizes: one request of that size at a time)\n");
 }
 
 fn say(names: &[String], found: &Measurements, advice: &Advice) {
-    println!(
+    say!(
         "stripe unit {}: one row at a time then loses {:.0} %; several at a time hide it",
         size::show(advice.unit),
         100.0 * advice.unit_loss
     );
     quote(rules::UNIT);
-    println!("width {}; requests of that size, or several at a time", size::show(advice.width));
+    say!("width {}; requests of that size, or several at a time", size::show(advice.width));
     quote(rules::REQUEST);
     match advice.enough {
-        Some(request) => println!(
+        Some(request) => say!(
             "a member gives its full rate from requests of {} on, one at a time",
             size::show(request)
         ),
-        None => println!("no request size alone reaches the rate of several requests at a time"),
+        None => say!("no request size alone reaches the rate of several requests at a time"),
     }
     if advice.weights.iter().any(|w| *w != 1) {
         let list: Vec<String> = advice.weights.iter().map(ToString::to_string).collect();
-        println!("weights {} (--weights)", list.join(","));
+        say!("weights {} (--weights)", list.join(","));
         quote(rules::SLOWEST);
     }
     let (alone, together) = (mb(advice.sums.0), mb(advice.sums.1));
-    println!("all members together: {together} MB/s, of {alone} MB/s alone");
+    say!("all members together: {together} MB/s, of {alone} MB/s alone");
     for (shared, fill) in found.shared.iter().zip(&advice.disks_per_bus) {
-        println!(
+        say!(
             "members {:?} share a bus that carries {} MB/s: {fill} of them fill it",
             shared.members,
             mb(shared.rate)
         );
     }
     if found.buses_not_sought {
-        println!("too many members to find out which share a bus: ask for some of them at a time");
+        say!("too many members to find out which share a bus: ask for some of them at a time");
     }
     if !found.shared.is_empty() {
         quote(rules::CONTROLLER);
         let order: Vec<&str> =
             advice.order.iter().filter_map(|i| names.get(*i).map(String::as_str)).collect();
-        println!("order: {}", order.join(" "));
+        say!("order: {}", order.join(" "));
         quote(rules::ORDER);
         let buses = names.iter().zip(&advice.buses).filter(|(_, b)| **b != 0);
         let buses: Vec<String> = buses.map(|(n, b)| format!("--bus {n}={b}")).collect();
-        println!("give to `braid create`: {}", buses.join(" "));
+        say!("give to `braid create`: {}", buses.join(" "));
     }
 }
 

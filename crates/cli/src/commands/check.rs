@@ -3,11 +3,15 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use braid_fs::check::{CheckOptions, check};
+use braid_fs::check::{CheckOptions, Report, check};
+use serde_json::{Value, json};
 
 use crate::pools::sources;
 use crate::process::asker::Patience;
-use crate::terminal::{size, ui};
+use crate::terminal::{
+    answer::{self, say},
+    size, ui,
+};
 
 /// Verify a file system that no node has mounted, and repair it when asked.
 ///
@@ -53,20 +57,21 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let bar = ui::bar("checking");
     let report = check(pool, CheckOptions { repair: args.repair }, &mut ui::progress(&bar))?;
     bar.finish_and_clear();
+    answer::add_all(as_json(&report, args.repair));
     for problem in &report.problems {
-        println!("{problem}");
+        say!("{problem}");
     }
     for line in &report.cut {
-        println!("{line}");
+        say!("{line}");
     }
     for line in report.left.iter().filter(|_| args.repair) {
-        println!("NOT MENDED: {line}");
+        say!("NOT MENDED: {line}");
     }
     if report.given_back > 0 {
         let bytes = size::show(report.given_back);
-        println!("{bytes} of unused metadata are space for data again");
+        say!("{bytes} of unused metadata are space for data again");
     }
-    println!(
+    say!(
         "{} inodes, {} directories, {} data blocks, {} journals replayed: {}",
         report.inodes,
         report.directories,
@@ -84,5 +89,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         (0, _) => ExitCode::SUCCESS,
         (_, 0) => ExitCode::from(1),
         _ => ExitCode::from(4),
+    })
+}
+
+fn as_json(report: &Report, repair: bool) -> Value {
+    json!({
+        "clean": report.problems.is_empty(),
+        "problems": report.problems,
+        "left": report.left,
+        "cut_off": report.cut,
+        "repair": repair,
+        "given_back": report.given_back,
+        "inodes": report.inodes,
+        "directories": report.directories,
+        "data_blocks": report.data_blocks,
+        "journals_replayed": report.replayed,
     })
 }

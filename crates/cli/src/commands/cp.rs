@@ -18,7 +18,10 @@ use braid_format::InodeNo;
 use braid_fs::{Attr, Errno, SetAttr, Time, TimeSet};
 
 use crate::process::asker;
-use crate::terminal::{size, ui};
+use crate::terminal::{
+    answer::{self, say},
+    size, ui,
+};
 
 /// Copy a file to a pool that another host serves (`braid serve`), or from it.
 ///
@@ -157,12 +160,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let seconds = begun.elapsed().as_secs_f64().max(1e-6);
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     let rate = copied.size as f64 / seconds / 1e6;
+    answer::add("bytes", copied.size);
+    answer::add("bytes_sent", copied.sent);
+    answer::add("seconds", seconds);
     let resumed = if copied.sent < copied.size {
         format!(", {} of it was there", size::show(copied.size - copied.sent))
     } else {
         String::new()
     };
-    println!("{} in {seconds:.2} s, {rate:.0} MB/s{resumed}", size::show(copied.size));
+    say!("{} in {seconds:.2} s, {rate:.0} MB/s{resumed}", size::show(copied.size));
     Ok(ExitCode::SUCCESS)
 }
 

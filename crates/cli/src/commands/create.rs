@@ -16,7 +16,10 @@ use braid_pool::layout::Weights;
 use braid_pool::{CreateOptions, Pool};
 
 use crate::pools::{shape, sources, subpools::Wish, topology};
-use crate::terminal::{size, ui};
+use crate::terminal::{
+    answer::{self, say},
+    size, ui,
+};
 
 /// Make a pool of devices and a file system on it.
 ///
@@ -62,9 +65,6 @@ pub struct Args {
     /// Only show what would be made, or why it cannot be; write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Show it machine-readable
-    #[arg(long, requires = "dry_run")]
-    json: bool,
 }
 
 /// Runs it.
@@ -110,9 +110,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     planned(args, &devices, &mut options, &make_options)?;
     if args.dry_run {
-        if !args.json {
-            println!("pool '{}' could be made; nothing was written", args.name);
-        }
+        say!("pool '{}' could be made; nothing was written", args.name);
         return Ok(ExitCode::SUCCESS);
     }
     let pool = Pool::create(devices, &options)?;
@@ -146,22 +144,21 @@ fn planned(
     }
     may_make(&plan.info, make_options).context("cannot make the file system")?;
     let paths: Vec<String> = devices.iter().map(|d| d.info().name.clone()).collect();
-    if args.json {
-        let mut shown = topology::as_json(&plan.label, &paths);
-        shown["subpools_chosen"] = chosen.into();
-        ui::print_json(&shown)?;
+    if answer::is_json() {
+        answer::add_all(topology::as_json(&plan.label, &paths));
+        answer::add("subpools_chosen", chosen);
         return Ok(());
     }
     topology::print(&plan.label, &paths);
     if let Some(chosen) = chosen {
-        println!("subpools: {chosen}");
+        say!("subpools: {chosen}");
     }
     Ok(())
 }
 
 fn say_made(args: &Args, pool: &Pool, shape: &shape::Shape) {
     let info = pool.info();
-    println!(
+    say!(
         "created pool '{}': {} over {} {}, stripe unit {}, block size {}",
         info.name,
         size::show(info.size.get()),
@@ -171,10 +168,10 @@ fn say_made(args: &Args, pool: &Pool, shape: &shape::Shape) {
         size::show(args.block_size),
     );
     if let Some(locks) = &args.locks {
-        println!("locks are in {locks}");
+        say!("locks are in {locks}");
     }
     let hint = mount_hint(&args.name, &shape.devices);
-    println!("mount it, on every host that reaches the devices: braid mount {hint} DIR");
+    say!("mount it, on every host that reaches the devices: braid mount {hint} DIR");
 }
 
 /// The lock sector that so many nodes need, if that is larger than the smallest.

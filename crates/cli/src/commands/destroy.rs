@@ -7,7 +7,10 @@ use braid_pool::PoolError;
 
 use crate::control;
 use crate::pools::sources;
-use crate::terminal::size;
+use crate::terminal::{
+    answer::{self, say},
+    size,
+};
 
 /// End a pool: its devices can be used for something else.
 ///
@@ -57,17 +60,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let name = pool.info().name.clone();
     if !args.yes {
         for device in pool.devices() {
-            println!("{}  {}", device.info().name, size::show(device.info().size.0));
+            say!("{}  {}", device.info().name, size::show(device.info().size.0));
         }
         bail!(
             "nothing was changed: give --yes to end pool {name:?} and wipe the labels of these devices"
         );
     }
     let done = braid_fs::destroy(pool)?;
-    println!(
-        "pool {name:?} is no more: {} devices can be used for something else",
-        done.wiped.len()
-    );
+    answer::add("pool", &name);
+    answer::add("wiped", &done.wiped);
+    answer::add("left", done.left.iter().map(|(path, _)| path).collect::<Vec<_>>());
+    say!("pool {name:?} is no more: {} devices can be used for something else", done.wiped.len());
     for (path, why) in &done.left {
         eprintln!("braid: {path} keeps its labels: {why}");
     }

@@ -7,6 +7,7 @@ use anyhow::Result;
 use braid_pool::labels::Found;
 
 use crate::pools::sources;
+use crate::terminal::answer::say;
 
 /// Show the labels on devices: both copies, field by field.
 #[derive(Debug, clap::Args)]
@@ -21,16 +22,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut bad = false;
     for device in sources::open_devices(&args.devices, true)? {
         let found = Found::read(device);
-        println!("{}", found.path());
+        say!("{}", found.path());
         for (n, copy) in found.copies.iter().enumerate() {
             match copy {
-                Ok(label) => println!("  copy {n}: {label:#?}"),
-                Err(fault) => println!("  copy {n}: none: {fault}"),
+                Ok(label) => say!("  copy {n}: {label:#?}"),
+                Err(fault) => say!("  copy {n}: none: {fault}"),
             }
         }
         if found.newest().is_none() {
             bad = true;
-            println!("  {}", found.refusal());
+            say!("  {}", found.refusal());
         }
     }
     Ok(ExitCode::from(u8::from(bad)))

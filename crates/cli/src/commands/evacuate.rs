@@ -9,6 +9,7 @@ use crate::control::{
     self, MemberId, Order, Target, View,
     session::{Missing, Session},
 };
+use crate::terminal::answer::{self, say};
 
 /// Move everything on a member of a pool to another device.
 ///
@@ -51,7 +52,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let member = control::member(&before, &args.member)?;
     if args.cancel {
         let view = session.order(&Order::Stay { member: member.clone() })?;
-        println!("member {member} stays:");
+        say!("member {member} stays:");
         control::show(&view);
         return Ok(ExitCode::SUCCESS);
     }
@@ -72,7 +73,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
 /// Moves what is on a member to the rest of the pool, which becomes smaller.
 fn shrink(args: &Args, session: &Session, before: &View, member: &MemberId) -> Result<ExitCode> {
     let view = leave(session, member, false)?;
-    print!("{}", view.said.as_deref().unwrap_or_default());
+    answer::say_lines(view.said.as_deref().unwrap_or_default());
     if let Some(successor) = view.successor {
         succeed(session, member, successor, args.remove)?;
         return Ok(ExitCode::SUCCESS);
@@ -80,9 +81,9 @@ fn shrink(args: &Args, session: &Session, before: &View, member: &MemberId) -> R
     let was = path(before, member.place);
     if args.remove {
         session.order(&Order::Remove { member: member.clone() })?;
-        println!("{was} is out of the pool");
+        say!("{was} is out of the pool");
     } else {
-        println!("{was} is a spare now: `braid remove POOL {member}` takes it out of the pool");
+        say!("{was} is a spare now: `braid remove POOL {member}` takes it out of the pool");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,10 @@ use crate::control::{self, Order as NodeOrder};
 use crate::nfs::{self, Export, Order, Security, Server, Squash, State, View, list};
 use crate::process::background;
 use crate::process::mounts::Mount;
-use crate::terminal::ui;
+use crate::terminal::{
+    answer::{self, say},
+    ui,
+};
 
 /// Export a mounted pool, or a directory of it, to NFS clients (NFSv3, 4.1, 4.2).
 ///
@@ -57,9 +60,6 @@ pub struct Args {
     /// No longer export it; without a directory, nothing of the pool
     #[arg(long, conflicts_with = "nfs")]
     stop: bool,
-    /// Machine-readable (with --list)
-    #[arg(long, requires = "list")]
-    json: bool,
     /// Stay in the foreground
     #[arg(short, long, requires = "nfs")]
     foreground: bool,
@@ -232,14 +232,15 @@ fn say(view: &View, export: &Export) {
         server.listen.map_or(host, |a| if a.is_ipv6() { format!("[{a}]") } else { a.to_string() });
     let port =
         if server.port == PORTS.0 { String::new() } else { format!(",port={}", server.port) };
-    println!("{path} is exported. On a client:");
-    println!("  mount -t nfs -o vers=4.2{port} {host}:{path} DIR");
-    println!(
+    say!("{path} is exported. On a client:");
+    say!("  mount -t nfs -o vers=4.2{port} {host}:{path} DIR");
+    say!(
         "  mount -t nfs -o vers=3,nolock,proto=tcp,port={},mountport={} {host}:{path} DIR",
-        server.port, server.mount_port
+        server.port,
+        server.mount_port
     );
     if export.clients.is_empty() && export.security == Security::Sys {
-        println!("Every host that reaches this one may mount it: --clients limits that.");
+        say!("Every host that reaches this one may mount it: --clients limits that.");
     }
 }
 
@@ -256,12 +257,12 @@ fn show_list(args: &Args) -> Result<ExitCode> {
     let is_wanted = |n: &list::Noted| only.as_ref().is_none_or(|node| n.node == node.id());
     let noted = list::all().into_iter().filter(is_wanted);
     let views: Vec<View> = noted.filter_map(|n| n.order(&Order::Look).ok()).collect();
-    if args.json {
-        ui::print_json(&views)?;
+    if answer::is_json() {
+        answer::add("exports", &views);
         return Ok(ExitCode::SUCCESS);
     }
     if views.is_empty() {
-        println!("this host exports nothing by NFS");
+        say!("this host exports nothing by NFS");
         return Ok(ExitCode::SUCCESS);
     }
     let head = [
@@ -281,10 +282,10 @@ fn show_list(args: &Args) -> Result<ExitCode> {
             table.add_row(row(view, export));
         }
     }
-    println!("{table}");
+    say!("{table}");
     for view in &views {
         if let State::Restarting(why) | State::Failed(why) = &view.state {
-            println!("{}: {why}", view.server.pool);
+            say!("{}: {why}", view.server.pool);
         }
     }
     Ok(ExitCode::SUCCESS)

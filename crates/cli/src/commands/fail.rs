@@ -8,6 +8,7 @@ use crate::control::{
     self, Order, resync,
     session::{Missing, Session},
 };
+use crate::terminal::answer::say;
 
 /// Take a member out of a pool, as if it had failed.
 ///
@@ -31,7 +32,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Session::with(&args.pool, Missing::by(args.degraded), |session| {
         let member = control::member(&session.view()?, &args.member)?;
         let view = session.order(&Order::Fail { member: member.clone() })?;
-        println!("member {member} is out of use:");
+        say!("member {member} is out of use:");
         control::show(&view);
         resync::wait_for_spares(session, &view)?;
         Ok(ExitCode::SUCCESS)

@@ -8,6 +8,7 @@ use braid_pool::PoolError;
 
 use crate::control::{self, Order};
 use crate::pools::sources;
+use crate::terminal::answer::{self, say};
 
 /// Say that the host of a silent node is off, so that it is recovered.
 ///
@@ -46,15 +47,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "turn the host of node {node} off, or cut it off from all devices, then give --confirm: what it writes later damages the file system"
         );
     }
+    answer::add("node", node);
     let mount = match named {
         [one] => control::look(one)?,
         _ => None,
     };
     if let Some(mount) = mount {
         control::value(&mount, &Order::Fence { node })?;
-        println!(
-            "node {node} counts as dead and is recovered; `braid nodes` shows when it is done"
-        );
+        say!("node {node} counts as dead and is recovered; `braid nodes` shows when it is done");
     } else {
         let pool = if args.degraded {
             sources::open_degraded(named, false)?
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             })?
         };
         braid_fs::vouch_dead(pool, NodeId(node))?;
-        println!(
+        say!(
             "node {node} counts as dead from now on: the next mount recovers it, and `braid check` can run"
         );
     }

@@ -10,14 +10,16 @@ use crate::commands::status_io;
 use crate::control::requests::{Flow, IoView, MemberIo};
 use crate::control::{self, Order};
 use crate::process::mounts::{self, Mount};
-use crate::terminal::{size, ui};
+use crate::terminal::{
+    answer::{self, say},
+    size, ui,
+};
 
 /// Show what mounted nodes of this host do, by layer: what programs ask, what goes to the members.
 ///
 /// The first report is of the time since the node was mounted, each further one of the time since the one before.
 /// What the kernel answers from its caches is not seen.
 #[derive(Debug, clap::Args)]
-#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 #[command(override_usage = "braid iostat [OPTIONS] [NAME|DIR]... [INTERVAL [COUNT]]")]
 pub struct Args {
     /// Pools or directories (default: all that is mounted on this host); then seconds between reports, and
@@ -33,9 +35,6 @@ pub struct Args {
     /// Requests under way, and their sizes
     #[arg(short, long)]
     queue: bool,
-    /// Machine-readable: an object for each report and node, one on a line
-    #[arg(long)]
-    json: bool,
 }
 
 /// What to look at, how often.
@@ -85,8 +84,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             };
             let earlier = before.iter().find(same).map(|b| &b.1);
             let report = Report::of(view, earlier);
-            if args.json {
-                println!("{}", report.as_json(mount));
+            if answer::is_json() {
+                answer::line(report.as_json(mount));
             } else {
                 print(args, mount, &report);
             }
@@ -240,22 +239,22 @@ pub fn show_time(time: Duration) -> String {
 fn print(args: &Args, mount: &Mount, report: &Report) {
     let dir = mount.mount_point.display();
     if report.since_mount {
-        println!("{} on {dir}, in {:.0} s since it was mounted:", report.pool, report.seconds);
+        say!("{} on {dir}, in {:.0} s since it was mounted:", report.pool, report.seconds);
     } else {
-        println!("{} on {dir}, in {:.1} s:", report.pool, report.seconds);
+        say!("{} on {dir}, in {:.1} s:", report.pool, report.seconds);
     }
     let mut layers = vec![&report.programs, &report.all_members];
     if args.verbose {
         layers.extend(&report.members);
     }
-    println!("{}", rates(args, report, &layers));
+    say!("{}", rates(args, report, &layers));
     if report.others.requests > 0 {
         let time =
             mean(&report.others).map_or_else(String::new, |t| format!(", {} each", show_time(t)));
-        println!(" other requests of programs: {:.1}/s{time}", report.rate(report.others.requests));
+        say!(" other requests of programs: {:.1}/s{time}", report.rate(report.others.requests));
     }
     if args.latency {
-        println!("{}", latencies(&layers));
+        say!("{}", latencies(&layers));
     }
 }
 

@@ -6,7 +6,10 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::control::{self, Order};
-use crate::terminal::ui;
+use crate::terminal::{
+    answer::{self, say},
+    ui,
+};
 
 /// Show the locks of a mounted node: who holds and waits, since when, how often they change hands.
 ///
@@ -21,17 +24,14 @@ pub struct Args {
     /// Show so many
     #[arg(short = 'n', long, default_value_t = 20, value_name = "N")]
     lines: usize,
-    /// Machine-readable
-    #[arg(long)]
-    json: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mount = control::find(&args.pool)?;
     let locks = control::value(&mount, &Order::Locks { hot: args.hot, lines: args.lines })?;
-    if args.json {
-        ui::print_json(&locks)?;
+    if answer::is_json() {
+        answer::add_all(locks);
     } else {
         show(&locks);
     }
@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 fn show(all: &Value) {
     let c = &all["counts"];
-    println!(
+    say!(
         "node {}: {} locks in memory; {} acquired, {} of them without waiting; {} compare-and-writes, {} given up",
         all["node"],
         all["in_memory"],
@@ -51,12 +51,15 @@ fn show(all: &Value) {
     );
     let waited = &c["waited"];
     if waited["count"] != 0 {
-        println!(
+        say!(
             "waited {} times: half of them up to {} us, 99 % up to {} us, all up to {} us",
-            waited["count"], waited["p50_us"], waited["p99_us"], waited["max_us"]
+            waited["count"],
+            waited["p50_us"],
+            waited["p99_us"],
+            waited["max_us"]
         );
         for class in waited["classes"].as_array().into_iter().flatten() {
-            println!("  up to {:>10} us: {}", class["up_to_us"], class["count"]);
+            say!("  up to {:>10} us: {}", class["up_to_us"], class["count"]);
         }
     }
     let mut table = ui::table(&[
@@ -91,5 +94,5 @@ fn show(all: &Value) {
             }),
         ]);
     }
-    println!("{table}");
+    say!("{table}");
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::control::session::Session;
 use crate::control::{MemberId, Order, Target, View, resync};
-use crate::terminal::ui;
+use crate::terminal::{answer::say, ui};
 
 /// Moves what is on a member to the rest of the pool, and shows the progress.
 ///
@@ -53,17 +53,15 @@ pub fn follow(session: &Session, leaving: &MemberId, remove: bool) -> Result<()>
     let view = wait(session, leaving.place)?;
     let old = left(&view, leaving)?;
     resync::settle(session);
-    println!("member {leaving} is on {} now", path(&view, leaving.place));
+    say!("member {leaving} is on {} now", path(&view, leaving.place));
     let Some(old) = old else { return Ok(()) };
     let was = path(&view, old.place);
     if !remove {
-        println!(
-            "{was} holds nothing any more: `braid remove POOL {old}` takes it out of the pool"
-        );
+        say!("{was} holds nothing any more: `braid remove POOL {old}` takes it out of the pool");
         return Ok(());
     }
     session.order(&Order::Remove { member: old.clone() })?;
-    println!("{was} is out of the pool");
+    say!("{was} is out of the pool");
     Ok(())
 }
 
@@ -92,7 +90,7 @@ fn wait(session: &Session, member: u16) -> Result<View> {
         let view = session.view()?;
         if session.stays() && view.moving.is_some() && !view.keeper && !said {
             said = true;
-            println!(
+            say!(
                 "another node copies; how far, and what goes wrong, is in its log (`--background` does not wait, `--cancel` ends it)"
             );
         }

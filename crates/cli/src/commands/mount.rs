@@ -30,7 +30,7 @@ use crate::process::{
     asker, background, ending::Ending, guard::Guard, holds::Holds, left_behind, log,
     log::LineFormat, mounts, service,
 };
-use crate::terminal::size;
+use crate::terminal::{answer, size};
 
 /// Mount a pool's file system as one more node.
 ///
@@ -525,6 +525,11 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     let (words, secrets) = braid_pool::device::without_secrets(&args.words);
     command.envs(secrets).arg("--").args(words);
     background::start(command)?;
+    if answer::is_json() {
+        let dir = args.words.last().map(|dir| mounts::resolved(dir.as_ref())).transpose()?;
+        let mount = mounts::mounts().into_iter().find(|m| Some(&m.mount_point) == dir.as_ref());
+        answer::add("mount", mount);
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use crate::control::{self, Order, nodes};
 use crate::pools::sources;
 use crate::process::asker::Patience;
-use crate::terminal::ui;
+use crate::terminal::{
+    answer::{self, say},
+    ui,
+};
 
 /// Show the nodes of a pool: which are alive, which are silent, how each would be fenced, how long
 /// that takes, by which way this node tells each which locks it wants, and how long a hand-over takes that this
@@ -21,9 +24,6 @@ pub struct Args {
     /// The pool's name, its directory, or all of its devices
     #[arg(required = true, value_name = "NAME|DIR|DEVICE")]
     sources: Vec<String>,
-    /// Machine-readable
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     patience: Patience,
 }
@@ -46,8 +46,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let one = |n| nodes::as_json(n, nodes::state(n));
         json!({"nodes": cluster.nodes.iter().map(one).collect::<Vec<_>>()})
     };
-    if args.json {
-        ui::print_json(&nodes)?;
+    if answer::is_json() {
+        answer::add_all(nodes);
     } else {
         show(&nodes);
     }
@@ -98,15 +98,15 @@ fn show(nodes: &Value) {
         ]);
     }
     if all.clone().next().is_none() {
-        println!("no node has it mounted");
+        say!("no node has it mounted");
         return;
     }
-    println!("{table}");
+    say!("{table}");
     for wait in nodes["waits"].as_array().into_iter().flatten() {
-        println!("{}", text(wait));
+        say!("{}", text(wait));
     }
     for n in all.clone().filter(|n| n["state"] == nodes::WITHDRAWN) {
-        println!(
+        say!(
             "node {} (this) has withdrawn, and every call there fails: unmount it and mount it again",
             n["slot"]
         );
@@ -117,7 +117,7 @@ fn show(nodes: &Value) {
         } else {
             "turn its host off".to_owned()
         };
-        println!(
+        say!(
             "node {slot} on {host} is silent and nothing here can fence it: {first}, then `braid fence POOL {slot} --confirm`",
             slot = n["slot"],
             host = text(&n["host"]),

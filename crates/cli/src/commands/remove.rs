@@ -9,6 +9,7 @@ use crate::control::{
     self, MemberId, Order, View,
     session::{Missing, Session},
 };
+use crate::terminal::answer::{self, say};
 
 /// Take a member out of a pool. If the member holds data, the pool becomes smaller.
 ///
@@ -48,7 +49,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     if args.cancel {
         session.order(&Order::LeaveEnd)?;
-        println!("no part of the pool is emptied any more");
+        say!("no part of the pool is emptied any more");
         return Ok(ExitCode::SUCCESS);
     }
     let before = session.view()?;
@@ -63,7 +64,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         }
         not_twice(&before, &member)?;
         let view = leave(session, &member, args.dry_run)?;
-        print!("{}", view.said.as_deref().unwrap_or_default());
+        answer::say_lines(view.said.as_deref().unwrap_or_default());
         if args.dry_run {
             return Ok(ExitCode::SUCCESS);
         }
@@ -73,7 +74,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         }
     }
     let view = session.order(&Order::Remove { member })?;
-    println!("{path} is out of the pool; its members are now:");
+    say!("{path} is out of the pool; its members are now:");
     control::show(&view);
     Ok(ExitCode::SUCCESS)
 }

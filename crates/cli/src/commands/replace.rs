@@ -12,6 +12,7 @@ use crate::control::{
     session::{Missing, Session},
 };
 use crate::pools::sources;
+use crate::terminal::answer::say;
 
 /// Put another device in the place of a member of a pool, and fill it.
 ///
@@ -78,7 +79,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         Order::Replace { member: member.clone(), device, force }
     };
     let view = session.order(&order)?;
-    println!("{} takes the place of member {member}", args.device.display());
+    say!("{} takes the place of member {member}", args.device.display());
     if args.background && session.stays() {
         control::show(&view);
         return Ok(ExitCode::SUCCESS);

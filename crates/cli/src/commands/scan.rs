@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
 use braid_pool::labels::Found;
 use braid_pool::{FoundPool, MemberCondition};
 use serde_json::json;
 
 use crate::pools::sources;
 use crate::process::asker::Patience;
-use crate::terminal::ui;
+use crate::terminal::answer::{self, say};
 
 /// List the pools on this host's devices, found by their labels.
 #[derive(Debug, clap::Args)]
@@ -19,44 +18,41 @@ pub struct Args {
     /// BRAID_DEVICES)
     #[arg(value_name = "DEVICE")]
     paths: Vec<PathBuf>,
-    /// Machine-readable
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     patience: Patience,
 }
 
 /// Runs it.
-pub fn run(args: &Args) -> Result<ExitCode> {
+pub fn run(args: &Args) -> ExitCode {
     args.patience.begin();
     let pools = sources::discover((!args.paths.is_empty()).then_some(args.paths.as_slice()));
-    if args.json {
-        ui::print_json(&pools.iter().map(as_json).collect::<Vec<_>>())?;
-        return Ok(ExitCode::SUCCESS);
+    if answer::is_json() {
+        answer::add("pools", pools.iter().map(as_json).collect::<Vec<_>>());
+        return ExitCode::SUCCESS;
     }
     if pools.is_empty() {
-        println!("no pools found");
+        say!("no pools found");
     }
     for path in args.paths.iter().filter(|p| !p.is_dir()) {
         if !pools.iter().any(|pool| pool.members.iter().any(|m| m.path == *path)) {
-            println!("{}", why_not(path));
+            say!("{}", why_not(path));
         }
     }
     for pool in &pools {
         let state = state(pool);
-        println!("{}  {}  epoch {}  {state}", pool.name, pool.uuid, pool.epoch);
+        say!("{}  {}  epoch {}  {state}", pool.name, pool.uuid, pool.epoch);
         for member in &pool.members {
             let index = member.index.map_or_else(|| "-".to_owned(), |i| i.to_string());
             match &member.state {
-                MemberCondition::Good => println!("  {index:>3}  {}", member.path.display()),
-                other => println!("  {index:>3}  {}  ({other})", member.path.display()),
+                MemberCondition::Good => say!("  {index:>3}  {}", member.path.display()),
+                other => say!("  {index:>3}  {}  ({other})", member.path.display()),
             }
         }
         for missing in &pool.missing {
-            println!("       missing: {missing}");
+            say!("       missing: {missing}");
         }
     }
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }
 
 /// In a word, whether the pool can be used.

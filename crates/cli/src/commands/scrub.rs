@@ -9,7 +9,10 @@ use crate::control::{
     self, Order, SHOWN_MAX, ScrubView,
     session::{Missing, Session},
 };
-use crate::terminal::{size, ui};
+use crate::terminal::{
+    answer::{self, say},
+    size, ui,
+};
 
 /// Read every copy and all parity of a pool, and heal what rotted.
 ///
@@ -38,7 +41,9 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.stop {
         let mount = control::find(&args.pool)?;
-        control::show(&control::order(&mount, &Order::Scrub { run: false })?);
+        let view = control::order(&mount, &Order::Scrub { run: false })?;
+        control::show(&view);
+        answer::add("pool", &view);
         return Ok(ExitCode::SUCCESS);
     }
     Session::with(&args.pool, Missing::by(args.degraded), |session| carry_out(args, session))
@@ -90,7 +95,7 @@ fn place_line(place: u64, placements: &[(String, u64)]) -> String {
 }
 
 fn report(found: &ScrubView) -> ExitCode {
-    println!(
+    say!(
         "{} read, {} healed{}",
         size::show(found.checked),
         size::show(found.healed),
@@ -99,16 +104,16 @@ fn report(found: &ScrubView) -> ExitCode {
     if found.undecided == 0 {
         return ExitCode::SUCCESS;
     }
-    println!(
+    say!(
         "{} disagree with their copies or parity, and nothing says which is right:",
         size::show(found.undecided)
     );
     let mut placements = found.placements.iter();
     for place in found.places.iter().take(SHOWN_MAX) {
-        println!("  {}", place_line(*place, placements.next().map_or(&[], Vec::as_slice)));
+        say!("  {}", place_line(*place, placements.next().map_or(&[], Vec::as_slice)));
     }
     if found.places.len() > SHOWN_MAX {
-        println!("  ... and {} more places", found.places.len() - SHOWN_MAX);
+        say!("  ... and {} more places", found.places.len() - SHOWN_MAX);
     }
     ExitCode::FAILURE
 }

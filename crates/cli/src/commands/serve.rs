@@ -11,10 +11,12 @@ use anyhow::{Context, Result, bail};
 use braid_bulk::client::PORT;
 use braid_bulk::server::{References, Server, ServerOptions};
 use braid_fs::{Fs, MountOptions};
+use serde_json::json;
 
 use crate::control;
 use crate::pools::sources;
 use crate::process::{holds::Holds, left_behind, signals};
+use crate::terminal::answer;
 
 /// Serve a pool to hosts that do not reach its disks: `braid cp` copies files to it and from it.
 ///
@@ -76,7 +78,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let options = ServerOptions { owner: args.owner, ..ServerOptions::new(&name) };
     let mut server = Server::start(listener, fs.clone(), references, options)?;
     let mut stdout = std::io::stdout();
-    let told = writeln!(stdout, "braid://{address}/{name}").and_then(|()| stdout.flush());
+    let url = format!("braid://{address}/{name}");
+    answer::line(json!({"url": url}));
+    let told = if answer::is_json() { Ok(()) } else { writeln!(stdout, "{url}") };
+    let told = told.and_then(|()| stdout.flush());
     while told.is_ok() && !signals::asked_to_end() && fs.withdrawn().is_none() {
         std::thread::sleep(LOOK);
     }

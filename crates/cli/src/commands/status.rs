@@ -22,7 +22,10 @@ use crate::control::{self, MemberView, View};
 use crate::pools::{sources, topology};
 use crate::process::asker::Patience;
 use crate::process::mounts::{self, Mount};
-use crate::terminal::{size, ui};
+use crate::terminal::{
+    answer::{self, say},
+    size, ui,
+};
 
 /// Show mounts of this host, or a pool: how it is, in one line, then space, members, nodes.
 ///
@@ -41,9 +44,6 @@ pub struct Args {
     /// each member: counts, bytes and sizes of requests
     #[arg(long, conflicts_with = "topology")]
     io: bool,
-    /// Machine-readable
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     patience: Patience,
 }
@@ -66,7 +66,7 @@ struct Seen {
 /// Runs it. Looking changes nothing, and needs no mount.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.io {
-        status_io::show(&args.sources, args.json)?;
+        status_io::show(&args.sources)?;
         return Ok(ExitCode::SUCCESS);
     }
     args.patience.begin();
@@ -76,11 +76,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None
     } else {
         // Without a member that answers nothing it may be too little.
-        let pool = sources::open_degraded(&sources, true)
-            .inspect_err(|_| node.iter().filter(|_| !args.json).for_each(show_node_health))?;
+        let pool = sources::open_degraded(&sources, true).inspect_err(|_| {
+            node.iter().filter(|_| !answer::is_json()).for_each(show_node_health);
+        })?;
         let silent = silent_of(&sources);
         let (info, label) = (pool.info().clone(), pool.label());
-        if args.topology && !args.json {
+        if args.topology && !answer::is_json() {
             topology::print(&label, &paths(&info));
             status_io::print_slow(&info.name, &mounts);
             return Ok(ExitCode::SUCCESS);
@@ -92,7 +93,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         Some(Seen { info, label, cluster, node, silent })
     };
-    if args.json {
+    if answer::is_json() {
         let state = |health: Option<Health>| health.map(|h| h.state());
         let of_pool = |m: &Mount| seen.as_ref().is_none_or(|seen| seen.info.name == m.pool);
         let mounts: Vec<Mount> = mounts.into_iter().filter(of_pool).collect();
@@ -105,14 +106,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             })
             .collect();
         let pool = seen.as_ref().map(as_json);
-        println!("{}", serde_json::to_string_pretty(&json!({"mounts": mounts, "pool": pool}))?);
+        answer::add("mounts", mounts);
+        answer::add("pool", pool);
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(seen) = &seen {
         show(seen);
     } else if mounts.is_empty() {
         let others = mounts::of_others();
-        println!("nothing is mounted on this host{others}; name a pool to see it");
+        say!("nothing is mounted on this host{others}; name a pool to see it");
     } else {
         let mut table = ui::table(&["pool", "health", "mounted on", "process"]);
         for (m, health) in mounts.iter().zip(healths(&mounts)) {
@@ -120,7 +122,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let dir = m.mount_point.display().to_string();
             table.add_row([m.pool.clone(), health.to_owned(), dir, m.pid.to_string()]);
         }
-        println!("{table}");
+        say!("{table}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -182,8 +184,8 @@ fn paths(info: &PoolInfo) -> Vec<String> {
 
 fn show(seen: &Seen) {
     let Seen { info, label, cluster, .. } = seen;
-    seen.health().lines().iter().for_each(|line| println!("{line}"));
-    println!(
+    seen.health().lines().iter().for_each(|line| say!("{line}"));
+    say!(
         "pool {} ({}), epoch {}: {}, stripe unit {}, block size {}",
         info.name,
         info.uuid,
@@ -192,22 +194,22 @@ fn show(seen: &Seen) {
         size::show(info.stripe_unit.get()),
         size::show(cluster.block_size.get()),
     );
-    println!(
+    say!(
         "space: {} free of {}; {} inodes",
         size::show(cluster.free.get()),
         size::show(cluster.size.get()),
         cluster.inodes
     );
     if info.redundant {
-        println!("redundancy: {}", topology::survives(Facts::of(label).tolerates));
+        say!("redundancy: {}", topology::survives(Facts::of(label).tolerates));
     }
     if let Some(locks) = &cluster.locks {
-        println!("locks: {locks}");
+        say!("locks: {locks}");
     }
     show_members(seen);
     show_nodes(seen);
     if let Some(node) = &seen.node {
-        node.waits.iter().for_each(|wait| println!("{wait}"));
+        node.waits.iter().for_each(|wait| say!("{wait}"));
         show_damaged(node);
     }
 }
@@ -332,19 +334,19 @@ fn show_members(seen: &Seen) {
             size::show(m.data_len.get()),
         ]);
     }
-    println!("{members}");
+    say!("{members}");
     for m in &info.members {
         let (i, pool, path) = (m.index, &info.name, seen.path(m));
         let state = label.members.get(usize::from(i.get())).map(|m| m.state);
         let used = label.bytes_on(i).get() > 0;
         match state {
-            Some(MemberState::Failed) if !used => println!(
+            Some(MemberState::Failed) if !used => say!(
                 "member {i} ({path}) has failed and holds no data: remove it with `braid remove {pool} {i}`"
             ),
             _ => {}
         }
         if m.size.get() >= m.known.get() + Label::ALIGN.get() {
-            println!(
+            say!(
                 "member {i} ({path}) has {} more than when it joined: `braid grow` lets the pool use it",
                 size::show(m.size.get() - m.known.get())
             );
@@ -355,7 +357,7 @@ fn show_members(seen: &Seen) {
 fn show_nodes(seen: &Seen) {
     let Seen { cluster, node, .. } = seen;
     if cluster.nodes.is_empty() {
-        println!("no node has it mounted ({} may at once)", cluster.node_slots);
+        say!("no node has it mounted ({} may at once)", cluster.node_slots);
         return;
     }
     let mut nodes = ui::table(&["node", "state", "host", "process", "mounted on"]);
@@ -368,16 +370,16 @@ fn show_nodes(seen: &Seen) {
             n.mount_point.clone(),
         ]);
     }
-    println!("{nodes}");
+    say!("{nodes}");
     for n in &cluster.nodes {
         if let Some(why) = &n.unreadable {
-            println!(
+            say!(
                 "the slot of node {} cannot be read ({why}): nobody joins by it, and what a node of it held locked stays so; {ADVICE}",
                 n.life.slot
             );
         }
         if let Some(damage) = n.damage {
-            println!("{}", damaged(n.life.slot, damage));
+            say!("{}", damaged(n.life.slot, damage));
         }
     }
 }
@@ -389,15 +391,15 @@ fn word(asked: Option<&View>, n: &NodeView) -> &'static str {
 }
 
 fn show_node_health(view: &View) {
-    view.health.iter().flat_map(Health::lines).for_each(|line| println!("{line}"));
+    view.health.iter().flat_map(Health::lines).for_each(|line| say!("{line}"));
 }
 
 fn show_damaged(view: &View) {
     if view.damaged.is_empty() {
         return;
     }
-    println!("damaged metadata was found; what needs it gives EIO; {ADVICE}:");
-    view.damaged.iter().for_each(|line| println!("  {line}"));
+    say!("damaged metadata was found; what needs it gives EIO; {ADVICE}:");
+    view.damaged.iter().for_each(|line| say!("  {line}"));
 }
 
 /// What keeps a dead node from being recovered, and what to do about it.

@@ -6,13 +6,16 @@ use serde_json::{Value, json};
 
 use crate::control::{self, Order};
 use crate::process::mounts::{self, Mount};
-use crate::terminal::{size, ui};
+use crate::terminal::{
+    answer::{self, say},
+    size, ui,
+};
 
 /// Asks the mounted nodes that `sources` names: a pool, or a directory; all when it names none.
 ///
 /// # Errors
 /// No such mount. A node that does not answer is named on standard error.
-pub fn show(sources: &[String], as_json: bool) -> Result<()> {
+pub fn show(sources: &[String]) -> Result<()> {
     let mounts: Vec<Mount> = mounts::mounts().into_iter().filter(|m| named(m, sources)).collect();
     if mounts.is_empty() {
         bail!(
@@ -26,8 +29,8 @@ pub fn show(sources: &[String], as_json: bool) -> Result<()> {
         io["mount_point"] = json!(mount.mount_point);
         all.push(io);
     }
-    if as_json {
-        ui::print_json(&json!({"io": all}))?;
+    if answer::is_json() {
+        answer::add("io", all);
     } else {
         all.iter().for_each(print);
     }
@@ -46,7 +49,7 @@ pub fn is_on(mount: &Mount, dir: &str) -> bool {
 }
 
 fn print(io: &Value) {
-    println!(
+    say!(
         "pool {} on {} (process {}): requests issued since it was mounted",
         io["pool"].as_str().unwrap_or_default(),
         io["mount_point"].as_str().unwrap_or_default(),
@@ -88,7 +91,7 @@ fn print(io: &Value) {
             }
         }
     }
-    println!("{table}");
+    say!("{table}");
     print_slow_members(io);
 }
 
@@ -96,7 +99,7 @@ fn print_slow_members(io: &Value) {
     for member in io["members"].as_array().into_iter().flatten() {
         if member["slow"] == true {
             let path = member["path"].as_str().unwrap_or_default();
-            println!("member {} ({path}) is slow beside its peers", member["index"]);
+            say!("member {} ({path}) is slow beside its peers", member["index"]);
         }
     }
 }

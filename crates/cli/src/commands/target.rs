@@ -14,8 +14,12 @@ use braid_iscsi_target::{Chap, LunOptions, Secret, Target, TargetOptions};
 use braid_pool::device::{ByteLockGuard, Device, FileDevice, MemoryDevice, OpenOptions};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use serde_json::json;
 
-use crate::terminal::size;
+use crate::terminal::{
+    answer::{self, say},
+    size,
+};
 
 /// Serve devices as the logical units of an iSCSI target.
 ///
@@ -64,7 +68,7 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some((socket, words)) = args.tell.split_first() {
-        print!("{}", braid_iscsi_target::tell(socket.as_ref(), &words.join(" "))?);
+        answer::say_lines(&braid_iscsi_target::tell(socket.as_ref(), &words.join(" "))?);
         return Ok(ExitCode::SUCCESS);
     }
     let _kept = args.reservations.as_deref().map(keep_reservations).transpose()?;
@@ -94,8 +98,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.control {
         target.control(path)?;
     }
-    for n in 0..count {
-        println!("iscsi://{}/{}/{n}", target.address(), args.name);
+    let unit = |n| format!("iscsi://{}/{}/{n}", target.address(), args.name);
+    let units: Vec<String> = (0..count).map(unit).collect();
+    answer::line(json!({"units": units}));
+    for unit in units {
+        say!("{unit}");
     }
     std::io::stdout().flush()?;
     loop {

@@ -15,6 +15,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::nfs::{Order, State, list};
 use crate::process::mounts::{self, Mount};
+use crate::terminal::answer;
 
 /// Unmount, and wait until this node has written everything and left the pool.
 #[derive(Debug, clap::Args)]
@@ -38,6 +39,7 @@ const LOOK: Duration = Duration::from_secs(2);
 pub fn run(args: &Args) -> Result<ExitCode> {
     let dir = mounts::resolved(&args.dir).with_context(|| args.dir.display().to_string())?;
     let mount = refuse_others(&dir)?;
+    answer::add("mount_point", &dir);
     let device = mount.as_ref().map(|mount| mount.device);
     // In another mount namespace the same directory may be another mount.
     let is_here = |m: &Mount| m.device.is_none() || device.is_none() || m.device == device;

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::control::{MemberView, Order, View, session::Session};
-use crate::terminal::ui;
+use crate::terminal::{
+    answer::{self, say},
+    ui,
+};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(300);
@@ -98,14 +101,14 @@ pub fn wait_for_spares(session: &Session, before: &View) -> Result<()> {
 }
 
 fn say_filled(member: u16) {
-    println!("member {member} is filled and in use");
+    say!("member {member} is filled and in use");
 }
 
 /// Waits until all nodes have taken note of the pool's last change: they do without what failed before, and another
 /// member may fail. Says which have not after a while.
 pub fn settle(session: &Session) {
     match session.order(&Order::Settle) {
-        Ok(view) => print!("{}", view.said.unwrap_or_default()),
+        Ok(view) => answer::say_lines(&view.said.unwrap_or_default()),
         Err(why) => eprintln!("braid: whether all nodes have taken note is not known: {why:#}"),
     }
 }

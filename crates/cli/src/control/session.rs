@@ -18,7 +18,10 @@ use crate::process::{
     mounts::{self, Mount},
     signals,
 };
-use crate::terminal::lost_output;
+use crate::terminal::{
+    answer::{self, say},
+    lost_output,
+};
 
 /// How often a long order is looked after.
 const LOOK: Duration = Duration::from_millis(200);
@@ -74,7 +77,7 @@ impl TaskArgs {
         let view = Session::with(&self.pool, Missing::Refused, |session| {
             if self.stop { session.order(&stop) } else { session.long_order(&run, &stop, || ()) }
         })?;
-        print!("{}", view.said.as_deref().unwrap_or_default());
+        answer::say_lines(view.said.as_deref().unwrap_or_default());
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -123,7 +126,14 @@ impl Session {
         work: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
         let session = Self::find(name, missing)?;
-        let (done, ended) = lost_output::and_then(|| work(&session), || session.end());
+        let work = || -> Result<T> {
+            let done = work(&session)?;
+            if answer::is_json() {
+                answer::add("pool", session.view().ok());
+            }
+            Ok(done)
+        };
+        let (done, ended) = lost_output::and_then(work, || session.end());
         // The first error is reported.
         let done = done?;
         ended.map(|()| done)
@@ -179,9 +189,9 @@ impl Session {
     ) -> Result<ExitCode> {
         let before = self.view()?;
         let view = self.order(order)?;
-        print!("{}", view.said.as_deref().unwrap_or_default());
+        answer::say_lines(view.said.as_deref().unwrap_or_default());
         if dry_run {
-            println!("{possible}; nothing was written");
+            say!("{possible}; nothing was written");
         } else {
             show_growth(&before, &view, advice);
         }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::health::{self, Health};
 use crate::control::member::MemberId;
 use crate::pools::topology::state_name;
-use crate::terminal::size;
+use crate::terminal::{answer::say, size};
 
 /// Places that a scrub could not decide, told one by one.
 pub const SHOWN_MAX: usize = 20;
@@ -230,7 +230,7 @@ fn damaged_lines(fs: &braid_fs::Fs) -> Vec<String> {
 
 /// Says how much larger a pool is than it was `before`, and what to do with it; then as [`show`].
 pub fn show_growth(before: &View, now: &View, advice: &str) {
-    println!(
+    say!(
         "the pool has {} now, {} more{advice}",
         size::show(now.size),
         size::show(now.size.saturating_sub(before.size)),
@@ -260,18 +260,18 @@ impl View {
 /// Prints the members, and what is done for them.
 pub fn show(view: &View) {
     for m in &view.members {
-        println!("  member {}  {}  {}", m.index, m.path, view.state_of(m));
+        say!("  member {}  {}  {}", m.index, m.path, view.state_of(m));
     }
     if let Some((done, total)) = view.scrubbing {
-        println!("  scrubbing: {} %", done * 100 / total.max(1));
+        say!("  scrubbing: {} %", done * 100 / total.max(1));
     }
     for (_, who) in &view.stuck {
-        println!("  {who}");
+        say!("  {who}");
     }
     if let Some(error) = &view.error {
-        println!("  last error: {error}");
+        say!("  last error: {error}");
     }
     if let Some(what) = &view.differed {
-        println!("  {what}");
+        say!("  {what}");
     }
 }

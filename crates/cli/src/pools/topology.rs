@@ -6,12 +6,13 @@ use braid_format::label::{Child, Label, MemberState, NodeKind, SubpoolKind};
 use braid_pool::layout::{Facts, subpool_name};
 use serde_json::{Value, json};
 
+use crate::terminal::answer;
 use crate::terminal::size::show;
 
 /// Prints the drawing, the bandwidth to expect, and what else should be known. `paths`: where the
 /// members are now.
 pub fn print(label: &Label, paths: &[String]) {
-    print!("{}", text(label, paths));
+    answer::say_lines(&text(label, paths));
 }
 
 /// What [`print`] prints.

@@ -1,4 +1,4 @@
-//! Progress bars, tables, and JSON on standard output.
+//! Progress bars and tables.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -30,15 +30,6 @@ pub fn progress(bar: &ProgressBar) -> impl FnMut(u64, u64) + '_ {
         bar.set_length(total);
         bar.set_position(done);
     }
-}
-
-/// Prints a value for programs.
-///
-/// # Errors
-/// It has no form as JSON.
-pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
 }
 
 /// A plain table.

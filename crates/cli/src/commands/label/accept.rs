@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use braid_pool::{Pool, PoolError};
 
 use crate::pools::sources;
+use crate::terminal::answer::say;
 
 /// Take all members as they are, although some were put back from an old image.
 ///
@@ -30,7 +31,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let pool = Pool::assemble_as_they_are(devices)?;
     let Some(refused) = refused else {
-        println!("no member is out of date");
+        say!("no member is out of date");
         return Ok(ExitCode::SUCCESS);
     };
     if !args.yes {
@@ -38,6 +39,6 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let name = pool.info().name.clone();
     braid_fs::accept_members(pool)?;
-    println!("pool {name:?} takes all members as they are; next: `braid check --repair`");
+    say!("pool {name:?} takes all members as they are; next: `braid check --repair`");
     Ok(ExitCode::SUCCESS)
 }

@@ -12,6 +12,7 @@ use braid_pool::labels::Found;
 
 use super::file;
 use crate::pools::sources;
+use crate::terminal::answer::{self, say};
 
 /// Write a pool's label to a file (or to standard output), from which every label of the pool can be
 /// restored.
@@ -33,10 +34,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let label = label_of(&args.sources)?;
     let text = file::text(&label, std::time::SystemTime::now())?;
     match &args.output {
+        None if answer::is_json() => {
+            answer::add("label", serde_json::from_str::<serde_json::Value>(&text)?);
+        }
         None => print!("{text}"),
         Some(path) => {
             keep(path, &text).with_context(|| path.display().to_string())?;
-            println!(
+            say!(
                 "label of pool '{}', epoch {}, {} members: {}",
                 label.name,
                 label.epoch,

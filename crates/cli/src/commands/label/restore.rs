@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::file;
 use crate::pools::sources;
-use crate::terminal::size;
+use crate::terminal::{answer::say, size};
 
 /// Write both labels of members again that have lost them.
 ///
@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     };
     let source = if let Some(path) = &args.from {
         let (label, taken) = file::read(path)?;
-        println!(
+        say!(
             "{}: pool '{}', epoch {}, as it was {} ago; if members were changed since, this label \
              is wrong",
             path.display(),
@@ -68,39 +68,39 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Source::Members
     };
     let plan = Restore::plan(source, others, &targets, args.force)?;
-    println!("pool '{}' ({}), epoch {}:", plan.label.name, plan.label.pool, plan.label.epoch);
+    say!("pool '{}' ({}), epoch {}:", plan.label.name, plan.label.pool, plan.label.epoch);
     for step in &plan.steps {
         show(step);
     }
     if !args.yes {
-        println!("nothing was written; --yes writes it");
+        say!("nothing was written; --yes writes it");
         return Ok(ExitCode::SUCCESS);
     }
     plan.write()?;
-    println!("written; `braid scan` shows the pool");
+    say!("written; `braid scan` shows the pool");
     Ok(ExitCode::SUCCESS)
 }
 
 fn show(step: &Step) {
     let [first, second] = step.at;
-    println!(
+    say!(
         "  member {} ({}): {}, {}; labels at {first} and {second}",
         step.index,
         step.member.uuid,
         step.found.path(),
         size::show(step.member.device_size.get()),
     );
-    println!("    last seen at {}", step.member.path);
+    say!("    last seen at {}", step.member.path);
     for (n, copy) in step.found.copies.iter().enumerate() {
         match copy {
-            Ok(label) => println!("    copy {n} now: of pool '{}'", label.name),
-            Err(fault) => println!("    copy {n} now: {fault}"),
+            Ok(label) => say!("    copy {n} now: of pool '{}'", label.name),
+            Err(fault) => say!("    copy {n} now: {fault}"),
         }
     }
     if let Some(what) = &step.overwrites {
-        println!("    --force: {what} is overwritten");
+        say!("    --force: {what} is overwritten");
     }
-    println!("    {}", contents(&step.samples));
+    say!("    {}", contents(&step.samples));
 }
 
 /// What a device's contents say, in a line.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::Result;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::order::{Order, Sort};
@@ -19,7 +20,7 @@ use crate::terminal::size;
 const LOCKS: usize = 8;
 
 /// A node at a moment.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Look {
     dir: String,
     health: Option<Health>,

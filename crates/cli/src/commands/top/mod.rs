@@ -14,7 +14,10 @@ use anyhow::{Result, bail};
 use self::look::{Look, Shown};
 use self::order::{Order, Sort};
 use crate::control;
-use crate::terminal::ui;
+use crate::terminal::{
+    answer::{self, say},
+    ui,
+};
 
 /// Show what a mounted node of this host does now: nodes, members, locks, programs.
 ///
@@ -52,7 +55,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let order = Order { by: args.sort, reversed: false };
     // Programs are counted from the first look on.
     let first = Look::at(&mount)?;
-    if !args.plain && std::io::stdout().is_terminal() {
+    if !args.plain && !answer::is_json() && std::io::stdout().is_terminal() {
         screen::run(&mount, first, (interval, args.count), order)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -60,7 +63,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     while args.count.is_none_or(|count| reports < count) {
         std::thread::sleep(interval);
         let now = Look::at(&mount)?;
-        print(&Shown::of(&now, &before, order));
+        if answer::is_json() {
+            answer::line(serde_json::to_value(&now)?);
+        } else {
+            print(&Shown::of(&now, &before, order));
+        }
         before = now;
         reports += 1;
     }
@@ -68,8 +75,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn print(shown: &Shown) {
-    println!("{}", shown.title);
-    shown.health.iter().for_each(|line| println!("{line}"));
+    say!("{}", shown.title);
+    shown.health.iter().for_each(|line| say!("{line}"));
     for part in &shown.parts {
         let mut table = ui::table(&part.header);
         part.rows.iter().for_each(|row| {
@@ -80,7 +87,7 @@ fn print(shown: &Shown) {
                 column.set_cell_alignment(comfy_table::CellAlignment::Right);
             }
         }
-        println!("\n{}\n{table}", part.title);
+        say!("\n{}\n{table}", part.title);
     }
-    println!();
+    say!("");
 }

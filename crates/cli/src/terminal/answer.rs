@@ -1,0 +1,154 @@
+//! What a command answers: lines for people or, with `--json`, one JSON object for programs.
+//!
+//! Every command but those that imitate other programs takes `--json` ([`add_option`]). Then standard output has
+//! one object, or one on each line from commands that go on (`iostat`, `top`) or begin to serve (`serve`, `target`).
+//! An object has
+//!
+//! * `schema`: [`SCHEMA`]; it grows if a member is renamed or means something else, not if one is added,
+//! * `command`: the command, as `label dump`,
+//! * the command's own members (docs/GUIDE.md lists them),
+//! * `messages`: the lines that people would have read, if they are more than a picture of those members,
+//! * `error`: why it failed, if it did; then standard error has it, too.
+//!
+//! A process carries out one command, so there is one answer.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// Version of all answers.
+const SCHEMA: u32 = 1;
+/// Name of the option.
+const JSON: &str = "json";
+/// Commands with options of other programs, or of their own.
+const OTHERS: &[&str] = &["bench", "lmdd", "xdd"];
+
+/// The answer, if it is for programs.
+static ANSWER: OnceLock<Mutex<Answer>> = OnceLock::new();
+
+struct Answer {
+    command: String,
+    members: Map<String, Value>,
+    messages: Vec<String>,
+    /// Lines were given: nothing more is to come but an error.
+    in_lines: bool,
+}
+
+impl Answer {
+    fn object(&self, members: Map<String, Value>) -> Value {
+        let mut object = Map::new();
+        object.insert("schema".into(), SCHEMA.into());
+        object.insert("command".into(), self.command.clone().into());
+        object.extend(members);
+        Value::Object(object)
+    }
+}
+
+/// The same commands; each that people use takes `--json`.
+pub fn add_option(command: Command) -> Command {
+    if OTHERS.contains(&command.get_name()) || command.is_hide_set() {
+        return command;
+    }
+    if command.has_subcommands() {
+        return command.mut_subcommands(add_option);
+    }
+    let help = "Machine-readable: one JSON object (see the guide)";
+    command.arg(Arg::new(JSON).long(JSON).action(ArgAction::SetTrue).help(help))
+}
+
+/// The answer is for programs if the command line says so. Called once, before anything is said.
+pub fn begin(matches: &ArgMatches) {
+    let (mut words, mut at) = (Vec::new(), matches);
+    while let Some((word, below)) = at.subcommand() {
+        words.push(word);
+        at = below;
+    }
+    if at.try_get_one::<bool>(JSON).ok().flatten() != Some(&true) || OTHERS.contains(&words[0]) {
+        return;
+    }
+    let answer = Answer {
+        command: words.join(" "),
+        members: Map::new(),
+        messages: Vec::new(),
+        in_lines: false,
+    };
+    // A second answer of one process would be lost.
+    let first = ANSWER.set(Mutex::new(answer)).is_ok();
+    debug_assert!(first, "two commands in one process");
+}
+
+/// Whether the answer is for programs.
+pub fn is_json() -> bool {
+    ANSWER.get().is_some()
+}
+
+/// One member of the answer for programs. What has no form as JSON is `null`.
+pub fn add(name: &str, value: impl Serialize) {
+    if let Some(answer) = ANSWER.get() {
+        let value = serde_json::to_value(value).unwrap_or_default();
+        answer.lock().members.insert(name.to_owned(), value);
+    }
+}
+
+/// All members of an object.
+pub fn add_all(value: Value) {
+    if let (Some(answer), Value::Object(members)) = (ANSWER.get(), value) {
+        answer.lock().members.extend(members);
+    }
+}
+
+/// One object of many, at once, on a line of its own.
+pub fn line(value: Value) {
+    if let (Some(answer), Value::Object(members)) = (ANSWER.get(), value) {
+        let object = {
+            let mut answer = answer.lock();
+            answer.in_lines = true;
+            answer.object(members)
+        };
+        println!("{object}");
+    }
+}
+
+/// A line for people; [`say`] is the short form.
+pub fn say_line(text: fmt::Arguments<'_>) {
+    match ANSWER.get() {
+        Some(answer) => answer.lock().messages.push(text.to_string()),
+        None => println!("{text}"),
+    }
+}
+
+/// Lines for people, each with its end.
+pub fn say_lines(text: &str) {
+    text.lines().for_each(|line| say_line(format_args!("{line}")));
+}
+
+/// Says a line as `println!` does; for programs it is one of the answer's messages.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::terminal::answer::say_line(format_args!($($words)*)) };
+}
+pub(crate) use say;
+
+/// The command has ended, perhaps by an error: what programs read is printed.
+pub fn end(error: Option<&str>) {
+    let Some(answer) = ANSWER.get() else { return };
+    let object = {
+        let mut answer = answer.lock();
+        if answer.in_lines && error.is_none() {
+            return;
+        }
+        let mut members = std::mem::take(&mut answer.members);
+        if !answer.messages.is_empty() {
+            members.insert("messages".into(), std::mem::take(&mut answer.messages).into());
+        }
+        if let Some(error) = error {
+            members.insert("error".into(), error.into());
+        }
+        let object = answer.object(members);
+        if answer.in_lines { object.to_string() } else { format!("{object:#}") }
+    };
+    println!("{object}");
+}
