@@ -5,6 +5,7 @@
 mod common;
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -181,6 +182,47 @@ fn devices_are_added_under_load_and_the_file_system_grows_over_them() {
     assert!(free(&pool.dir) > after - (300 << 20));
     unmount_idle(&pool.dir);
     pool.clean(&[0, 1, 2, 3, 4]);
+}
+
+/// The labels have names that lead nowhere, or lead somewhere only from one directory.
+#[test]
+fn devices_that_are_called_otherwise_now_grow_for_all_nodes() {
+    if !can_mount() {
+        return;
+    }
+    for moved in [false, true] {
+        let disks = Disks::new(2, 96);
+        let at = |name: &str| disks.path(name);
+        let relative: Vec<_> = disks.paths.iter().map(|p| p.file_name().unwrap()).collect();
+        let made = Command::new(env!("CARGO_BIN_EXE_braid"))
+            .current_dir(&disks.dir)
+            .args(["create", "p", "--nodes", "2"])
+            .args(relative)
+            .status();
+        assert!(made.unwrap().success());
+        if moved {
+            sh(&format!(
+                "mv {} {}; mv {} {}",
+                disks.names()[0],
+                at("x"),
+                disks.names()[1],
+                at("y")
+            ));
+        }
+        let now = if moved { [at("x"), at("y")] } else { [0, 1].map(|n| disks.names()[n].into()) };
+        let nodes = [at("n0"), at("n1")];
+        for node in &nodes {
+            std::fs::create_dir(node).unwrap();
+            ok(&["mount", &now[0], &now[1], node]);
+        }
+        sh(&format!("truncate -s 160M {} {}", now[0], now[1]));
+        ok(&["grow", &nodes[0]]);
+        sh(&format!("dd if=/dev/zero of={}/f bs=1M count=220 conv=fsync 2>&1", nodes[1]));
+        for node in &nodes {
+            ok(&["unmount", node]);
+        }
+        ok(&["check", &now[0], &now[1]]);
+    }
 }
 
 #[test]

@@ -113,12 +113,7 @@ impl Mounted {
     pub fn new(pool: Pool, options: MountOptions, kernel: Arc<dyn KernelCache>) -> Result<Self> {
         braid_pool::device::fit_memory(options.memory);
         if pool.is_provisional() {
-            // No other node may use the pool with the members that count as lost from now on.
-            let volume = Volume::open(pool.clone())?;
-            volume.may_change()?;
-            let _claimed = crate::exclusive_use::claim(&volume)?;
-            let _taken_over = pool.take_over()?;
-            pool.commit_degraded()?;
+            count_as_lost(&Volume::open(pool.clone())?)?;
         }
         let volume = Arc::new(Volume::open(pool.gated())?);
         // A read-only mount, too, writes a slot, lock records, and the contents of journals that it
@@ -687,10 +682,7 @@ pub(crate) fn nodes(volume: &Volume) -> Result<Vec<NodeView>> {
 /// # Errors
 /// A node has the pool mounted; a device failed.
 pub fn accept_members(pool: Pool) -> Result<()> {
-    let volume = Volume::open(pool)?;
-    volume.may_change()?;
-    let _claimed = crate::exclusive_use::claim(&volume)?;
-    Ok(volume.pool.accept_members()?)
+    accept_members_of(&Volume::open(pool)?)
 }
 
 /// Ends a pool: the labels of all members are wiped ([`Pool::destroy`]). Contents stay where they are.
@@ -699,8 +691,28 @@ pub fn accept_members(pool: Pool) -> Result<()> {
 /// A node has the pool mounted, or may have; its file system cannot be read, so nobody can tell. Nothing was
 /// changed then.
 pub fn destroy(pool: Pool) -> Result<braid_pool::Destroyed> {
-    let volume = Volume::open(pool)?;
-    let _claimed = crate::exclusive_use::claim(&volume)?;
+    destroy_of(&Volume::open(pool)?)
+}
+
+/// From now on the members that a pool was opened without count as lost, for all nodes.
+pub(crate) fn count_as_lost(volume: &Volume) -> Result<()> {
+    volume.may_change()?;
+    let _claimed = crate::exclusive_use::claim(volume)?;
+    volume.confirm_identity()?;
+    let _taken_over = volume.pool.take_over()?;
+    Ok(volume.pool.commit_degraded()?)
+}
+
+pub(crate) fn accept_members_of(volume: &Volume) -> Result<()> {
+    volume.may_change()?;
+    let _claimed = crate::exclusive_use::claim(volume)?;
+    volume.confirm_identity()?;
+    Ok(volume.pool.accept_members()?)
+}
+
+pub(crate) fn destroy_of(volume: &Volume) -> Result<braid_pool::Destroyed> {
+    let _claimed = crate::exclusive_use::claim(volume)?;
+    volume.confirm_identity()?;
     Ok(volume.pool.destroy()?)
 }
 

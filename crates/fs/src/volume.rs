@@ -55,14 +55,26 @@ impl Volume {
             return Err(Error::Replaced);
         }
         self.pool.follow()?;
-        let now = Self::open(self.pool.clone())?;
-        if now.sb.fs_uuid != self.sb.fs_uuid || now.geo != self.geo {
-            return Err(Error::Replaced);
-        }
+        self.confirm_identity()?;
         match &self.elsewhere {
             Some(store) => Ok(store.etcd.confirm()?),
             None => Ok(()),
         }
+    }
+    /// As [`Volume::confirm`], but the pool stays as it was opened: without members that count as lost, or with
+    /// members that are out of date.
+    ///
+    /// # Errors
+    /// As [`Volume::confirm`].
+    pub fn confirm_identity(&self) -> Result<()> {
+        if !self.pool.has_its_members() {
+            return Err(Error::Replaced);
+        }
+        let now = Self::open(self.pool.clone())?;
+        if now.sb.fs_uuid != self.sb.fs_uuid || now.geo != self.geo {
+            return Err(Error::Replaced);
+        }
+        Ok(())
     }
     /// A body from the first copy that is sound.
     fn look_at_body(&self, block: BlockNo) -> Result<AlignedBuf> {

@@ -346,7 +346,12 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
         say(
             State::Slow,
             format!("{who} takes more than four times as long as its peers, and holds them up"),
-            format!("if it stays so, `braid evacuate {name} {i} --to DEVICE`"),
+            // What a member of garbage returns is not copied.
+            if m.damaged > 0 {
+                String::new()
+            } else {
+                format!("if it stays so, `braid evacuate {name} {i} --to DEVICE`")
+            },
         );
     }
     all

@@ -613,11 +613,41 @@ fn what_was_made_anew_is_not_joined_as_what_it_was() {
     assert!(matches!(join(&looked).err(), Some(LockError::Replaced { .. })));
     let made = make(&old, &MakeOptions::default(), &mut |_, _| {});
     assert!(matches!(made, Err(Error::Replaced)), "{made:?}");
+    let destroyed = crate::mount::destroy_of(&looked);
+    assert!(matches!(destroyed, Err(Error::Replaced)), "{destroyed:?}");
+    let accepted = crate::mount::accept_members_of(&looked);
+    assert!(matches!(accepted, Err(Error::Replaced)), "{accepted:?}");
     assert!(before == image(), "written to what is somebody else's now");
     make(&new, &MakeOptions::default(), &mut |_, _| {}).unwrap();
     assert!(matches!(join(&looked).err(), Some(LockError::Replaced { .. })));
     let looked = Arc::new(Volume::open(new).unwrap());
     join(&looked).unwrap().leave().unwrap();
+}
+
+/// Whoever looked at half of a mirror, to use it without the other half, finds it in another pool.
+#[test]
+fn members_of_another_pool_are_not_counted_as_lost() {
+    let devices: Vec<Arc<dyn Device>> = (0..3)
+        .map(|n| MemoryDevice::new(&format!("d{n}"), Bytes(64 << 20), Bytes(512)) as _)
+        .collect();
+    let redundancy = braid_pool::layout::Redundancy::Mirror(2);
+    let options = |name| braid_pool::CreateOptions {
+        redundancy,
+        force: true,
+        ..braid_pool::CreateOptions::new(name)
+    };
+    let old = Pool::create(devices[..2].to_vec(), &options("old")).unwrap();
+    make(&old, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    drop(old);
+    let looked = Volume::open(Pool::assemble_degraded(devices[..1].to_vec()).unwrap()).unwrap();
+    assert!(looked.pool.is_provisional());
+    let both = vec![devices[0].clone(), devices[2].clone()];
+    let new = Pool::create(both.clone(), &options("new")).unwrap();
+    make(&new, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    drop(new);
+    let lost = crate::mount::count_as_lost(&looked);
+    assert!(matches!(lost, Err(Error::Replaced)), "{lost:?}");
+    assert_eq!(Pool::assemble(both).unwrap().info().name, "new");
 }
 
 /// Other nodes change its members between a look at a pool and the join, or the check.

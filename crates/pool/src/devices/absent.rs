@@ -10,7 +10,7 @@ use braid_device::{
 };
 use braid_format::label::{Label, Member};
 use braid_format::{ByteOffset, Bytes};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::simulation::Opener;
 
@@ -83,6 +83,8 @@ pub(crate) struct ShortDevice {
     /// It is reached by a session.
     in_network: bool,
     open: Opener,
+    /// When it was last looked for in vain.
+    sought: Mutex<Option<Instant>>,
 }
 
 impl std::fmt::Debug for ShortDevice {
@@ -92,20 +94,31 @@ impl std::fmt::Debug for ShortDevice {
 }
 
 impl ShortDevice {
+    /// It is looked for again after this: a search opens many devices, and a recovery asks for many sectors.
+    const AGAIN: Duration = Duration::from_millis(200);
+
     /// `seen` is the device of `member`, as far as this host knows.
     pub fn over(seen: Arc<dyn Device>, member: &Member, open: Opener) -> Arc<dyn Device> {
         let info = DeviceInfo { size: member.device_size, ..seen.info().clone() };
         let in_network = seen.abilities().session.is_some();
         let seen = RwLock::new(seen);
-        Arc::new(Self { info, member: member.clone(), seen, in_network, open })
+        let sought = Mutex::default();
+        Arc::new(Self { info, member: member.clone(), seen, in_network, open, sought })
     }
 
     /// The device, with all bytes of a range.
     fn whole(&self, at: ByteOffset, len: Bytes) -> Result<Arc<dyn Device>, DeviceError> {
         let seen = self.seen.read().clone();
         let Err(short) = seen.info().check(at, len) else { return Ok(seen) };
-        let Some(now) = (self.open)(&self.member) else { return Err(short) };
-        now.info().check(at, len)?;
+        let mut sought = self.sought.lock();
+        if sought.is_some_and(|at| at.elapsed() < Self::AGAIN) {
+            return Err(short);
+        }
+        let now = (self.open)(&self.member).filter(|now| now.info().check(at, len).is_ok());
+        let Some(now) = now else {
+            *sought = Some(Instant::now());
+            return Err(short);
+        };
         tracing::info!(path = self.info.name, "this node sees now that the device has grown");
         *self.seen.write() = now.clone();
         Ok(now)

@@ -34,6 +34,16 @@ pub enum ChangeError {
         /// What it is.
         state: &'static str,
     },
+    /// It returns garbage, which would be copied, and a new device would be trusted with it.
+    #[error(
+        "{member} is suspected to return garbage: what it holds is not copied. `braid replace POOL {index} DEVICE`, or `braid fail POOL {index}` if there is a spare, fills another device from the other members"
+    )]
+    Suspected {
+        /// The member.
+        member: String,
+        /// Its place.
+        index: MemberIndex,
+    },
     /// There is nothing to move.
     #[error("{member} holds no byte of the pool: `braid remove` takes it out of the pool")]
     HoldsNothing {

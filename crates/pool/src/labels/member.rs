@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_device::{Backing, Device, Session};
+use braid_device::{Backing, Device, DeviceInfo, Session};
 use braid_format::label::{DeviceClass, Label, Member, MemberState};
 use braid_format::{Bytes, Epoch};
 
@@ -59,9 +59,15 @@ pub(crate) fn member_of(device: &Arc<dyn Device>, hint: &Hint) -> Result<Member,
         bytes_per_second: hint.bytes_per_second,
         bus: hint.bus,
         successor: None,
-        path: info.name.clone(),
+        path: kept_name(info),
         serial: hint.serial.clone(),
     })
+}
+
+/// A device's name for a label: processes with other working directories find it by that.
+fn kept_name(info: &DeviceInfo) -> String {
+    let path = info.is_path.then(|| std::path::absolute(&info.name).ok()).flatten();
+    path.and_then(|path| path.to_str().map(str::to_owned)).unwrap_or_else(|| info.name.clone())
 }
 
 /// The bytes of `device` that a member in place of `old` must have.

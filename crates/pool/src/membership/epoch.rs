@@ -504,7 +504,11 @@ impl PoolState {
         if let Some(known) = known.as_ref().filter(|d| whole(d)) {
             return known.clone();
         }
-        // One that has grown is opened anew.
+        // One that has grown is opened anew, by the name that it has here: the label's is that of the host where
+        // it became a member.
+        let here = known.as_ref().map(|d| d.info().name.clone());
+        let member =
+            &Member { path: here.unwrap_or_else(|| member.path.clone()), ..member.clone() };
         let found = self.open_member(member);
         if let Some(found) = found.as_ref().filter(|d| whole(d)) {
             return found.clone();

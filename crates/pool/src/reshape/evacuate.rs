@@ -14,7 +14,10 @@
 //!
 //! Rot on the old device is copied as it is, and the other members are not compared. The number of
 //! copies with that rot does not grow, so a later scrub decides as it would have before. (Filling a
-//! member, or moving file data, multiplies what it reads: there copies are compared.)
+//! member, or moving file data, multiplies what it reads: there copies are compared.) But a member
+//! that is suspected to return garbage is not moved if the others have what it should hold: it is read
+//! last, and its successor would be read like any other. It is replaced instead, from the others. A move
+//! ends if the suspicion comes up while it is under way.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,7 +89,16 @@ impl Topology {
         if !self.readable(member) {
             return Err(ChangeError::NotWhole { member: name, state: state_word(old.state) }.into());
         }
+        self.is_trusted(member)?;
         Ok(old.clone())
+    }
+
+    /// Whether what `member` returns may be copied: it is not suspected, or nobody else has it.
+    fn is_trusted(&self, member: MemberIndex) -> Result<(), PoolError> {
+        if !self.map.groups().iter().any(|group| self.is_avoided(group, member)) {
+            return Ok(());
+        }
+        Err(ChangeError::Suspected { member: self.name(member), index: member }.into())
     }
 }
 
@@ -286,6 +298,9 @@ impl Pool {
             self.give_up(&migration)?;
             return Err(failure.clone().into());
         }
+        if let Err(PoolError::Change(ChangeError::Suspected { .. })) = copied {
+            self.stop(&migration)?;
+        }
         if !copied? {
             return Ok(false);
         }
@@ -330,6 +345,7 @@ impl Pool {
         if let Some(error) = migration.broken() {
             return Err(error.clone().into());
         }
+        topology.is_trusted(moving.leaving)?;
         let concurrent = self.0.cluster.shared().is_some();
         let Err(error) = migration.copy(at, len, concurrent) else { return Ok(()) };
         let start = topology.label.members.get(usize::from(moving.leaving.0)).map(|m| m.data_start);
@@ -385,6 +401,18 @@ impl Pool {
         self.0.give_up_successor(migration)
     }
 
+    /// Ends the move: both devices are what they were.
+    fn stop(&self, migration: &Arc<MemberMigration>) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        self.0.changing(|| {
+            let topology = self.0.epochs.write();
+            match topology.migration() {
+                Some((_, now)) if Arc::ptr_eq(now, migration) => self.0.end_move(topology, None),
+                _ => Ok(()),
+            }
+        })
+    }
+
     /// Puts the successor, which has everything, in its place.
     fn succeed(&self, migration: &Arc<MemberMigration>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
@@ -397,6 +425,10 @@ impl Pool {
         else {
             return Err(ChangeError::NotMoving { member: migration.name() }.into());
         };
+        if let Err(suspected) = topology.is_trusted(moving.leaving) {
+            self.0.end_move(topology, None)?;
+            return Err(suspected);
+        }
         migration.flush()?;
         if let Some(error) = migration.broken().cloned() {
             self.0.end_move(topology, Some(moving.successor))?;

@@ -739,7 +739,12 @@ fn who_does_not_see_that_a_device_has_grown_uses_what_it_sees() {
             b.pool.write(end, &vec![8; 4096]).unwrap_err();
             assert!((0..4).all(|m| a.state(m) == MemberState::Active), "{redundancy:?}");
             host.sees.store(true, Ordering::Relaxed);
-            b.pool.write(end, &vec![8; 4096]).unwrap();
+            // It is not looked for at once again.
+            let seen = (0..1000).any(|_| {
+                std::thread::sleep(Duration::from_millis(20));
+                b.pool.write(end, &vec![8; 4096]).is_ok()
+            });
+            assert!(seen);
             a.pool.read(end, &mut back[..4096]).unwrap();
             assert!(back[..4096].iter().all(|x| *x == 8));
         });

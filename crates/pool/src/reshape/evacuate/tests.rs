@@ -283,6 +283,53 @@ fn bad_sectors_of_the_old_device_come_from_the_others() {
 }
 
 #[test]
+fn what_a_suspected_member_returns_is_not_brought_to_another_device() {
+    for layout in LAYOUTS.into_iter().flatten() {
+        for when in ["before", "while it is copied", "at the end"] {
+            let all = devices(5, |_| FaultPlan::default());
+            let pool = made(&all[..4], Some(layout));
+            let content = Content::fill(&pool, 5);
+            let accuse = || {
+                for place in 0..8 {
+                    pool.accuse(MemberIndex(1), ByteOffset(place * 4096));
+                }
+            };
+            let to = || Destination::Device { device: all[4].clone(), force: true };
+            if when == "before" {
+                accuse();
+            }
+            let begun = pool.begin_evacuation(MemberIndex(1), to());
+            let ended = match (when, begun) {
+                ("before", begun) => begun.map(drop),
+                (_, begun) => {
+                    begun.unwrap();
+                    pool.evacuate(&|progress: Progress| {
+                        if when != "at the end" || progress.done == progress.total {
+                            accuse();
+                        }
+                        true
+                    })
+                    .map(drop)
+                }
+            };
+            let suspected = ChangeError::Suspected {
+                member: pool.0.epochs.read().name(MemberIndex(1)),
+                index: MemberIndex(1),
+            };
+            assert!(
+                matches!(&ended, Err(PoolError::Change(e)) if *e == suspected),
+                "{layout:?} {when}: {ended:?}"
+            );
+            assert!(pool.moving().is_none());
+            assert_eq!(states(&pool)[1], MemberState::Active);
+            // A new device is filled from the others.
+            pool.replace(MemberIndex(1), fresh("new", &all[1]), false).unwrap();
+            content.check(&pool);
+        }
+    }
+}
+
+#[test]
 fn an_old_device_that_takes_no_label_any_more_is_left_out() {
     let mut all = devices(3, |_| FaultPlan::default());
     let pool = made(&all, None);
