@@ -161,6 +161,21 @@ impl Header {
             (None, None) => unreachable!("every copy is valid or damaged"),
         }
     }
+    /// How a copy is damaged, if the other one is sound: [`Header::read`] goes on with that.
+    ///
+    /// # Errors
+    /// A device failed.
+    pub fn damaged_copy(volume: &Volume, ring: &Ring) -> Result<Option<Error>> {
+        let (mut damaged, mut sound) = (None, false);
+        for copy in 0..HEADER_COPIES {
+            match Self::read_copy(volume, ring, copy) {
+                Ok(_) => sound = true,
+                Err(e) if e.is_damage() => damaged = Some(e),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(damaged.filter(|_| sound))
+    }
     fn block(volume: &Volume, node: NodeId, copy: u64) -> BlockNo {
         volume.node_area(node, RawSuperblock::AREA_JOURNAL_HEADERS + copy)
     }

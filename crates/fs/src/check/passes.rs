@@ -16,6 +16,7 @@ use super::space::Space;
 use super::{lost, repair, walk};
 use crate::error::{Error, Result};
 use crate::exclusive_use::enter;
+use crate::journal::{Header, Ring};
 use crate::replay;
 use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
@@ -177,6 +178,8 @@ impl Checker {
         // No node is alive: the log of any slot may serve what is written from here on.
         self.volume.pool.attach_with(0, &verifier)?;
         for slot in (0..self.volume.sb.node_slots.get()).map(NodeId) {
+            // It does without one of two; a repair makes it anew.
+            let header = Header::damaged_copy(&self.volume, &Ring::of(&self.volume, slot)?)?;
             let writer = replay::Writer::of_slot(&self.volume, slot)?;
             let done = if repair {
                 replay::salvage(&self.volume, slot, writer)
@@ -188,15 +191,16 @@ impl Checker {
             };
             let (done, damage) = done?;
             self.report.replayed += u64::from(done.transactions > 0);
-            let (block, text) = match damage {
-                None => continue,
-                Some(Error::Journal { block, what, .. }) => (block, what.into()),
-                Some(Error::Damaged { block, source }) => (block, source.to_string()),
-                Some(Error::Inconsistent { block, what }) => (block, what.to_owned()),
-                Some(other) => return Err(other),
-            };
-            self.problem(block, format!("journal of node {slot}: {text}"));
-            self.report.repaired += u64::from(repair);
+            for error in damage.into_iter().chain(header) {
+                let (block, text) = match error {
+                    Error::Journal { block, what, .. } => (block, what.into()),
+                    Error::Damaged { block, source } => (block, source.to_string()),
+                    Error::Inconsistent { block, what } => (block, what.to_owned()),
+                    other => return Err(other),
+                };
+                self.problem(block, format!("journal of node {slot}: {text}"));
+                self.report.repaired += u64::from(repair);
+            }
         }
         Ok(())
     }

@@ -403,6 +403,22 @@ fn damaged_lock_records_are_found_and_unlocked() {
     }
 }
 
+/// A journal does with one of its two headers; the next damage would take it away.
+#[test]
+fn a_damaged_header_of_a_journal_is_found_and_made_anew() {
+    let m = populated();
+    for copy in 0..2 {
+        let area = RawSuperblock::AREA_JOURNAL_HEADERS + copy;
+        let block = m.volume.node_area(NodeId(1), area);
+        m.smash(block);
+        m.expect(block, "journal of node 1");
+        // And its lock record.
+        let slot = vec![0; Bytes(m.volume.geo.slot_bytes()).to_usize()];
+        m.pool.write(m.volume.geo.block_size.offset_of(block), &slot).unwrap();
+        m.expect(block, "journal of node 1");
+    }
+}
+
 /// A populated pool of two copies, unmounted.
 fn mirrored() -> Pool {
     let device = |i| {
