@@ -277,6 +277,33 @@ fn zones_say_where_they_are_and_what_to_align_to() {
 }
 
 #[test]
+fn where_all_stands_on_parity_whole_rows_of_one_group_are_aligned_to() {
+    let mut l = label(&[64 * K4; 3], &[1; 3], K4);
+    let children = |first: u16| (first..first + 3).map(|node| Child { node, weight: 1 }).collect();
+    let parity = |first| {
+        let kind = NodeKind::Parity {
+            unit: Bytes(K4),
+            parity: 1,
+            code: Label::CODE,
+            children: children(first),
+        };
+        TreeNode { len: Bytes(40 * K4), kind }
+    };
+    l.nodes =
+        [0, 20].iter().flat_map(|at| (0..3).map(move |m| slice(m, at * K4, 20 * K4))).collect();
+    l.nodes.extend([parity(0), parity(3)]);
+    let both = [6, 7].map(|node| Child { node, weight: 1 }).to_vec();
+    let stripe = NodeKind::Stripe { unit: Bytes(8 * K4), children: both };
+    l.nodes.push(TreeNode { len: Bytes(80 * K4), kind: stripe });
+    let mut width = |node, len: u64| {
+        l.segments[0] = Segment { node, len: Bytes(len * K4), ..l.segments[0] };
+        Map::new(&l).unwrap().zones().iter().map(|z| z.width.0 / K4).collect::<Vec<_>>()
+    };
+    assert_eq!(width(8, 80), [8], "a unit of the stripe: four rows");
+    assert_eq!(width(6, 40), [2], "a row of the group");
+}
+
+#[test]
 fn a_hole_has_no_places_and_keeps_the_numbers_of_its_groups() {
     let map = mixed();
     assert_eq!((map.size(), map.groups().len()), (Bytes(114 * K4), 3));
@@ -288,6 +315,7 @@ fn a_hole_has_no_places_and_keeps_the_numbers_of_its_groups() {
         runs.iter().map(|(a, b)| (a / K4, b / K4)).collect::<Vec<_>>()
     };
     assert_eq!(solid(0, 114), [(0, 100), (110, 114)]);
+    assert_eq!(solid(10, 90), [(10, 90)]);
     assert_eq!(solid(90, 100), [(90, 100)]);
     assert_eq!(solid(90, 105), [(90, 100)]);
     assert_eq!(solid(100, 110), []);
