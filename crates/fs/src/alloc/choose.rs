@@ -176,4 +176,10 @@ mod tests {
         assert_eq!(on_8(100), Some((8, 104)));
         assert_eq!(on_8(2), Some((8, 8)), "at least one");
     }
+    #[test]
+    fn the_densest_range_counts_what_sticks_out_with_its_inner_part() {
+        assert_eq!(densest_range(&[(0, 10), (35, 10), (100, 14)], 40), Some((0, 15)));
+        assert_eq!(densest_range(&[(0, 4), (12, 10), (24, 10), (36, 10)], 34), Some((12, 30)));
+        assert_eq!(densest_range(&[(0, 50), (60, 5)], 10), Some((0, 10)));
+    }
 }

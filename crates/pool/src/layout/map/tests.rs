@@ -193,6 +193,7 @@ fn stripe_of_concats() {
     let map = Map::new(&l).unwrap();
     let base = Label::DATA_AT.0;
     assert_eq!(places(&map, 32 * K4, 2 * K4, K4), [(0, base + 16 * K4), (2, base)]);
+    assert_eq!(map.zones().len(), 2, "one for each part of the concat");
     bijection(&map, K4).unwrap();
 }
 
