@@ -139,3 +139,32 @@ impl RawDinode {
         body_len.saturating_sub(Self::TAIL_AT) / 2 / 8 * 8
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromZeros;
+
+    use super::*;
+
+    #[test]
+    fn every_layout_is_read_from_its_number() {
+        use Layout::{DirHashed, DirStuffed, Extents, None as Special, Stuffed};
+        for layout in [Special, Stuffed, Extents, DirStuffed, DirHashed] {
+            assert_eq!(Layout::from_u16(layout as u16), Some(layout));
+        }
+        assert_eq!(Layout::from_u16(5), None);
+    }
+
+    #[test]
+    fn attributes_take_their_bytes_from_the_tail_and_never_all() {
+        let mut dinode = RawDinode::new_zeroed();
+        assert_eq!(dinode.tail_capacity(3584), 3328);
+        dinode.xattr_len.set(328);
+        assert_eq!(dinode.tail_capacity(3584), 3000);
+        assert_eq!(dinode.tail_capacity(100), 0, "what is damaged has no tail");
+        // Half of the tail, whole multiples of 8 bytes.
+        assert_eq!(RawDinode::xattr_inline_max(3584), 1664);
+        assert_eq!(RawDinode::xattr_inline_max(256 + 2 * 31), 24);
+        assert_eq!(RawDinode::xattr_inline_max(100), 0);
+    }
+}

@@ -36,3 +36,13 @@ impl RawDirent {
         (size_of::<Self>() + name_len).next_multiple_of(8)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_padded_to_eight_bytes() {
+        assert_eq!([1, 8, 9, 255].map(RawDirent::len_for), [32, 32, 40, 280]);
+    }
+}

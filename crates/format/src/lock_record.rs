@@ -668,4 +668,30 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_record_says_who_has_what() {
+        let born = LockRecord::born(LockNo(9), life(1, 3), 5);
+        assert_eq!(born.mode_of(life(1, 3)), Mode::Exclusive);
+        assert_eq!(born.mode_of(life(1, 2)), Mode::Unlocked, "another life of the slot");
+        assert_eq!(born.sole_other_holder(life(1, 3)), None);
+        assert_eq!(born.sole_other_holder(life(2, 9)), Some(life(1, 3)));
+        assert_eq!(sample().sole_other_holder(life(2, 9)), Some(life(1, 3)));
+        assert_eq!(sample().sole_other_holder(life(5, 1)), None, "there are two");
+        let mut record = sample();
+        for again in [life(1, 3), life(0, 1), life(0, 1)] {
+            record.add_holder(again);
+        }
+        assert_eq!(record.holders, [life(0, 1), life(1, 3), life(2, 9)]);
+    }
+
+    #[test]
+    fn who_waits_for_nothing_is_refused() {
+        let mut sector = vec![0; 512];
+        sample().encode(&mut sector);
+        // The first entry waits for SH: now for nothing.
+        sector[48..50].copy_from_slice(&5_u16.to_le_bytes());
+        let found = LockRecord::decode(&sealed(&sector), sample().lock);
+        assert!(matches!(found, Err(FormatError::BadField { field: "waiters", .. })), "{found:?}");
+    }
 }

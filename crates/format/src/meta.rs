@@ -295,4 +295,36 @@ mod tests {
             body[at] ^= 1 << (at % 8);
         }
     }
+
+    #[test]
+    fn every_kind_of_geometry_has_its_slots() {
+        let geometry = |block, sector| Geometry {
+            block_size: BlockSize::new(Bytes(block)).unwrap(),
+            lock_sector: Bytes(sector),
+        };
+        // Blocks and bytes of a slot; bytes of its body; blocks of a chunk.
+        for (block, sector, expected) in [
+            (4096, 512, (1, 4096, 3584, 64)),
+            (4096, 4096, (2, 8192, 4096, 128)),
+            (65_536, 4096, (1, 65_536, 61_440, 64)),
+        ] {
+            let geo = geometry(block, sector);
+            let found = (geo.slot_blocks(), geo.slot_bytes(), geo.body_len(), geo.chunk_blocks());
+            assert_eq!((found, geo.body_at()), (expected, Bytes(sector)));
+        }
+    }
+
+    #[test]
+    fn a_header_says_its_kind_and_generation() {
+        let mut h = MetaHeader::new(MetaKind::Dinode, BlockNo(77), LockNo(78));
+        h.generation.set(9);
+        assert_eq!(h.generation(), Generation(9));
+        let mut body = vec![0; Geometry::DEFAULT.body_len()];
+        h.set_kind(MetaKind::Rgrp);
+        h.write_to_prefix(&mut body).unwrap();
+        MetaHeader::seal(&mut body);
+        assert!(MetaHeader::decode_kind(&body, BlockNo(77), MetaKind::Rgrp).is_ok());
+        let other = MetaHeader::decode_kind(&body, BlockNo(77), MetaKind::Dinode);
+        assert!(matches!(other, Err(FormatError::WrongKind { at: 77, .. })), "{other:?}");
+    }
 }

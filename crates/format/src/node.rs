@@ -830,4 +830,19 @@ mod tests {
         let back = SlotRecord::decode(&sector, NodeId(3)).unwrap();
         assert_eq!(back.host, "\u{20ac}".repeat(21));
     }
+
+    #[test]
+    fn no_incarnation_that_a_slot_ever_had_is_forgotten() {
+        let taken_over = |by, incarnation| {
+            let by = Life { slot: NodeId(by), incarnation: Incarnation(incarnation) };
+            SlotRecord { recoverer: Some(by), ..slot() }
+        };
+        // Its node, of incarnation 9, is recovered by another slot, or by its own next life.
+        assert_eq!(taken_over(1, 20).last_named(), Incarnation(9));
+        assert_eq!(taken_over(3, 20).last_named(), Incarnation(20));
+        let named = SlotRecord { named: Some(Incarnation(30)), ..taken_over(3, 20) };
+        assert_eq!(named.last_named(), Incarnation(30));
+        assert_eq!(taken_over(1, 20).acting(), slot().life);
+        assert_eq!(taken_over(3, 20).acting().incarnation, Incarnation(20));
+    }
 }

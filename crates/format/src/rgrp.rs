@@ -125,3 +125,22 @@ impl RawFreeLog {
         body_len.saturating_sub(size_of::<Self>()) / size_of::<RawFreed>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_is_read_from_its_two_bits_alone() {
+        use BlockState::{Data, Free, MetaFree, MetaUsed};
+        for state in [Free, Data, MetaFree, MetaUsed] {
+            assert_eq!(BlockState::from_bits(state as u8), state);
+            assert_eq!(BlockState::from_bits(0xfc | state as u8), state);
+        }
+    }
+
+    #[test]
+    fn a_free_log_has_whole_places_behind_its_count() {
+        assert_eq!([0, 48, 63, 64, 3584].map(RawFreeLog::capacity), [0, 0, 0, 1, 221]);
+    }
+}

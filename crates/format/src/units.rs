@@ -193,3 +193,61 @@ impl StripeUnit {
         self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_and_lengths_add_up() {
+        assert_eq!(ByteOffset(5) + Bytes(7), ByteOffset(12));
+        assert_eq!(ByteOffset(12) - ByteOffset(5), Bytes(7));
+        assert_eq!(BlockNo(5) + BlockCount(7), BlockNo(12));
+        assert_eq!(BlockNo(12) - BlockNo(5), BlockCount(7));
+        assert_eq!(ByteOffset(5).checked_add(Bytes(7)), Some(ByteOffset(12)));
+        assert_eq!(ByteOffset(5).checked_add(Bytes(u64::MAX)), None);
+        assert_eq!((Bytes(9).to_usize(), Bytes::from(9_usize)), (9, Bytes(9)));
+        assert_eq!((Bytes::KIB.get(), Bytes::MIB.get()), (1024, 1_048_576));
+        assert_eq!(Bytes::GIB.get(), 1_073_741_824);
+        assert_eq!(BlockNo(7).to_string(), "7");
+    }
+
+    #[test]
+    fn an_inode_its_slot_and_its_lock_have_one_number() {
+        assert_eq!(BlockNo::from(InodeNo(7)), BlockNo(7));
+        assert_eq!((LockNo::from(InodeNo(7)), InodeNo::from(BlockNo(7))), (LockNo(7), InodeNo(7)));
+        assert_eq!((LockNo::from(BlockNo(7)), BlockNo::from(LockNo(7))), (LockNo(7), BlockNo(7)));
+    }
+
+    #[test]
+    fn a_block_is_a_power_of_two_from_4_to_64_kib() {
+        for bytes in [0, 2048, 4095, 12_288, 131_072] {
+            assert_eq!(BlockSize::new(Bytes(bytes)), None, "{bytes}");
+        }
+        for bytes in [4096_u64, 8192, 16_384, 32_768, 65_536] {
+            let size = BlockSize::new(Bytes(bytes)).unwrap();
+            assert_eq!((size.bytes(), Bytes::from(size.to_usize())), (Bytes(bytes), Bytes(bytes)));
+            assert_eq!(1_u64 << size.shift(), bytes);
+            assert_eq!(size.offset_of(BlockNo(3)), ByteOffset(3 * bytes));
+            assert_eq!(size.block_of(ByteOffset(3 * bytes)), BlockNo(3));
+            assert_eq!(size.block_of(ByteOffset(3 * bytes - 1)), BlockNo(2));
+            assert_eq!(size.bytes_in(BlockCount(3)), Bytes(3 * bytes));
+            assert_eq!(size.blocks_for(Bytes(2 * bytes + 1)), BlockCount(3));
+            assert_eq!(size.blocks_for(Bytes(2 * bytes)), BlockCount(2));
+        }
+        // The last block that has an address.
+        let last = BlockNo(u64::MAX >> 12);
+        assert_eq!(BlockSize::DEFAULT.offset_of(last), ByteOffset(u64::MAX - 4095));
+        assert_eq!(BlockSize::DEFAULT.bytes_in(BlockCount(last.0)), Bytes(u64::MAX - 4095));
+    }
+
+    #[test]
+    fn a_stripe_unit_is_a_multiple_of_4_kib_up_to_1_gib() {
+        for bytes in [0, 4095, 6144, (1 << 30) + 4096] {
+            assert_eq!(StripeUnit::new(Bytes(bytes)), None, "{bytes}");
+        }
+        for bytes in [4096, 12_288, 1 << 30] {
+            assert_eq!(StripeUnit::new(Bytes(bytes)).map(StripeUnit::bytes), Some(Bytes(bytes)));
+        }
+    }
+}

@@ -64,3 +64,13 @@ impl RawXattrValue {
         body_len.saturating_sub(size_of::<Self>())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_long_value_fills_its_block_behind_the_head() {
+        assert_eq!([0, 48, 3584].map(RawXattrValue::capacity), [0, 0, 3536]);
+    }
+}

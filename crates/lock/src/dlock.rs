@@ -204,7 +204,8 @@ enum Io {
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each asked by name")]
 pub struct Dlock {
     lock: LockNo,
-    /// The record last seen or written, and the dead in it.
+    /// The record last seen or written, and the dead in it. Never forgotten again: who holds the lock knows it, or
+    /// has made it (`born`).
     known: Option<Seen>,
     /// What is known was only guessed.
     guessed: bool,
@@ -365,9 +366,6 @@ impl Dlock {
             Event::Asked { from, mode, ticket } => {
                 self.asks.retain(|ask| ask.life.slot != from.slot);
                 self.asks.push(Ask { life: from, mode, ticket, in_write: false });
-                // What stands is known from our last write, except of a lock that was never read.
-                let known = self.known.is_some() || self.born.is_some();
-                self.look |= self.held > Mode::Unlocked && !known;
             }
             Event::Given { ticket, seen } => self.given(cx.me, ticket, seen),
             Event::Timer => {
@@ -608,7 +606,7 @@ impl Dlock {
         out: &mut Vec<Action>,
     ) -> bool {
         let Some(to) = record.sole_other_holder(cx.me) else { return false };
-        if !record.waiters.is_empty() || self.unanswered || self.guessed {
+        if !record.waiters.is_empty() || self.unanswered {
             return false;
         }
         if self.asked.is_some_and(|(asked, _)| asked == to) {
@@ -622,9 +620,10 @@ impl Dlock {
         true
     }
 
-    /// Asks the node that probably holds a lock of which nothing is known; whether its answer is waited for.
+    /// Asks the node that probably holds a lock of which nothing is known, so that nothing of it is held here either;
+    /// whether its answer is waited for.
     fn asks_presumed(&mut self, cx: &Context, out: &mut Vec<Action>) -> bool {
-        if self.giving.is_some() || self.held > Mode::Unlocked || self.unanswered {
+        if self.unanswered {
             return false;
         }
         if self.asked.is_none() {

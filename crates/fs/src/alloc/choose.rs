@@ -145,4 +145,41 @@ mod tests {
         assert_eq!(choose(&group(&[(999, 1)]), &wish(40, &[], None)), Some((999, 1)));
         assert_eq!(choose(&group(&[(5, 3)]), &wish(40, &[(0, 100)], None)), None);
     }
+    #[test]
+    fn what_is_left_of_a_run_must_be_worth_going_on() {
+        let b = group(&[(100, 800)]);
+        // A quarter of a window is worth it.
+        assert_eq!(choose(&b, &wish(100, &[], Some(870))), Some((870, 100)));
+        assert_eq!(choose(&b, &wish(100, &[], Some(875))), Some((875, 100)));
+        assert_eq!(choose(&b, &wish(100, &[], Some(876))), Some((100, 100)));
+        assert_eq!(choose(&b, &wish(100, &[], Some(99))), Some((100, 100)));
+    }
+    #[test]
+    fn of_runs_and_ranges_the_best_wins_and_the_first_of_equals() {
+        assert_eq!(choose(&group(&[(10, 40), (200, 60)]), &wish(100, &[], None)), Some((200, 100)));
+        assert_eq!(choose(&group(&[(10, 60), (200, 60)]), &wish(100, &[], None)), Some((10, 100)));
+        // Short runs on both sides of a window.
+        let b = group(&[(3, 2), (500, 2), (504, 2)]);
+        assert_eq!(choose(&b, &wish(40, &[(200, 100)], None)), Some((500, 40)));
+        let b = group(&[(3, 2), (7, 2), (500, 2)]);
+        assert_eq!(choose(&b, &wish(40, &[(200, 100)], None)), Some((3, 40)));
+    }
+    #[test]
+    fn a_window_ends_where_another_begins() {
+        let b = group(&[(0, 1000)]);
+        assert_eq!(choose(&b, &wish(1000, &[(600, 10), (0, 20)], None)), Some((20, 580)));
+    }
+    #[test]
+    fn windows_begin_and_end_on_the_grain() {
+        let b = group(&[(13, 60)]);
+        let on_8 = |len| choose(&b, &Wish { grain: 8, ..wish(len, &[], None) });
+        assert_eq!(on_8(100), Some((8, 104)));
+        assert_eq!(on_8(2), Some((8, 8)), "at least one");
+    }
+    #[test]
+    fn the_densest_range_counts_what_sticks_out_with_its_inner_part() {
+        assert_eq!(densest_range(&[(0, 10), (35, 10), (100, 14)], 40), Some((0, 15)));
+        assert_eq!(densest_range(&[(0, 4), (12, 10), (24, 10), (36, 10)], 34), Some((12, 30)));
+        assert_eq!(densest_range(&[(0, 50), (60, 5)], 10), Some((0, 10)));
+    }
 }

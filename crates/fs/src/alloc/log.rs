@@ -142,7 +142,10 @@ mod tests {
         write(&mut body, 0, Some(a));
         write(&mut body, 220, Some(b));
         assert_eq!(decode(&body, BlockNo(1)).unwrap(), [(0, a), (220, b)]);
+        let used = |body: &[u8]| RawFreeLog::read_from_prefix(body).unwrap().0.count.get();
+        assert_eq!(used(&body), 2);
         write(&mut body, 0, None);
+        assert_eq!(used(&body), 1);
         assert_eq!(decode(&body, BlockNo(1)).unwrap(), [(220, b)]);
         body[48 + 220 * 16 + 12] = 1;
         assert!(decode(&body, BlockNo(1)).is_err());
@@ -166,5 +169,15 @@ mod tests {
         log.remove(places[4]);
         assert_eq!(log.room(), 1);
         assert_eq!(log.add(f), places[4]);
+    }
+    #[test]
+    fn what_was_read_from_the_log_is_not_written_over() {
+        let mut log = FreeLog::new(2, 3);
+        let f = Freed { start: 1, len: 1, state: BlockState::Free };
+        let place = |block, index| Place { block, index };
+        log.load(vec![(place(0, 0), f), (place(0, 2), f)]);
+        assert_eq!((log.room(), log.capacity()), (4, 6));
+        assert_eq!([log.add(f), log.add(f)], [place(0, 1), place(1, 0)]);
+        assert_eq!(log.entries().len(), 4);
     }
 }

@@ -139,6 +139,9 @@ mod tests {
                     seen[s as usize..(s + n) as usize].fill(true);
                 }
                 prop_assert_eq!(seen, model);
+                for (i, member) in (0..).zip(model) {
+                    prop_assert_eq!(set.has(i), member);
+                }
                 let longest = set.runs().map(|r| r.1).max();
                 prop_assert_eq!(set.longest().map(|r| r.1), longest);
             }
@@ -151,5 +154,36 @@ mod tests {
         let mut set = Set::new(100);
         set.add(3, 5);
         set.remove(7, 2);
+    }
+    #[test]
+    #[should_panic(expected = "returned twice")]
+    fn adding_what_is_there_panics() {
+        let mut set = Set::new(100);
+        set.add(3, 5);
+        set.add(7, 2);
+    }
+    #[test]
+    #[should_panic(expected = "outside a set")]
+    fn nothing_is_added_outside() {
+        Set::new(100).add(99, 2);
+    }
+    #[test]
+    fn the_first_run_that_is_long_enough_is_found() {
+        let mut set = Set::new(200);
+        for (start, n) in [(3, 5), (60, 10), (100, 10), (190, 10)] {
+            set.add(start, n);
+        }
+        assert_eq!(set.run_from(0), Some((3, 5)));
+        assert_eq!(set.run_from(4), Some((4, 4)), "from the middle of one");
+        assert_eq!(set.run_from(8), Some((60, 10)));
+        assert_eq!(set.run_from(195), Some((195, 5)), "up to the end");
+        assert_eq!(set.run_from(200), None);
+        assert_eq!(set.run_of(0, 5), Some((3, 5)));
+        assert_eq!(set.run_of(0, 6), Some((60, 10)));
+        assert_eq!(set.run_of(61, 10), Some((100, 10)));
+        assert_eq!(set.run_of(0, 11), None);
+        assert_eq!(set.longest(), Some((60, 10)), "the first of several");
+        assert_eq!(Set::new(200).longest(), None);
+        assert!(!set.has(200) && !set.has(1000), "outside there are no members");
     }
 }

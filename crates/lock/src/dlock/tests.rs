@@ -296,6 +296,292 @@ fn an_unknown_release_is_carried_through_whatever_is_wanted_meanwhile() {
     assert_eq!(d.held(), Mode::Unlocked);
 }
 
+#[test]
+fn a_lock_says_how_it_stands() {
+    let mut d = Dlock::new(LOCK);
+    assert!(d.is_idle() && d.known().is_none());
+    d.step(&cx(0), Event::Want(Mode::Exclusive));
+    assert!(d.is_busy() && d.is_reading() && !d.is_idle());
+    let free = record(Mode::Unlocked, &[], &[]);
+    d.step(&cx(0), Event::Read(seen(free.clone())));
+    assert!(d.is_busy() && !d.is_reading());
+    assert_eq!(d.known(), Some(&free), "what is being written does not stand yet");
+    d.step(&cx(0), Event::Written);
+    assert!(!d.is_busy() && !d.is_giving() && !d.is_idle(), "held");
+    d.step(&cx(0), release(Mode::Unlocked, false));
+    assert!(d.is_giving() && !d.is_idle(), "held no more, and not yet in the record");
+    d.step(&cx(0), Event::Written);
+    assert!(d.is_idle() && !d.is_giving());
+    // Neither held nor in flight, but wanted.
+    let (mut d, _) = waiting(0, Mode::Exclusive, record(Mode::Exclusive, &[1], &[]));
+    d.step(&cx(0), Event::Written);
+    assert!(!d.is_busy() && !d.is_idle());
+}
+
+#[test]
+fn a_guess_stands_for_the_first_read() {
+    let guess = record(Mode::Unlocked, &[], &[]);
+    let mut d = Dlock::new(LOCK);
+    assert!(!d.is_guess());
+    d.guess(guess.clone());
+    assert!(d.is_guess() && d.held() == Mode::Unlocked);
+    let actions = d.step(&cx(0), Event::Want(Mode::Shared));
+    let [Action::CompareAndWrite { expected, .. }] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(**expected, guess);
+    let there = LockRecord { nonce: 5, ..guess.clone() };
+    let actions = d.step(&cx(0), Event::Mismatch(seen(there.clone())));
+    assert!(!d.is_guess() && written(&actions).holders == [me(0)]);
+    // Where a record is known, or on its way, there is nothing to guess.
+    d.step(&cx(0), Event::Written);
+    d.step(&cx(0), release(Mode::Unlocked, false));
+    d.step(&cx(0), Event::Written);
+    d.guess(guess.clone());
+    assert!(!d.is_guess() && d.is_idle());
+    let mut d = Dlock::new(LOCK);
+    d.step(&cx(0), Event::Want(Mode::Shared));
+    d.guess(guess);
+    assert!(!d.is_guess() && d.known().is_none());
+}
+
+#[test]
+fn what_fails_is_tried_ever_more_rarely_until_it_succeeds() {
+    let mut d = Dlock::new(LOCK);
+    d.step(&cx(0), Event::Want(Mode::Shared));
+    assert_eq!(d.step(&cx(0), Event::Failed), [Action::Read], "the first is settled at once");
+    let mut now = Time::ZERO;
+    for (failures, pause) in [(2, 1), (3, 2), (4, 4), (5, 8), (6, 8)] {
+        let cx = Context { now, ..cx(0) };
+        assert_eq!(d.step(&cx, Event::Failed), []);
+        assert_eq!((d.failures(), d.timer()), (failures, Some(now + Duration::from_millis(pause))));
+        now = d.timer().unwrap();
+        assert_eq!(d.step(&Context { now, ..cx }, Event::Timer), [Action::Read]);
+    }
+    let cx = Context { now, ..cx(0) };
+    d.step(&cx, Event::Read(seen(record(Mode::Exclusive, &[1], &[]))));
+    assert_eq!(d.failures(), 0);
+    assert_eq!(d.step(&cx, Event::Failed), [Action::Read], "the first again");
+}
+
+#[test]
+fn a_pause_after_failures_is_kept_while_something_is_to_be_given_up() {
+    let mut d = Dlock::born(LOCK, 0);
+    d.step(&cx(0), release(Mode::Unlocked, false));
+    d.step(&cx(0), Event::Failed);
+    d.step(&cx(0), Event::Failed);
+    assert_eq!(d.step(&cx(0), Event::Unwant), []);
+    assert_eq!(d.timer(), Some(Duration::from_millis(1)));
+    // Who needs nothing has nothing to try again.
+    let mut d = Dlock::new(LOCK);
+    d.step(&cx(0), Event::Want(Mode::Shared));
+    d.step(&cx(0), Event::Failed);
+    d.step(&cx(0), Event::Failed);
+    assert_eq!(d.step(&cx(0), Event::Unwant), []);
+    assert_eq!(d.timer(), None);
+}
+
+#[test]
+fn who_wants_no_more_leaves_the_queue() {
+    let (mut d, actions) = waiting(0, Mode::Exclusive, record(Mode::Exclusive, &[1], &[]));
+    let queued = written(&actions).clone();
+    d.step(&cx(0), Event::Written);
+    let actions = d.step(&cx(0), Event::Unwant);
+    assert_eq!(queued.waiters, [wants(0, Mode::Exclusive)]);
+    assert_eq!((&written(&actions).waiters, &written(&actions).holders), (&vec![], &vec![me(1)]));
+}
+
+#[test]
+fn more_is_demanded_only_if_others_want_more() {
+    let read = |d: &mut Dlock, wish| {
+        d.step(&cx(0), Event::Look);
+        d.step(&cx(0), Event::Read(seen(record(Mode::Exclusive, &[0], &[wants(1, wish)]))))
+    };
+    let mut d = Dlock::born(LOCK, 0);
+    assert_eq!(read(&mut d, Mode::Shared), [Action::Demote(Mode::Shared)]);
+    assert_eq!(read(&mut d, Mode::Shared), []);
+    assert_eq!(read(&mut d, Mode::Exclusive), [Action::Demote(Mode::Unlocked)]);
+    assert_eq!(read(&mut d, Mode::Shared), []);
+}
+
+#[test]
+fn only_who_can_make_room_is_hinted() {
+    let queue = [wants(0, Mode::Exclusive), wants(1, Mode::Exclusive)];
+    let r = record(Mode::Shared, &[0, 1], &queue);
+    assert_eq!(in_the_way(&r, me(0)).collect::<Vec<_>>(), [me(1)]);
+    assert_eq!(
+        in_the_way(&r, me(1)).count(),
+        0,
+        "the first waits for the second, which knows that"
+    );
+    assert_eq!(in_the_way(&r, me(2)).count(), 0, "who does not wait has nobody in the way");
+}
+
+#[test]
+fn a_waiter_that_takes_a_dead_holders_place_tells_nobody() {
+    let queue = [wants(0, Mode::Exclusive), wants(2, Mode::Exclusive)];
+    let r = record(Mode::Exclusive, &[1], &queue);
+    let mut d = Dlock::new(LOCK);
+    d.step(&cx(0), Event::Want(Mode::Exclusive));
+    let dead = Seen { record: Arc::new(r), dead: vec![me(1)] };
+    assert_eq!(written(&d.step(&cx(0), Event::Read(dead))).holders, [me(0)]);
+    let actions = d.step(&cx(0), Event::Written);
+    assert_eq!(hints(&actions), []);
+    assert_eq!(actions, [Action::Granted(Mode::Exclusive), Action::Demote(Mode::Unlocked)]);
+}
+
+#[test]
+fn an_opener_is_left_by_who_has_the_file_open_and_keeps_nothing() {
+    let r = record(Mode::Exclusive, &[0], &[]);
+    let openers = |to, opened| released(&r, &[], &cx(0), giving(to, opened), &[]).openers;
+    assert_eq!(openers(Mode::Unlocked, true), [me(0)]);
+    assert_eq!(openers(Mode::Unlocked, false), []);
+    assert_eq!(openers(Mode::Shared, true), []);
+}
+
+fn asked(slot: u16, mode: Mode, ticket: u64) -> Event {
+    Event::Asked { from: me(slot), mode, ticket }
+}
+fn granted(slot: u16) -> (u16, Hint) {
+    (slot, Hint::Granted)
+}
+
+#[test]
+fn who_asks_gets_the_lock_by_one_write_and_its_record() {
+    let mut d = Dlock::born(LOCK, 0);
+    assert_eq!(d.step(&cx(0), asked(1, Mode::Shared, 4)), [Action::Demote(Mode::Shared)]);
+    // Of one node the newest ask counts.
+    assert_eq!(d.step(&cx(0), asked(1, Mode::Exclusive, 5)), [Action::Demote(Mode::Unlocked)]);
+    assert_eq!(d.step(&cx(0), asked(2, Mode::Exclusive, 6)), []);
+    let actions = d.step(&cx(0), release(Mode::Unlocked, false));
+    let new = written(&actions).clone();
+    assert_eq!((&new.holders, &new.waiters), (&vec![me(1)], &vec![wants(2, Mode::Exclusive)]));
+    // The second waits in the record now, and hears when its turn has come.
+    let give = Hint::Give { ticket: 5, record: Arc::new(new) };
+    assert_eq!(hints(&d.step(&cx(0), Event::Written)), [(1, give)]);
+    assert!(d.is_idle());
+}
+
+#[test]
+fn who_asks_one_that_is_not_in_the_way_is_told_to_read() {
+    let mut nothing = Dlock::new(LOCK);
+    assert_eq!(hints(&nothing.step(&cx(0), asked(1, Mode::Shared, 1))), [granted(1)]);
+    let readers = record(Mode::Shared, &[0], &[wants(2, Mode::Exclusive)]);
+    let (mut d, _) = waiting(0, Mode::Shared, readers);
+    assert_eq!(d.held(), Mode::Shared);
+    // Readers stand beside one another.
+    assert_eq!(hints(&d.step(&cx(0), asked(1, Mode::Shared, 1))), [granted(1)]);
+    assert_eq!(hints(&d.step(&cx(0), asked(1, Mode::Exclusive, 2))), []);
+    // Who stands in the queue already has its way.
+    assert_eq!(hints(&d.step(&cx(0), asked(2, Mode::Exclusive, 3))), [granted(2)]);
+    let actions = d.step(&cx(0), release(Mode::Unlocked, false));
+    let new = written(&actions);
+    assert_eq!((&new.holders, &new.waiters), (&vec![me(2)], &vec![wants(1, Mode::Exclusive)]));
+}
+
+#[test]
+fn asks_come_after_the_own_place_in_the_queue_and_besides_that_of_others() {
+    let upgrade = record(Mode::Shared, &[0, 3], &[wants(0, Mode::Exclusive)]);
+    let (mut d, _) = waiting(0, Mode::Exclusive, upgrade);
+    assert_eq!(d.held(), Mode::Shared);
+    let actions = d.step(&cx(0), asked(1, Mode::Exclusive, 1));
+    assert_eq!(actions.len(), 1, "nothing is demanded");
+    let queue = [wants(0, Mode::Exclusive), wants(1, Mode::Exclusive)];
+    assert_eq!(written(&actions).waiters, queue);
+    let mut d = Dlock::born(LOCK, 0);
+    d.step(&cx(0), Event::Look);
+    let queued = record(Mode::Exclusive, &[0], &[wants(2, Mode::Shared)]);
+    assert_eq!(d.step(&cx(0), Event::Read(seen(queued))), [Action::Demote(Mode::Shared)]);
+    assert_eq!(d.step(&cx(0), asked(1, Mode::Exclusive, 1)), [Action::Demote(Mode::Unlocked)]);
+}
+
+#[test]
+fn the_dead_get_nothing_that_they_asked_for() {
+    let mut d = Dlock::born(LOCK, 0);
+    d.step(&cx(0), asked(1, Mode::Exclusive, 1));
+    d.step(&cx(0), asked(2, Mode::Exclusive, 2));
+    d.step(&cx(0), Event::Look);
+    let r = Arc::new(record(Mode::Exclusive, &[0], &[]));
+    d.step(&cx(0), Event::Read(Seen { record: r, dead: vec![me(1)] }));
+    let actions = d.step(&cx(0), release(Mode::Unlocked, false));
+    let new = written(&actions);
+    assert_eq!((&new.holders, &new.waiters), (&vec![me(2)], &vec![]));
+}
+
+#[test]
+fn who_asks_enters_the_record_unless_an_older_life_of_its_slot_stands_there() {
+    let young = Life { incarnation: Incarnation(2), ..me(1) };
+    let by = |life| [Ask { life, mode: Mode::Exclusive, ticket: 1, in_write: false }];
+    let leave = giving(Mode::Unlocked, false);
+    let holders = |openers: &[Life], life| {
+        let r = LockRecord { openers: openers.to_vec(), ..record(Mode::Exclusive, &[0], &[]) };
+        released(&r, &[], &cx(0), leave, &by(life)).holders
+    };
+    assert_eq!(holders(&[me(1), me(3)], me(1)), [me(1)], "other slots, and itself, do not matter");
+    assert_eq!(holders(&[me(3), me(1)], young), []);
+    assert_eq!(holders(&[], me(0)), [], "nobody asks itself");
+}
+
+/// Asks for the lock, which node 1 holds, with ticket 77.
+fn asking() -> (Dlock, Context) {
+    let cx = Context { ask: Some(Duration::from_millis(5)), ..cx(0) };
+    let mut d = Dlock::new(LOCK);
+    d.step(&cx, Event::Want(Mode::Exclusive));
+    let actions = d.step(&cx, Event::Read(seen(record(Mode::Exclusive, &[1], &[]))));
+    let ask = Hint::Ask { mode: Mode::Exclusive, ticket: 77 };
+    assert_eq!(hints(&actions), [(1, ask)]);
+    (d, cx)
+}
+
+#[test]
+fn a_give_is_believed_only_by_the_ticket_that_is_outstanding() {
+    let given =
+        |ticket, slot| Event::Given { ticket, seen: seen(record(Mode::Exclusive, &[slot], &[])) };
+    let (mut d, cx) = asking();
+    assert_eq!(d.step(&cx, given(77, 0)), [Action::Granted(Mode::Exclusive)]);
+    // One that was overtaken, and one that gives nothing: the record is read.
+    for event in [given(76, 0), given(77, 1)] {
+        let (mut d, cx) = asking();
+        assert_eq!(d.step(&cx, event), [Action::Read]);
+        assert_eq!(d.held(), Mode::Unlocked);
+        // While that is under way the record that comes with a give may be older.
+        assert_eq!(d.step(&cx, given(77, 0)), []);
+        assert_eq!(d.held(), Mode::Unlocked);
+    }
+}
+
+#[test]
+fn an_ask_without_an_answer_is_followed_by_the_queue() {
+    let (mut d, cx) = asking();
+    assert_eq!(d.step(&cx, Event::Want(Mode::Shared)), [], "asked once");
+    let late = Context { now: d.timer().unwrap(), nonce: 78, ..cx };
+    assert_eq!(late.now, Duration::from_millis(5));
+    assert_eq!(d.step(&late, Event::Timer), [Action::Read]);
+    let actions = d.step(&late, Event::Read(seen(record(Mode::Exclusive, &[1], &[]))));
+    assert_eq!(written(&actions).waiters, [wants(0, Mode::Exclusive)]);
+    // Where others wait nobody is asked to pass them by.
+    let mut d = Dlock::new(LOCK);
+    d.step(&cx, Event::Want(Mode::Exclusive));
+    let queue = [wants(2, Mode::Shared)];
+    let actions = d.step(&cx, Event::Read(seen(record(Mode::Exclusive, &[1], &queue))));
+    assert_eq!(written(&actions).waiters, [queue[0], wants(0, Mode::Exclusive)]);
+}
+
+#[test]
+fn who_probably_holds_the_lock_is_asked_before_anything_is_read() {
+    let patience = Duration::from_millis(5);
+    let cx = Context { ask: Some(patience), presumed: Some(me(1)), ..cx(0) };
+    let mut d = Dlock::new(LOCK);
+    let ask = Action::Hint { to: me(1), hint: Hint::Ask { mode: Mode::Shared, ticket: 77 } };
+    assert_eq!(d.step(&cx, Event::Want(Mode::Shared)), [ask]);
+    assert_eq!(d.timer(), Some(patience));
+    assert_eq!(d.step(&cx, Event::Look), [Action::Read], "it has nothing to give");
+    // Nor is it asked again after it has not answered.
+    let mut d = Dlock::new(LOCK);
+    d.step(&cx, Event::Want(Mode::Shared));
+    let late = Context { now: patience, nonce: 78, ..cx };
+    assert_eq!(d.step(&late, Event::Timer), [Action::Read]);
+    assert_eq!(d.step(&late, Event::Failed), [Action::Read]);
+}
+
 proptest! {
     /// Whatever stands in a record, what this node makes of it keeps the record's invariants, and
     /// nobody living loses a hold or a place.

@@ -193,6 +193,7 @@ fn stripe_of_concats() {
     let map = Map::new(&l).unwrap();
     let base = Label::DATA_AT.0;
     assert_eq!(places(&map, 32 * K4, 2 * K4, K4), [(0, base + 16 * K4), (2, base)]);
+    assert_eq!(map.zones().len(), 2, "one for each part of the concat");
     bijection(&map, K4).unwrap();
 }
 
@@ -209,6 +210,172 @@ fn what_this_version_does_not_serve_is_refused() {
     let NodeKind::Mirror { children } = &l.nodes[2].kind else { panic!() };
     l.nodes[1].kind = NodeKind::Concat { children: vec![children[0]] };
     assert!(matches!(Map::new(&l), Err(MapError::Unsupported { .. })), "a mirror of concats");
+}
+
+/// A stripe in units of two blocks over a parity group on members 0 to 2 and a mirror on 3 and 4, which
+/// is longer: 40 + 60 blocks. Behind it a hole of 10 blocks, with one group, and 8 plain blocks of member 3.
+fn mixed() -> Map {
+    let mut l = label(&[64 * K4; 5], &[1; 5], K4);
+    let children = |nodes: &[u16]| {
+        nodes.iter().map(|node| Child { node: *node, weight: 1 }).collect::<Vec<_>>()
+    };
+    let parity = NodeKind::Parity {
+        unit: Bytes(K4),
+        parity: 1,
+        code: Label::CODE,
+        children: children(&[0, 1, 2]),
+    };
+    let stripe = NodeKind::Stripe { unit: Bytes(2 * K4), children: children(&[5, 6]) };
+    l.nodes = vec![
+        slice(0, 0, 20 * K4),
+        slice(1, 4 * K4, 20 * K4),
+        slice(2, 0, 20 * K4),
+        slice(3, 0, 60 * K4),
+        slice(4, 2 * K4, 60 * K4),
+        TreeNode { len: Bytes(40 * K4), kind: parity },
+        TreeNode { len: Bytes(60 * K4), kind: NodeKind::Mirror { children: children(&[3, 4]) } },
+        TreeNode { len: Bytes(100 * K4), kind: stripe },
+        slice(3, 60 * K4, 4 * K4),
+    ];
+    let segment = |start: u64, len: u64, node, subpool| Segment {
+        start: ByteOffset(start * K4),
+        len: Bytes(len * K4),
+        node,
+        node_start: ByteOffset(0),
+        subpool,
+    };
+    l.segments = vec![
+        segment(0, 100, 7, SubpoolKind::General),
+        segment(100, 10, 1, SubpoolKind::Hole),
+        segment(110, 4, 8, SubpoolKind::General),
+    ];
+    Map::new(&l).unwrap()
+}
+
+#[test]
+fn zones_say_where_they_are_and_what_to_align_to() {
+    let found: Vec<_> = mixed()
+        .zones()
+        .iter()
+        .map(|z| {
+            let members: Vec<u16> = z.members.iter().map(|m| m.0).collect();
+            let blocks = [z.start.0, z.len.0, z.unit.0, z.row.0, z.width.0].map(|n| n / K4);
+            (blocks, members)
+        })
+        .collect();
+    // Both groups, the rest of the mirror, the plain blocks.
+    assert_eq!(
+        found,
+        [
+            ([0, 80, 2, 4, 4], vec![0, 1, 2, 3, 4]),
+            ([80, 20, 20, 20, 0], vec![3, 4]),
+            ([110, 4, 4, 4, 0], vec![3]),
+        ]
+    );
+    let map = mixed();
+    assert_eq!(map.bare_members(), [MemberIndex(3)]);
+    assert_eq!(map.members(), [3, 0, 1, 2, 4].map(MemberIndex));
+}
+
+#[test]
+fn where_all_stands_on_parity_whole_rows_of_one_group_are_aligned_to() {
+    let mut l = label(&[64 * K4; 3], &[1; 3], K4);
+    let children = |first: u16| (first..first + 3).map(|node| Child { node, weight: 1 }).collect();
+    let parity = |first| {
+        let kind = NodeKind::Parity {
+            unit: Bytes(K4),
+            parity: 1,
+            code: Label::CODE,
+            children: children(first),
+        };
+        TreeNode { len: Bytes(40 * K4), kind }
+    };
+    l.nodes =
+        [0, 20].iter().flat_map(|at| (0..3).map(move |m| slice(m, at * K4, 20 * K4))).collect();
+    l.nodes.extend([parity(0), parity(3)]);
+    let both = [6, 7].map(|node| Child { node, weight: 1 }).to_vec();
+    let stripe = NodeKind::Stripe { unit: Bytes(8 * K4), children: both };
+    l.nodes.push(TreeNode { len: Bytes(80 * K4), kind: stripe });
+    let mut width = |node, len: u64| {
+        l.segments[0] = Segment { node, len: Bytes(len * K4), ..l.segments[0] };
+        Map::new(&l).unwrap().zones().iter().map(|z| z.width.0 / K4).collect::<Vec<_>>()
+    };
+    assert_eq!(width(8, 80), [8], "a unit of the stripe: four rows");
+    assert_eq!(width(6, 40), [2], "a row of the group");
+}
+
+#[test]
+fn a_hole_has_no_places_and_keeps_the_numbers_of_its_groups() {
+    let map = mixed();
+    assert_eq!((map.size(), map.groups().len()), (Bytes(114 * K4), 3));
+    let holed = |at: u64, len: u64| map.is_holed(ByteOffset(at), Bytes(len));
+    assert!(!holed(99 * K4, K4) && holed(99 * K4, K4 + 1) && holed(105 * K4, 1));
+    assert!(holed(110 * K4 - 1, 1) && !holed(110 * K4, 4 * K4) && holed(0, 114 * K4));
+    let solid = |from: u64, to: u64| {
+        let runs = map.solid(from * K4, to * K4);
+        runs.iter().map(|(a, b)| (a / K4, b / K4)).collect::<Vec<_>>()
+    };
+    assert_eq!(solid(0, 114), [(0, 100), (110, 114)]);
+    assert_eq!(solid(10, 90), [(10, 90)]);
+    assert_eq!(solid(90, 100), [(90, 100)]);
+    assert_eq!(solid(90, 105), [(90, 100)]);
+    assert_eq!(solid(100, 110), []);
+    assert_eq!(solid(105, 112), [(110, 112)]);
+    assert_eq!(solid(110, 112), [(110, 112)]);
+    let lens = |at: u64, len| {
+        map.pieces(ByteOffset(at * K4), Bytes(len * K4)).map(|p| p.len.0 / K4).sum::<u64>()
+    };
+    assert_eq!((lens(95, 10), lens(100, 10), lens(105, 9)), (5, 0, 4));
+    assert_eq!(map.locate(ByteOffset(105 * K4)), None);
+}
+
+#[test]
+fn the_place_of_every_byte_on_groups_is_found_both_ways() {
+    let map = mixed();
+    for i in (0..100).chain(110..114) {
+        let at = ByteOffset(i * K4 + 7);
+        let (member, place) = map.locate(at).unwrap();
+        assert_eq!(map.inverse(member, place), Some(at), "block {i}");
+    }
+    assert_eq!(map.locate(ByteOffset(110 * K4)), {
+        Some((MemberIndex(3), ByteOffset(Label::DATA_AT.0 + 60 * K4)))
+    });
+    // Parity has no address: of 20 rows each has one block of it.
+    let has = |block: &u64| {
+        let at = |m, slice: u64| {
+            map.inverse(MemberIndex(m), ByteOffset(Label::DATA_AT.0 + (slice + block) * K4))
+        };
+        [at(0, 0), at(1, 4), at(2, 0)].iter().flatten().count() == 2
+    };
+    assert_eq!((0..20).filter(has).count(), 20);
+}
+
+#[test]
+fn the_bytes_of_a_group_are_found_in_the_pool() {
+    let map = mixed();
+    for group in 0..2 {
+        // What stands where, by asking for each block of the pool.
+        let place = |i: &u64| {
+            let piece = map.pieces(ByteOffset(i * K4), Bytes(K4)).next().unwrap();
+            (piece.place == Place::Group(group)).then_some((i * K4, piece.at.0))
+        };
+        let blocks: Vec<(u64, u64)> = (0..100).filter_map(|i| place(&i)).collect();
+        for (from, to) in [(0, 60), (1, 2), (3, 8), (39, 45), (40, 60), (0, 0), (70, 90)] {
+            let (from, to) = (from * K4, to * K4);
+            let mut found: Vec<(u64, u64)> = map
+                .runs_on(group, from, to)
+                .iter()
+                .flat_map(|(logical, a, b)| {
+                    (0..(b - a) / K4).map(move |n| (logical + n * K4, a + n * K4))
+                })
+                .collect();
+            found.sort_unstable();
+            let expected: Vec<_> =
+                blocks.iter().copied().filter(|(_, at)| (from..to).contains(at)).collect();
+            assert_eq!(found, expected, "group {group}, {from}..{to}");
+        }
+        assert_eq!(map.runs_on(group, 5, 6).len(), 1, "bytes as well as blocks");
+    }
 }
 
 /// Every grain of the logical space has one place, no two the same, and `inverse` finds it.
