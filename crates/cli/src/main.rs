@@ -136,10 +136,11 @@ fn ended() -> ExitCode {
     };
     let result = run(command);
     let error = result.as_ref().err().map(said);
-    answer::end(error.as_deref());
-    if let Some(error) = error {
+    // First, since nobody may read the answer.
+    if let Some(error) = &error {
         eprintln!("braid: {error}");
     }
+    answer::end(error.as_deref());
     result.unwrap_or(failure)
 }
 

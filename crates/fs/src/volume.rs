@@ -55,7 +55,7 @@ impl Volume {
             return Err(Error::Replaced);
         }
         self.pool.follow()?;
-        self.confirm_identity()?;
+        self.confirm_file_system()?;
         match &self.elsewhere {
             Some(store) => Ok(store.etcd.confirm()?),
             None => Ok(()),
@@ -70,6 +70,9 @@ impl Volume {
         if !self.pool.has_its_members() {
             return Err(Error::Replaced);
         }
+        self.confirm_file_system()
+    }
+    fn confirm_file_system(&self) -> Result<()> {
         let now = Self::open(self.pool.clone())?;
         if now.sb.fs_uuid != self.sb.fs_uuid || now.geo != self.geo {
             return Err(Error::Replaced);

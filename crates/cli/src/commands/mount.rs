@@ -20,6 +20,7 @@ use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
 use braid_pool::device::{MountTable, answers, bounded};
+use serde_json::json;
 
 use super::{copies, mount_options};
 use crate::control::{Control, Node};
@@ -526,9 +527,11 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     command.envs(secrets).arg("--").args(words);
     background::start(command)?;
     if answer::is_json() {
-        let dir = args.words.last().map(|dir| mounts::resolved(dir.as_ref())).transpose()?;
+        let dir = args.words.last().and_then(|dir| mounts::resolved(dir.as_ref()).ok());
         let mount = mounts::mounts().into_iter().find(|m| Some(&m.mount_point) == dir.as_ref());
-        answer::add("mount", mount);
+        let shown =
+            |m: mounts::Mount| json!({"pid": m.pid, "pool": m.pool, "mount_point": m.mount_point});
+        answer::add("mount", mount.map(shown));
     }
     Ok(ExitCode::SUCCESS)
 }

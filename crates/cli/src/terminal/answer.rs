@@ -7,7 +7,7 @@
 //! * `schema`: [`SCHEMA`]; it grows if a member is renamed or means something else, not if one is added,
 //! * `command`: the command, as `label dump`,
 //! * the command's own members (docs/GUIDE.md lists them),
-//! * `messages`: the lines that people would have read, if they are more than a picture of those members,
+//! * `messages`: the lines that people would have read; commands that only look have none,
 //! * `error`: why it failed, if it did; then standard error has it, too.
 //!
 //! A process carries out one command, so there is one answer.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::plock_table::bucket::Bucket;
 use crate::plock_table::circle::{Budget, Waiting, would_close};
 use crate::plock_table::table::{Lock, Table};
-use crate::plock_table::waits::{Ended, Wait, WaitId, tell};
+use crate::plock_table::waits::{Ended, WaitId, tell};
 
 /// Pauses between two looks at a lock held on another node.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -42,21 +42,23 @@ const CIRCLE_PATIENCE: Duration = Duration::from_millis(100);
 /// they no longer can, after twice [`CIRCLE_AFTER`] at the latest: what it does next must not look like a circle.
 pub(crate) fn end_wait(core: &Arc<Core>, id: WaitId, how: Result<()>) {
     let Some(bucket) = core.plocks.buckets.get(&id.bucket) else { return };
-    let (wait, stale) = {
+    let (uid, stale, ended) = {
         let mut state = bucket.state();
-        let wait = state.waits.remove((id.ino, id.order));
-        let stale = wait.as_ref().is_some_and(Wait::is_recorded);
+        let Some(wait) = state.waits.remove((id.ino, id.order)) else { return };
+        let (uid, stale) = (wait.uid, wait.is_recorded());
         state.changed |= stale;
         state.poll.stale |= stale;
-        (wait, stale)
+        if stale && !wait.lock.owner.flock {
+            state.parting.add(wait.ends(how));
+            (uid, stale, None)
+        } else {
+            (uid, stale, Some(wait.ends(how)))
+        }
     };
-    let Some(wait) = wait else { return };
-    core.plocks.users.count(wait.uid, -1);
-    if stale && !wait.lock.owner.flock {
-        bucket.state().parting.add(wait.ends(how));
-        watch(core, false);
-    } else {
-        tell(vec![wait.ends(how)]);
+    core.plocks.users.count(uid, -1);
+    match ended {
+        Some(ended) => tell(vec![ended]),
+        None => watch(core, false),
     }
     // Those behind it may be free now.
     if stale || bucket.state().poll.far {

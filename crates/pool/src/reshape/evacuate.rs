@@ -89,12 +89,15 @@ impl Topology {
         if !self.readable(member) {
             return Err(ChangeError::NotWhole { member: name, state: state_word(old.state) }.into());
         }
-        self.is_trusted(member)?;
+        self.check_trusted(member)?;
         Ok(old.clone())
     }
 
-    /// Whether what `member` returns may be copied: it is not suspected, or nobody else has it.
-    fn is_trusted(&self, member: MemberIndex) -> Result<(), PoolError> {
+    /// What `member` returns may be copied if it is not suspected, or if no other member has it.
+    ///
+    /// # Errors
+    /// [`ChangeError::Suspected`].
+    fn check_trusted(&self, member: MemberIndex) -> Result<(), PoolError> {
         if !self.map.groups().iter().any(|group| self.is_avoided(group, member)) {
             return Ok(());
         }
@@ -345,7 +348,7 @@ impl Pool {
         if let Some(error) = migration.broken() {
             return Err(error.clone().into());
         }
-        topology.is_trusted(moving.leaving)?;
+        topology.check_trusted(moving.leaving)?;
         let concurrent = self.0.cluster.shared().is_some();
         let Err(error) = migration.copy(at, len, concurrent) else { return Ok(()) };
         let start = topology.label.members.get(usize::from(moving.leaving.0)).map(|m| m.data_start);
@@ -425,7 +428,7 @@ impl Pool {
         else {
             return Err(ChangeError::NotMoving { member: migration.name() }.into());
         };
-        if let Err(suspected) = topology.is_trusted(moving.leaving) {
+        if let Err(suspected) = topology.check_trusted(moving.leaving) {
             self.0.end_move(topology, None)?;
             return Err(suspected);
         }
