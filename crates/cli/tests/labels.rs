@@ -8,8 +8,8 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use braid_format::Bytes;
 use braid_format::label::Label;
+use braid_format::{Bytes, Epoch};
 use common::{Cluster, Disks, can_mount, fails, ok};
 
 fn wipe(disk: &Path) {
@@ -94,6 +94,40 @@ fn a_destroyed_pool_is_gone_until_its_kept_label_is_restored() {
     ok(&d.with(&["destroy"], &["--yes"]));
     // The devices are nobody's: no --force.
     ok(&d.with(&["create", "another"], &[]));
+}
+
+/// Half of the members are wiped, the others say that the pool has ended.
+#[test]
+fn a_destruction_that_was_broken_off_can_be_finished() {
+    let d = Disks::new(2, 256);
+    ok(&d.with(&["create", "p"], &[]));
+    let dump = ok(&d.with(&["label", "dump"], &[]));
+    let mut disk = fs::read(&d.paths[0]).unwrap();
+    for (copy, at) in [(0, Label::COPY0_AT), (1, Label::copy1_at(Bytes(256 << 20)).unwrap())] {
+        let place = &mut disk[usize::try_from(at.0).unwrap()..][..Label::LEN_MAX];
+        let label = Label::decode(place, at).unwrap().0;
+        let ended = Label { ended: true, epoch: Epoch(label.epoch.0 + 1), ..label };
+        ended.encode(copy, at, place).unwrap();
+    }
+    fs::write(&d.paths[0], disk).unwrap();
+    wipe(&d.paths[1]);
+    assert!(ok(&[&["scan"][..], &d.names()].concat()).contains("being destroyed"));
+    let before = bytes(&d);
+    for command in ["status", "check", "destroy"] {
+        let said = fails(&d.with(&[command], &[]));
+        assert!(said.contains("being destroyed") || said.contains("give --yes"), "{said}");
+    }
+    assert!(bytes(&d) == before, "something was written");
+    let said = ok(&d.with(&["destroy"], &["--yes"]));
+    assert!(said.contains("pool \"p\" is no more: 1 devices"), "{said}");
+    assert!(!ok(&[&["scan"][..], &d.names()].concat()).contains("destroyed"));
+    let file = d.path("dump");
+    fs::write(&file, dump).unwrap();
+    let members: Vec<String> = (0..).zip(d.names()).map(|(i, n)| format!("{i}={n}")).collect();
+    let mut restore = vec!["label", "restore", "--from", &file, "--yes"];
+    members.iter().for_each(|m| restore.extend(["--member", m]));
+    ok(&restore);
+    ok(&d.with(&["check"], &[]));
 }
 
 #[test]

@@ -179,6 +179,7 @@ impl Label {
             lock_sector: Bytes(raw.lock_sector.get().into()),
             block_size: Bytes(raw.block_size.get().into()),
             reshaping: raw.features_incompat.get() & features::RESHAPE != 0,
+            ended: raw.features_incompat.get() & features::ENDED != 0,
             stripe_unit: Bytes(raw.stripe_unit.get()),
             created: raw.created.get(),
             changed: raw.changed.get(),

@@ -86,5 +86,7 @@ pub use redundancy::compare::Scrubbed;
 pub use redundancy::log_recovery::Recovered;
 pub use redundancy::verification::Verification;
 pub use redundancy::verifier::{ChecksumVerifier, NoChecksums};
-pub use reshape::{AddOptions, Added, Destination, Destroyed, Removed};
+pub use reshape::{
+    AddOptions, Added, Destination, Destroyed, Removed, finish_destroy, is_being_destroyed,
+};
 pub use topology::{EpochTag, MemberInfo, PoolInfo, SubpoolInfo};

@@ -1,9 +1,11 @@
 //! `braid destroy`
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use braid_pool::PoolError;
+use braid_pool::device::Device;
+use braid_pool::{Destroyed, PoolError};
 
 use crate::control;
 use crate::pools::sources;
@@ -15,7 +17,7 @@ use crate::terminal::{
 /// End a pool: its devices can be used for something else.
 ///
 /// No node may have it mounted. The labels of all members and spares are wiped, so the pool is not found any
-/// more. What stands on the devices is not overwritten: with a label that was kept before (`braid label
+/// more. A power cut in the middle leaves a pool that nobody can use: the same command finishes it. What stands on the devices is not overwritten: with a label that was kept before (`braid label
 /// dump -o FILE POOL`) `braid label restore --from FILE` brings the pool back, as long as nothing else was
 /// written to the devices. Locks in etcd are not removed.
 ///
@@ -46,6 +48,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             mount.mount_point.display()
         );
     }
+    if let Some(devices) = left_of_it(&args.sources) {
+        return end(args, devices, braid_pool::finish_destroy);
+    }
     let pool = match (args.yes, args.degraded) {
         (false, degraded) => sources::open_to_read(&args.sources, degraded),
         (true, false) => sources::open(&args.sources, false),
@@ -57,17 +62,32 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         _ => e,
     })?;
-    let name = pool.info().name.clone();
+    end(args, pool.devices(), |_| braid_fs::destroy(pool))
+}
+
+/// The devices of a pool whose destruction was broken off.
+fn left_of_it(names: &[String]) -> Option<Vec<Arc<dyn Device>>> {
+    let (devices, _) = sources::open_as_can_be(&sources::members(names).ok()?).ok()?;
+    braid_pool::is_being_destroyed(&devices).then_some(devices)
+}
+
+/// Shows `devices`, or wipes them by way of `destroy`.
+fn end<E: std::error::Error + Send + Sync + 'static>(
+    args: &Args,
+    devices: Vec<Arc<dyn Device>>,
+    destroy: impl FnOnce(Vec<Arc<dyn Device>>) -> Result<Destroyed, E>,
+) -> Result<ExitCode> {
     if !args.yes {
-        for device in pool.devices() {
+        for device in devices {
             say!("{}  {}", device.info().name, size::show(device.info().size.0));
         }
         bail!(
-            "nothing was changed: give --yes to end pool {name:?} and wipe the labels of these devices"
+            "nothing was changed: give --yes to end this pool and wipe the labels of these devices"
         );
     }
-    let done = braid_fs::destroy(pool)?;
-    answer::add("pool", &name);
+    let done = destroy(devices)?;
+    let name = &done.name;
+    answer::add("pool", name);
     answer::add("wiped", &done.wiped);
     answer::add("left", done.left.iter().map(|(path, _)| path).collect::<Vec<_>>());
     say!("pool {name:?} is no more: {} devices can be used for something else", done.wiped.len());

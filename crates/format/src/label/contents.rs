@@ -262,6 +262,8 @@ pub struct Label {
     pub block_size: Bytes,
     /// A change of shape is under way: two trees then use the same members' space.
     pub reshaping: bool,
+    /// The pool is being destroyed: its members are to be wiped, and nobody may use them.
+    pub ended: bool,
     /// The pool's stripe unit.
     pub stripe_unit: Bytes,
     /// When the pool was made, Unix seconds.
@@ -342,6 +344,9 @@ impl Label {
         }
         if self.reshaping {
             bits |= features::RESHAPE;
+        }
+        if self.ended {
+            bits |= features::ENDED;
         }
         if self.members.iter().any(|m| m.successor.is_some()) {
             bits |= features::SUCCESSION;

@@ -181,9 +181,12 @@ pub mod features {
     pub const SUCCESSION: u64 = 32;
     /// Parts of the logical address space stand on nothing any more.
     pub const HOLES: u64 = 64;
+    /// The pool is being destroyed: its members are to be wiped, and nobody may use them.
+    pub const ENDED: u64 = 128;
     /// All bits of `features_ro_compat` that this version knows. No pool is opened to be read alone
     /// (labels are mended): a bit that is not known is refused as an incompatible one is.
     pub const KNOWN_RO: u64 = 0;
     /// All that this version can decode.
-    pub const KNOWN: u64 = MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE | SUCCESSION | HOLES;
+    pub const KNOWN: u64 =
+        MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE | SUCCESSION | HOLES | ENDED;
 }

@@ -46,6 +46,7 @@ fn sample() -> Label {
         lock_sector: Bytes(512),
         block_size: Bytes(4096),
         reshaping: false,
+        ended: false,
         stripe_unit: unit,
         created: 1_700_000_000,
         changed: 1_700_000_100,

@@ -11,7 +11,8 @@ use braid_format::{Epoch, MemberIndex};
 use crate::devices::absent::AbsentDevice;
 use crate::error::{MissingMember, PoolError};
 use crate::labels::{
-    Found, LabelAssessment, Verdict, assess_labels, next_epoch, out_of_date, settle, settle_move,
+    Found, LabelAssessment, Verdict, assess_labels, ended, next_epoch, out_of_date, settle,
+    settle_move,
 };
 use crate::pool::Pool;
 
@@ -168,6 +169,11 @@ impl Pool {
 
 /// What the labels say together, if each device is a current member or is not used any more.
 fn assess_members(found: &[Found], degraded: bool) -> Result<LabelAssessment, PoolError> {
+    if let Some(label) = ended(found) {
+        let carries = |f: &&Found| f.labels().any(|l| l.ended);
+        let path = found.iter().find(carries).map_or("", Found::path).to_owned();
+        return Err(PoolError::Ended { name: label.name.clone(), path });
+    }
     one_pool(found)?;
     let assessment = assess_labels(found, degraded)?;
     for (f, verdict) in found.iter().zip(&assessment.verdicts) {
@@ -185,7 +191,7 @@ fn as_missing(label: &Label, index: MemberIndex) -> Option<MissingMember> {
 }
 
 /// All devices carry labels of one pool.
-fn one_pool(found: &[Found]) -> Result<(), PoolError> {
+pub(crate) fn one_pool(found: &[Found]) -> Result<(), PoolError> {
     let mut first: Option<(&Label, &str)> = None;
     for f in found {
         let label = f.newest().ok_or_else(|| f.refusal())?;

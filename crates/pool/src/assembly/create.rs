@@ -273,6 +273,7 @@ fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Labe
         lock_sector: options.lock_sector.unwrap_or(largest_sector(devices)),
         block_size: Bytes(0),
         reshaping: false,
+        ended: false,
         stripe_unit: unit.bytes(),
         created: now,
         changed: now,

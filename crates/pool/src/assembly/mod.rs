@@ -4,3 +4,5 @@ pub mod assemble;
 pub mod create;
 pub mod member_verify;
 pub mod restore;
+
+pub(crate) use assemble::one_pool;

@@ -372,6 +372,19 @@ pub enum PoolError {
         /// The member.
         index: MemberIndex,
     },
+    /// The pool is being destroyed: nobody uses it any more.
+    #[error(
+        "pool {name:?} is being destroyed ({path} says so): `braid destroy --yes` finishes that; a label that was kept before brings it back (`braid label restore --from FILE`)"
+    )]
+    Ended {
+        /// The pool.
+        name: String,
+        /// A device whose label says so.
+        path: String,
+    },
+    /// It was to be finished that a pool is destroyed, and no label says that this was begun.
+    #[error("no label says that the pool is being destroyed")]
+    NotEnded,
     /// A device that is no longer in its pool.
     #[error(
         "{path} was removed from pool {name:?} or replaced before epoch {current}: leave it out"

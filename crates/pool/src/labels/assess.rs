@@ -74,6 +74,13 @@ pub fn assess_labels(found: &[Found], minority: bool) -> Result<LabelAssessment,
     Ok(LabelAssessment { label: label.clone(), verdicts, missing })
 }
 
+/// The label that says that these devices' pool has ended, if one does that counts: as a second copy, so
+/// the epoch is in force. Members may have been wiped since, so a majority is not asked for.
+pub(crate) fn ended(found: &[Found]) -> Option<&Label> {
+    let second = found.iter().filter_map(|f| f.copies[1].as_ref().ok());
+    second.max_by_key(|l| l.epoch).filter(|l| l.ended)
+}
+
 /// The label of the highest committed epoch that stands on a majority.
 fn in_force<'a>(voters: &[&'a Found], minority: bool) -> Option<&'a Label> {
     let mut labels: Vec<&Label> = voters.iter().flat_map(|f| f.labels()).collect();

@@ -10,7 +10,7 @@ use braid_format::label::Member;
 use braid_format::{Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
 
-use super::{Found, Verdict, assess_labels, out_of_date, own_uuid, same_device, settle};
+use super::{Found, Verdict, assess_labels, ended, out_of_date, own_uuid, same_device, settle};
 use crate::error::MissingMember;
 
 /// Names devices, files and directories to look at besides the machine's block devices, separated
@@ -42,6 +42,8 @@ pub enum MemberCondition {
     Duplicate(PathBuf),
     /// As it was at an earlier time: put back from an old image.
     OutOfDate,
+    /// Its pool is being destroyed.
+    Ended,
     /// So many members are missing that nothing is known.
     Unknown,
 }
@@ -57,6 +59,7 @@ impl core::fmt::Display for MemberCondition {
             Self::Truncated(expected) => write!(f, "truncated, had {expected} bytes"),
             Self::Duplicate(other) => write!(f, "copy of {}", other.display()),
             Self::OutOfDate => write!(f, "out of date, put back from an old image"),
+            Self::Ended => write!(f, "its pool is being destroyed: `braid destroy` finishes that"),
             Self::Unknown => write!(f, "unknown, too few members"),
         }
     }
@@ -208,6 +211,13 @@ fn describe(found: &[Found]) -> Option<FoundPool> {
             (newest.clone(), found.iter().map(unknown).collect(), missing)
         }
     };
+    if ended(found).is_some() {
+        let carry = |m: &FoundMember| {
+            let own = found.iter().find(|f| Path::new(f.path()) == m.path);
+            own.is_some_and(|f| f.labels().any(|l| l.ended))
+        };
+        members.iter_mut().filter(|m| carry(m)).for_each(|m| m.state = MemberCondition::Ended);
+    }
     members.sort_by(|a, b| (a.index, &a.path).cmp(&(b.index, &b.path)));
     Some(FoundPool { name: label.name, uuid: label.pool, epoch: label.epoch, members, missing })
 }

@@ -23,7 +23,7 @@ pub use next::Moving;
 pub use read::{Copy, Found};
 pub use write::{write_copies, write_epoch};
 
-pub(crate) use assess::{counts, on_all, second};
+pub(crate) use assess::{counts, ended, on_all, second};
 pub(crate) use events::{highest, names as event_names, out_of_date, read_counts};
 pub(crate) use member::{fits, member_of, same_device, state_word};
 pub(crate) use next::{carriers, moving, next_epoch, settle_move};

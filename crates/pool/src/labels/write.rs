@@ -161,6 +161,7 @@ pub(crate) fn wipe_labels(device: &dyn Device, size: Bytes) -> Result<(), Device
     let zeros = AlignedBuf::zeroed(Label::LEN_MAX);
     for at in [Some(Label::COPY0_AT), Label::copy1_at(size)].into_iter().flatten() {
         device.write(at, &zeros)?;
+        device.flush()?;
     }
     let mut first = first_sector(device);
     device.read(ByteOffset(0), &mut first)?;

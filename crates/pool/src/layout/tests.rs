@@ -60,6 +60,7 @@ fn label(layout: &Layout, members: &[Member], options: &BuildOptions) -> Label {
         lock_sector: Bytes(512),
         block_size: Bytes(0),
         reshaping: false,
+        ended: false,
         stripe_unit: options.unit.bytes(),
         created: 0,
         changed: 0,

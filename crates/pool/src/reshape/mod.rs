@@ -13,7 +13,7 @@ mod remove;
 pub(crate) mod tests;
 
 pub use add::{AddOptions, Added};
-pub use destroy::Destroyed;
+pub use destroy::{Destroyed, finish_destroy, is_being_destroyed};
 pub use evacuate::Destination;
 pub use grow::Reopen;
 pub use remove::Removed;

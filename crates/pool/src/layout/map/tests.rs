@@ -65,6 +65,7 @@ fn label(lens: &[u64], weights: &[u64], unit: u64) -> Label {
         lock_sector: Bytes(512),
         block_size: Bytes(0),
         reshaping: false,
+        ended: false,
         stripe_unit: Bytes(unit),
         created: 0,
         changed: 0,
