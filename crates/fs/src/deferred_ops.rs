@@ -14,9 +14,9 @@ use crate::volume::Volume;
 #[derive(Default)]
 pub(crate) struct DeferredOps {
     pub core: OnceLock<Weak<Core>>,
-    /// The core's operations. Locks are taken before the core is complete.
+    /// The core's metadata, set earlier: locks are taken before the core is complete.
     pub meta: OnceLock<Weak<Meta>>,
-    /// The same.
+    /// The core's volume, set earlier, too.
     pub volume: OnceLock<Arc<Volume>>,
 }
 impl DeferredOps {

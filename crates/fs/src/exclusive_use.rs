@@ -55,7 +55,7 @@ fn claim_slots(volume: &Volume, lives: Vec<PoolByteLock>) -> Result<Claim> {
     let store = volume.node_store(volume.node_areas()?);
     let (this, places) = (braid_lock::node::watch::this_host(), store.lock_places());
     let domain = LockDomain::new(&this, &places);
-    let away = volume.elsewhere.as_ref().map(|s| s.etcd.claim(domain)).transpose()?;
+    let away = volume.external_store.as_ref().map(|s| s.etcd.claim(domain)).transpose()?;
     let (mut silent, mut time) = (Vec::new(), Duration::ZERO);
     // If the kernel's locks are what excludes others, a node that does not see them was refused.
     let usual = Timing::default();
@@ -84,7 +84,7 @@ fn claim_slots(volume: &Volume, lives: Vec<PoolByteLock>) -> Result<Claim> {
 /// Whether the store that the locks should be in had lost them: with `repair` it is then made
 /// again. No node of this host lives.
 fn find_store(volume: &Volume, repair: bool) -> Result<bool> {
-    let Some(store) = &volume.elsewhere else { return Ok(false) };
+    let Some(store) = &volume.external_store else { return Ok(false) };
     match store.etcd.confirm() {
         Err(EtcdError::NotThis { .. }) if repair => {
             let nodes = volume.node_store(volume.node_areas()?);

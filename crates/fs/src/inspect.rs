@@ -52,7 +52,7 @@ pub fn inspect(pool: Pool) -> Result<ClusterView> {
         free: Bytes(counters.free_blocks.get().saturating_mul(unit)),
         inodes: counters.inodes.get(),
         node_slots: volume.sb.node_slots.get(),
-        locks: volume.elsewhere.as_ref().map(|store| store.etcd.address().to_string()),
+        locks: volume.external_store.as_ref().map(|store| store.etcd.address().to_string()),
         nodes,
     })
 }

@@ -323,7 +323,7 @@ impl Mounted {
             self.recoverer.only_replay();
             core.locks.shutdown()?;
             core.meta.close()?;
-            self.membership.end_errands();
+            self.membership.end_tasks();
             Ok::<(), Error>(())
         })?;
         core.volume.pool.detach()?;
@@ -458,7 +458,7 @@ impl OnLease for KernelLease {
 
 /// Hints by way of the store of the locks, if it carries any.
 fn watch_hints(volume: &Volume, membership: &Arc<Membership>) -> Option<HintWatch> {
-    let store = volume.elsewhere.as_ref()?;
+    let store = volume.external_store.as_ref()?;
     let to = Arc::downgrade(membership);
     let on_hint = Box::new(move |lock, hint| {
         if let Some(membership) = to.upgrade() {

@@ -52,7 +52,7 @@ pub(crate) struct Alone(Vec<(NodeId, Incarnation)>);
 impl Alone {
     /// `None`: another node lives, or may live; or locks are in a store.
     pub fn look(volume: &Volume, me: NodeId) -> Result<Option<Self>> {
-        if volume.elsewhere.is_some() {
+        if volume.external_store.is_some() {
             return Ok(None);
         }
         let store = volume.node_store(volume.node_areas()?);

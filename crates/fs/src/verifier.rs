@@ -26,7 +26,7 @@ impl Metadata {
     /// The geometry of this file system.
     pub fn of(volume: &Volume) -> Self {
         // If slots are elsewhere, the areas on the pool are not used.
-        let here = volume.elsewhere.is_none();
+        let here = volume.external_store.is_none();
         let areas = NodeAreas::from_superblock(&volume.sb).filter(|_| here);
         Self { geo: volume.geo, areas }
     }

@@ -32,10 +32,10 @@ pub(crate) struct Volume {
     pub geo: Geometry,
     /// As it was read when this was opened.
     pub sb: RawSuperblock,
-    /// The same.
+    /// As they were read when this was opened.
     pub regions: Box<RawRegions>,
-    /// Where locks are, if not on the pool.
-    pub elsewhere: Option<ExternalStore>,
+    /// Where the locks are if they are not on the pool.
+    pub external_store: Option<ExternalStore>,
     pub groups: Arc<Groups>,
     /// Blocks of the file system now.
     total: AtomicU64,
@@ -56,7 +56,7 @@ impl Volume {
         }
         self.pool.follow()?;
         self.confirm_file_system()?;
-        match &self.elsewhere {
+        match &self.external_store {
             Some(store) => Ok(store.etcd.confirm()?),
             None => Ok(()),
         }
@@ -161,7 +161,7 @@ impl Volume {
         let good = |b: &[u8]| MetaHeader::decode(b, block).is_ok();
         // A node that keeps no log only looks: another node may be using the pool.
         if self.pool.is_attached()
-            && (self.elsewhere.is_some() || !self.is_misplaced(block))
+            && (self.external_store.is_some() || !self.is_misplaced(block))
             && let Err(error) =
                 self.pool.heal(self.body_at(block), Bytes::from(self.geo.body_len()), &good)
         {

@@ -519,7 +519,7 @@ impl Dlock {
         if self.held.covers(self.want) {
             self.want = Mode::Unlocked;
         }
-        self.heed_demand(cx, &record, &dead, out);
+        self.answer_demand(cx, &record, &dead, out);
         if self.held.covers(self.want) {
             self.timer = None;
             self.hint_due = false;
@@ -532,7 +532,7 @@ impl Dlock {
         }
     }
 
-    fn heed_demand(
+    fn answer_demand(
         &mut self,
         cx: &Context,
         record: &LockRecord,

@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-/// Of so many parties; it is held as often as they like.
+/// For so many parties, which may wait as often as they like.
 #[derive(Debug)]
 pub(crate) struct StartBarrier {
     parties: usize,
@@ -15,46 +15,46 @@ pub(crate) struct StartBarrier {
 
 #[derive(Debug, Default)]
 struct State {
-    came: usize,
-    /// Times that all came.
-    held: u64,
-    off: bool,
+    arrived: usize,
+    /// Times that all have arrived.
+    rounds: u64,
+    cancelled: bool,
 }
 
 impl StartBarrier {
-    /// Of so many.
+    /// A barrier for so many parties.
     pub fn of(parties: usize) -> Self {
         Self { parties, state: Mutex::default(), changed: Condvar::new() }
     }
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// Waits for all of them; whether they came. Once it is called off nobody waits any more.
+    /// Waits for all parties; whether they came. After [`StartBarrier::cancel`] nobody waits any more.
     #[must_use]
     pub fn wait(&self) -> bool {
         let mut state = self.state();
-        if state.off {
+        if state.cancelled {
             return false;
         }
-        state.came += 1;
-        if state.came == self.parties {
-            state.came = 0;
-            state.held += 1;
+        state.arrived += 1;
+        if state.arrived == self.parties {
+            state.arrived = 0;
+            state.rounds += 1;
             self.changed.notify_all();
             return true;
         }
-        let before = state.held;
-        while state.held == before && !state.off {
+        let before = state.rounds;
+        while state.rounds == before && !state.cancelled {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.held != before
+        state.rounds != before
     }
-    /// Somebody cannot come.
+    /// A party cannot come: whoever waits goes on, and [`StartBarrier::wait`] answers no.
     pub fn cancel(&self) {
-        self.state().off = true;
+        self.state().cancelled = true;
         self.changed.notify_all();
     }
-    /// Calls it off if this thread panics before that is dropped.
+    /// Cancels it if this thread panics before that is dropped.
     pub fn cancel_on_panic(&self) -> CancelOnPanic<'_> {
         CancelOnPanic(self)
     }

@@ -67,7 +67,7 @@ impl Alloc {
             released: Condvar::new(),
             total,
             kept_back: AtomicU64::new(0),
-            shut: Mutex::default(),
+            closed: Mutex::default(),
             trimmed: Mutex::default(),
             freed: Mutex::default(),
             counters: Mutex::new((Instant::now(), counters)),

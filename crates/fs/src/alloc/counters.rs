@@ -23,10 +23,10 @@ use crate::volume::Volume;
 const COUNTERS_AGE_MAX: Duration = Duration::from_millis(500);
 
 /// A display waits for so long for a device.
-const SOON: Duration = Duration::from_millis(200);
+const DISPLAY_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Space is short when less than this part (divisor) of the pool is free.
-const SHORT: u64 = 8;
+const LOW_SPACE_DIVISOR: u64 = 8;
 
 /// What there is in all, and of it free.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,7 @@ impl Inner {
             return;
         }
         // The filling of a member need not give way to commands that only look (`df`, `braid status`).
-        let _own = BackgroundIo::begin();
+        let _background = BackgroundIo::begin();
         // A read beside a write may be torn: then the old values stay.
         if let Ok(now) = read_counters(&self.volume) {
             *self.counters.lock() = (Instant::now(), now);
@@ -107,11 +107,12 @@ impl Inner {
     }
     /// Whether so little is free that no node should keep windows it does not use.
     pub(super) fn is_short(&self) -> bool {
-        let (counted, shut) = (self.counted(), self.shut());
+        let (counted, closed) = (self.counted(), self.closed_space());
         let (data, meta) = self.total();
         let (free, data) =
-            (counted.free.saturating_sub(shut.free), data.saturating_sub(shut.blocks));
-        free < data / SHORT || counted.meta.saturating_sub(shut.meta) < meta / SHORT
+            (counted.free.saturating_sub(closed.free), data.saturating_sub(closed.blocks));
+        free < data / LOW_SPACE_DIVISOR
+            || counted.meta.saturating_sub(closed.meta) < meta / LOW_SPACE_DIVISOR
     }
 }
 
@@ -124,33 +125,33 @@ impl Alloc {
     /// Totals of the resource groups, closed ones left out. What is in windows counts as free.
     pub fn totals(&self) -> Totals {
         self.inner.refresh_counters();
-        self.totals_of(self.inner.shut())
+        self.totals_of(self.inner.closed_space())
     }
     /// As [`Self::totals`], for displays: what is old is read again by another thread, and is waited for
-    /// no longer than [`SOON`].
+    /// no longer than [`DISPLAY_WAIT_MAX`].
     pub fn totals_soon(&self) -> Totals {
         if self.inner.are_counters_old() && !self.inner.is_looking.swap(true, Ordering::AcqRel) {
             let (inner, (done, wait)) = (Arc::clone(&self.inner), sync_channel(1));
             let look = std::thread::Builder::new().name("counters".into()).spawn(move || {
                 inner.refresh_counters();
-                inner.shut();
+                inner.closed_space();
                 inner.is_looking.store(false, Ordering::Release);
                 let _ = done.send(());
             });
             match look {
-                Ok(_) => drop(wait.recv_timeout(SOON)),
+                Ok(_) => drop(wait.recv_timeout(DISPLAY_WAIT_MAX)),
                 Err(_) => self.inner.is_looking.store(false, Ordering::Release),
             }
         }
-        self.totals_of(self.inner.last_shut())
+        self.totals_of(self.inner.last_closed_space())
     }
-    fn totals_of(&self, shut: ClosedSpace) -> Totals {
+    fn totals_of(&self, closed: ClosedSpace) -> Totals {
         let inner = &self.inner;
         let counted = inner.last_counted();
         let (total, _) = inner.total();
-        let total = total.saturating_sub(shut.blocks);
-        let free = counted.free.saturating_sub(shut.free).min(total);
-        let meta = counted.meta.saturating_sub(shut.meta);
+        let total = total.saturating_sub(closed.blocks);
+        let free = counted.free.saturating_sub(closed.free).min(total);
+        let meta = counted.meta.saturating_sub(closed.meta);
         let split = inner.volume.groups.split();
         // Free blocks may become slots where groups are for both.
         let room = if split { meta } else { meta.saturating_add(free) };

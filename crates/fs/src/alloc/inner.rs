@@ -61,7 +61,7 @@ pub(super) struct Inner {
     /// Blocks of runs that are kept back ([`Run::keep_back`]).
     pub(super) kept_back: AtomicU64,
     /// What closed parts have.
-    pub(super) shut: Mutex<Option<ClosedSpace>>,
+    pub(super) closed: Mutex<Option<ClosedSpace>>,
     /// Groups all of whose free blocks have been discarded.
     pub(super) trimmed: Mutex<HashMap<u64, Trimmed>>,
     /// What was freed and is to be discarded; `None`: nothing is remembered. Before `state`.

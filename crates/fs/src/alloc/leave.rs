@@ -77,26 +77,27 @@ impl Inner {
     }
 
     /// The same by what was read last: asks no device.
-    pub(super) fn last_shut(&self) -> ClosedSpace {
+    pub(super) fn last_closed_space(&self) -> ClosedSpace {
         let version = self.volume.groups.version();
-        let kept = self.shut.try_lock().and_then(|kept| *kept);
-        kept.filter(|shut| shut.version == version).unwrap_or_else(|| ClosedSpace::none(version))
+        let kept = self.closed.try_lock().and_then(|kept| *kept);
+        kept.filter(|closed| closed.version == version)
+            .unwrap_or_else(|| ClosedSpace::none(version))
     }
 
     /// What closed parts have: by their headers, without their locks, now and then.
-    pub(super) fn shut(&self) -> ClosedSpace {
+    pub(super) fn closed_space(&self) -> ClosedSpace {
         let volume = &self.volume;
         let version = volume.groups.version();
         let none = ClosedSpace::none(version);
         if !volume.groups.any_closed() {
             return none;
         }
-        let mut kept = self.shut.lock();
-        if let Some(shut) = *kept
-            && shut.version == version
-            && shut.since.elapsed() < AGE_MAX
+        let mut kept = self.closed.lock();
+        if let Some(closed) = *kept
+            && closed.version == version
+            && closed.since.elapsed() < AGE_MAX
         {
-            return shut;
+            return closed;
         }
         let closed: Vec<u64> =
             (0..volume.groups.count()).filter(|i| volume.groups.is_closed(*i)).collect();

@@ -290,9 +290,9 @@ impl Inner {
     fn read_hints(&self, refill: &mut Refill) -> Result<()> {
         let volume = &self.volume;
         let count = refill.hints.len() as u64;
-        let (open, shut): (Vec<u64>, Vec<u64>) =
+        let (open, closed): (Vec<u64>, Vec<u64>) =
             (0..count).partition(|index| volume.groups.is_open(*index));
-        for index in shut {
+        for index in closed {
             refill.set_hint(index, |h| (h.free, h.free_meta) = (0, 0));
         }
         headers(volume, &open, &mut |index, header| {

@@ -47,7 +47,7 @@ impl Checker {
     /// Nodes' slots, each copy of them.
     pub(super) fn slots(&mut self, found: &mut Mendable) -> Result<()> {
         let volume = self.volume.clone();
-        if volume.elsewhere.is_some() {
+        if volume.external_store.is_some() {
             return Ok(());
         }
         let sector = volume.geo.lock_sector;
@@ -216,8 +216,9 @@ fn differs_in_leaving(volume: &Volume, body: &[u8]) -> bool {
 
 /// The superblock in use, with what was added, and what leaves.
 pub(super) fn superblock(volume: &Volume) -> Vec<u8> {
-    let elsewhere = volume.elsewhere.as_ref().map_or(&[][..], |store| store.raw.as_bytes());
-    let mut all = [volume.sb.as_bytes(), volume.regions.as_bytes(), elsewhere].concat();
+    let external_store =
+        volume.external_store.as_ref().map_or(&[][..], |store| store.raw.as_bytes());
+    let mut all = [volume.sb.as_bytes(), volume.regions.as_bytes(), external_store].concat();
     if volume.sb.features_incompat.get() & RawSuperblock::LEAVING != 0 {
         all.resize(RawLeaving::AT, 0);
         all.extend(volume.groups.leaving().as_bytes());

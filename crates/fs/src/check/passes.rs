@@ -154,7 +154,7 @@ impl Checker {
         self.compare_space(&mut found);
         self.free_slots(&mut found)?;
         self.compare_counters(&mut found);
-        if let Some(store) = &self.volume.elsewhere {
+        if let Some(store) = &self.volume.external_store {
             let mut bad = self.locks.borrow_mut();
             store.etcd.records(&mut |lock, record| {
                 if let Err(error) = LockRecord::decode(record, lock) {

@@ -103,7 +103,7 @@ fn unlock(checker: &Checker, block: BlockNo) -> Result<()> {
     let mut sector = AlignedBuf::zeroed(geo.body_at().to_usize());
     LockRecord::unlocked(LockNo::from(block), random()).encode(&mut sector);
     checker.volume.pool.write(checker.volume.slot_at(block), &sector)?;
-    if let Some(store) = &checker.volume.elsewhere {
+    if let Some(store) = &checker.volume.external_store {
         let record = LockRecord::unlocked(LockNo::from(block), random());
         store.etcd.replace(&record, geo.lock_sector)?;
     }
@@ -331,7 +331,7 @@ pub(super) fn slots(checker: &Checker) -> Result<()> {
             all_free &= record.state == SlotState::Free;
         }
     }
-    if let Some(store) = &volume.elsewhere
+    if let Some(store) = &volume.external_store
         && all_free
     {
         // Whatever was lost of it, or came back from an older copy.

@@ -572,7 +572,8 @@ fn a_lost_store_is_not_begun_anew_beside_a_node() {
     // Nobody answers there.
     let address = "etcd://127.0.0.1:1/pool".parse().unwrap();
     let fs_uuid = uuid::Uuid::from_bytes(volume.sb.fs_uuid);
-    volume.elsewhere = Some(crate::external_store::ExternalStore::new(&address, fs_uuid).unwrap());
+    volume.external_store =
+        Some(crate::external_store::ExternalStore::new(&address, fs_uuid).unwrap());
     let fs = mount(&pool);
     assert!(matches!(enter(&volume, true), Err(Error::SlotBusy(_))));
     fs.unmount().unwrap();

@@ -60,12 +60,20 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
         return Err(Error::Replaced);
     }
     let (owner, fs) = (options.owner, uuid::Uuid::new_v4());
-    let elsewhere = options.locks.as_ref().map(|a| ExternalStore::new(a, fs)).transpose()?;
-    let maker =
-        Maker { pool, plan, geo: plan.geo, nonce: fresh_nonce(fs), base: 0, owner, fs, elsewhere };
+    let external_store = options.locks.as_ref().map(|a| ExternalStore::new(a, fs)).transpose()?;
+    let maker = Maker {
+        pool,
+        plan,
+        geo: plan.geo,
+        nonce: fresh_nonce(fs),
+        base: 0,
+        owner,
+        fs,
+        external_store,
+    };
     maker.wipe()?;
     blank(pool, ByteOffset(0), pool.info().size)?;
-    let _away = match &maker.elsewhere {
+    let _away = match &maker.external_store {
         Some(store) => {
             store.etcd.begin(&pool.info().name, options.force)?;
             let this = braid_lock::node::watch::this_host();
@@ -120,8 +128,8 @@ impl Addition {
         for part in [Some(self.first), self.data].into_iter().flatten() {
             blank(pool, part.start, part.len)?;
         }
-        let (owner, fs, elsewhere) = ((0, 0), uuid::Uuid::nil(), None);
-        let maker = Maker { pool, plan, geo, nonce: random(), base, owner, fs, elsewhere };
+        let (owner, fs, external_store) = ((0, 0), uuid::Uuid::nil(), None);
+        let maker = Maker { pool, plan, geo, nonce: random(), base, owner, fs, external_store };
         maker.groups(&mut |_, _| {})
     }
 }
@@ -183,7 +191,7 @@ struct Maker<'a> {
     /// The file system's identity.
     fs: uuid::Uuid,
     /// Where locks are, if not on the pool.
-    elsewhere: Option<ExternalStore>,
+    external_store: Option<ExternalStore>,
 }
 
 impl Maker<'_> {
@@ -402,7 +410,7 @@ impl Maker<'_> {
                 fresh.write(self.geo, bytes, |body| {
                     let _ = raw.write_to_prefix(body);
                     let place = body.get_mut(RawLockStore::AT..);
-                    if let (Some(store), Some(place)) = (&self.elsewhere, place) {
+                    if let (Some(store), Some(place)) = (&self.external_store, place) {
                         let _ = store.raw.write_to_prefix(place);
                     }
                 });
@@ -440,7 +448,7 @@ impl Maker<'_> {
         sb.stripe_unit.set(info.stripe_unit.get());
         sb.stripe_width.set(info.stripe_width.get());
         self.subpools(&mut sb);
-        if self.elsewhere.is_some() {
+        if self.external_store.is_some() {
             let features = sb.features_incompat.get() | RawSuperblock::LOCK_STORE;
             sb.features_incompat.set(features);
         }

@@ -81,7 +81,7 @@ pub(super) fn may_mend(
     if !volume.holds(lock_at) || volume.is_data_only(lock_at) || private.contains(&lock_at) {
         return Ok(true);
     }
-    let store = volume.elsewhere.as_ref().map(|_| volume.lock_store(None));
+    let store = volume.external_store.as_ref().map(|_| volume.lock_store(None));
     let mut sector = AlignedBuf::zeroed(volume.geo.lock_sector.to_usize());
     for _ in 0..RECORD_READS {
         if let Some(store) = &store {

@@ -29,7 +29,7 @@ impl Writer {
     /// # Errors
     /// When a device fails.
     pub(crate) fn of_slot(volume: &Volume, slot: NodeId) -> Result<Self> {
-        if volume.elsewhere.is_some() {
+        if volume.external_store.is_some() {
             return Ok(Self::Any);
         }
         let store = volume.node_store(volume.node_areas()?);

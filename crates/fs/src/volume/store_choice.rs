@@ -50,13 +50,13 @@ impl LockStore for Present {
 impl Volume {
     /// Whether lock records and slots are in etcd.
     pub fn in_etcd(&self) -> bool {
-        self.elsewhere.is_some()
+        self.external_store.is_some()
     }
     /// The lock records, as `me` sees them.
     pub fn lock_store(&self, me: Option<Life>) -> Arc<dyn LockStore> {
         let on_pool =
             DeviceStore::new(self.pool.clone(), self.geo.block_size, self.geo.lock_sector);
-        let store: Arc<dyn LockStore> = match &self.elsewhere {
+        let store: Arc<dyn LockStore> = match &self.external_store {
             Some(store) => Arc::new(EtcdStore::new(store.etcd.clone(), on_pool, me)),
             None => Arc::new(on_pool),
         };
@@ -72,7 +72,7 @@ impl Volume {
     /// The node slots.
     pub fn node_store(&self, areas: NodeAreas) -> Arc<dyn NodeStore> {
         let on_pool = PoolNodes::new(self.pool.clone(), areas);
-        match &self.elsewhere {
+        match &self.external_store {
             Some(store) => Arc::new(EtcdNodes::new(store.etcd.clone(), on_pool)),
             None => Arc::new(on_pool),
         }

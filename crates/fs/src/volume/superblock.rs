@@ -33,12 +33,12 @@ struct Found {
     regions: Box<RawRegions>,
     /// What of that leaves.
     leaving: RawLeaving,
-    elsewhere: Option<ExternalStore>,
+    external_store: Option<ExternalStore>,
 }
 
 impl Found {
     /// From a body whose checksum is right; where locks are is not looked at.
-    fn read(body: &[u8], elsewhere: Option<ExternalStore>) -> Result<Self> {
+    fn read(body: &[u8], external_store: Option<ExternalStore>) -> Result<Self> {
         let short =
             || Error::Superblock(FormatError::TooShort { what: "superblock", len: body.len() });
         let (sb, rest) = RawSuperblock::read_from_prefix(body).map_err(|_| short())?;
@@ -51,7 +51,7 @@ impl Found {
             let rest = body.get(RawLeaving::AT..).ok_or_else(short)?;
             leaving = RawLeaving::read_from_prefix(rest).map_err(|_| short())?.0;
         }
-        Ok(Self { sb, regions, leaving, elsewhere })
+        Ok(Self { sb, regions, leaving, external_store })
     }
 }
 
@@ -104,7 +104,7 @@ impl Volume {
     /// With a superblock whose checksum is right, if all that it says can be.
     fn of(pool: &Pool, found: Found) -> Result<Self> {
         let pool = pool.clone();
-        let Found { sb, regions, leaving, elsewhere } = found;
+        let Found { sb, regions, leaving, external_store } = found;
         let block_size = BlockSize::new(Bytes(1_u64 << sb.block_shift.get().min(63))).ok_or(
             Error::Superblock(FormatError::BadField {
                 what: "superblock",
@@ -119,7 +119,7 @@ impl Volume {
         let groups = Arc::new(Groups::new(Part::of(geo, &sb, base)));
         let total = AtomicU64::new(base);
         let learning = Mutex::default();
-        let volume = Self { pool, geo, sb, regions, elsewhere, groups, total, learning };
+        let volume = Self { pool, geo, sb, regions, external_store, groups, total, learning };
         volume.validate()?;
         volume.learn(&volume.sb, &volume.regions, leaving)?;
         Ok(volume)
@@ -132,7 +132,7 @@ impl Volume {
     }
     fn now_at(&self, block: BlockNo) -> Result<Self> {
         let body = self.look_at_body(block)?;
-        Self::of(&self.pool, Found::read(&body, self.elsewhere.clone())?)
+        Self::of(&self.pool, Found::read(&body, self.external_store.clone())?)
     }
     /// Whether the superblock in slot 0 can be used.
     pub fn is_first_usable(&self) -> bool {

@@ -281,8 +281,8 @@ impl<'a> Claim<'a> {
         let done = AtomicBool::new(false);
         let said = Mutex::new(Moment::now());
         let Self { store, options, identity, recover, .. } = *self;
-        let fit = || Moment::now().since(*said.lock()) < options.timing.lease();
-        let join_watcher = JoinWatcher { store, options, identity, mine, fit: &fit };
+        let may_act = || Moment::now().since(*said.lock()) < options.timing.lease();
+        let join_watcher = JoinWatcher { store, options, identity, mine, may_act: &may_act };
         std::thread::scope(|s| {
             let thread = || std::thread::Builder::new();
             let looking = thread().spawn_scoped(s, || join_watcher.run(&done));

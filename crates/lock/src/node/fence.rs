@@ -89,7 +89,7 @@ pub enum NotFenced {
     },
     /// This node may not act itself: others may be about to do the same to it.
     #[error("this node has withdrawn, or cannot say that it lives")]
-    Unfit,
+    MayNotAct,
     /// By the end of its process.
     #[error("its process: {0}")]
     Process(String),
@@ -128,25 +128,25 @@ impl Fencer<'_> {
             host: self.identity.host.clone(),
         }
     }
-    /// Fences it. `fit`: whether this node may act, which a method that takes long may change.
+    /// Fences it. `may_act`: whether this node may act, which a method that takes long may change.
     ///
     /// # Errors
     /// What kept the last method from it.
     pub fn fence(
         &self,
         record: &SlotRecord,
-        fit: &dyn Fn() -> bool,
+        may_act: &dyn Fn() -> bool,
     ) -> Result<FenceMethod, NotFenced> {
         let here = self.sees_process(record);
         let mut fencing = Fencing::new(self.means(), Box::new(record.clone()), here);
-        let (mut event, mut failed) = (Event::Begin { fit: fit() }, None);
+        let (mut event, mut failed) = (Event::Begin { may_act: may_act() }, None);
         loop {
             event = match fencing.step(event) {
-                Action::EndProcess => match self.end_process(record, fit) {
+                Action::EndProcess => match self.end_process(record, may_act) {
                     Ok(()) => Event::ProcessEnded,
                     Err(e) => {
                         failed = Some(e);
-                        Event::ProcessStays { fit: fit() }
+                        Event::ProcessStays { may_act: may_act() }
                     }
                 },
                 Action::Preempt => match self.preempt(record) {
@@ -154,7 +154,7 @@ impl Fencer<'_> {
                     Err(e) => {
                         let self_fenced = e.is_fenced();
                         failed = Some(NotFenced::Reservation(e));
-                        Event::NotPreempted { self_fenced, fit: fit() }
+                        Event::NotPreempted { self_fenced, may_act: may_act() }
                     }
                 },
                 Action::Call => {
@@ -171,7 +171,7 @@ impl Fencer<'_> {
                     Event::KeyTaken
                 }
                 Action::Fenced(method) => return Ok(method),
-                Action::NotFenced(Why::Unfit) => return Err(NotFenced::Unfit),
+                Action::NotFenced(Why::MayNotAct) => return Err(NotFenced::MayNotAct),
                 Action::NotFenced(_) => {
                     let none = NotFenced::NoMethod { slot: record.life.slot };
                     return Err(failed.unwrap_or(none));
@@ -189,7 +189,11 @@ impl Fencer<'_> {
     /// Whoever was stopped with its host goes on with it: so the node is looked at for some beats more
     /// first. Nobody else is hit: the process holds that lock, and the slot names it, at the end of that
     /// time as at its beginning.
-    fn end_process(&self, record: &SlotRecord, fit: &dyn Fn() -> bool) -> Result<(), NotFenced> {
+    fn end_process(
+        &self,
+        record: &SlotRecord,
+        may_act: &dyn Fn() -> bool,
+    ) -> Result<(), NotFenced> {
         let (slot, failed) = (record.life.slot, |why: &str| NotFenced::Process(why.to_owned()));
         let Some(holder) = self.store.life_holder(slot, record.pid) else {
             return Err(failed(
@@ -212,8 +216,8 @@ impl Fencer<'_> {
         if !self.store.holds_life(&holder, slot) {
             return Err(failed("it has just ended"));
         }
-        if !fit() {
-            return Err(NotFenced::Unfit);
+        if !may_act() {
+            return Err(NotFenced::MayNotAct);
         }
         let (pid, stopped) = (holder.number(), holder.is_stopped());
         tracing::warn!(

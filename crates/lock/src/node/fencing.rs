@@ -87,20 +87,20 @@ pub struct Fencing {
     refused: bool,
 }
 
-/// What happened. `fit`: this node may act.
+/// What happened. `may_act`: this node may act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
     /// The fence begins.
     Begin {
         /// This node may act.
-        fit: bool,
+        may_act: bool,
     },
     /// Answer to [`Action::EndProcess`]: its liveness lock is gone.
     ProcessEnded,
     /// Answer to [`Action::EndProcess`]: it is not.
     ProcessStays {
         /// This node may act.
-        fit: bool,
+        may_act: bool,
     },
     /// Answer to [`Action::Preempt`]: every member has ended what the node had under way.
     Preempted,
@@ -109,7 +109,7 @@ pub enum Event {
         /// This node itself has been fenced.
         self_fenced: bool,
         /// This node may act.
-        fit: bool,
+        may_act: bool,
     },
     /// Answer to [`Action::Call`]: whether the command says that the host is off.
     Called(bool),
@@ -138,7 +138,7 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Why {
     /// This node may not act itself.
-    Unfit,
+    MayNotAct,
     /// The reservations: what they said last counts.
     Reservation,
     /// The command: what it did counts.
@@ -162,34 +162,34 @@ impl Fencing {
     /// Takes an event, says what to do.
     pub fn step(&mut self, event: Event) -> Action {
         match event {
-            Event::Begin { fit: false } | Event::ProcessStays { fit: false } => {
-                Action::NotFenced(Why::Unfit)
+            Event::Begin { may_act: false } | Event::ProcessStays { may_act: false } => {
+                Action::NotFenced(Why::MayNotAct)
             }
-            Event::Begin { fit: true } if self.here => Action::EndProcess,
+            Event::Begin { may_act: true } if self.here => Action::EndProcess,
             Event::ProcessEnded => Action::Fenced(FenceMethod::Kernel),
-            Event::Begin { fit } | Event::ProcessStays { fit } => {
+            Event::Begin { may_act } | Event::ProcessStays { may_act } => {
                 if reserves(self.means.key, &self.record) {
                     Action::Preempt
                 } else {
-                    self.command(fit)
+                    self.command(may_act)
                 }
             }
             Event::Preempted => Action::Fenced(FenceMethod::Reservation),
             // It is this node that is to be dead: not the other's host, by its word.
             Event::NotPreempted { self_fenced: true, .. } => Action::NotFenced(Why::Reservation),
-            Event::NotPreempted { fit, .. } => {
+            Event::NotPreempted { may_act, .. } => {
                 self.refused = true;
-                self.command(fit)
+                self.command(may_act)
             }
             Event::Called(true) => Action::TakeKey,
             Event::Called(false) => Action::NotFenced(Why::Command),
             Event::KeyTaken => Action::Fenced(FenceMethod::Command),
         }
     }
-    fn command(&self, fit: bool) -> Action {
-        match (self.means.commands(&self.record), fit) {
+    fn command(&self, may_act: bool) -> Action {
+        match (self.means.commands(&self.record), may_act) {
             (true, true) => Action::Call,
-            (true, false) => Action::NotFenced(Why::Unfit),
+            (true, false) => Action::NotFenced(Why::MayNotAct),
             (false, _) if self.refused => Action::NotFenced(Why::Reservation),
             (false, _) if self.here => Action::NotFenced(Why::Process),
             (false, _) => Action::NotFenced(Why::NoMethod),
@@ -212,7 +212,7 @@ mod tests {
     fn fencing(means: Means, record: SlotRecord) -> Fencing {
         Fencing::new(means, Box::new(record), false)
     }
-    const BEGIN: Event = Event::Begin { fit: true };
+    const BEGIN: Event = Event::Begin { may_act: true };
 
     #[test]
     fn what_is_tried_first_depends_on_both() {
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(f.step(Event::Preempted), Action::Fenced(FenceMethod::Reservation));
         let mut f = fencing(means(1, true), record(2, "there"));
         f.step(BEGIN);
-        let refused = Event::NotPreempted { self_fenced: false, fit: true };
+        let refused = Event::NotPreempted { self_fenced: false, may_act: true };
         assert_eq!(f.step(refused), Action::Call);
         assert_eq!(f.step(Event::Called(true)), Action::TakeKey);
         assert_eq!(f.step(Event::KeyTaken), Action::Fenced(FenceMethod::Command));
@@ -245,12 +245,12 @@ mod tests {
     #[test]
     fn a_process_of_this_host_is_ended_first() {
         let here = |means, record| Fencing::new(means, Box::new(record), true);
-        let stays = Event::ProcessStays { fit: true };
+        let stays = Event::ProcessStays { may_act: true };
         let mut f = here(means(1, true), record(2, "here"));
         assert_eq!(f.step(BEGIN), Action::EndProcess);
         assert_eq!(f.step(Event::ProcessEnded), Action::Fenced(FenceMethod::Kernel));
         assert_eq!(f.step(stays), Action::Preempt);
-        let refused = Event::NotPreempted { self_fenced: false, fit: true };
+        let refused = Event::NotPreempted { self_fenced: false, may_act: true };
         assert_eq!(
             f.step(refused),
             Action::NotFenced(Why::Reservation),
@@ -258,19 +258,22 @@ mod tests {
         );
         let mut f = here(means(0, true), record(2, "here"));
         assert_eq!(f.step(BEGIN), Action::EndProcess);
-        assert_eq!(f.step(Event::ProcessStays { fit: false }), Action::NotFenced(Why::Unfit));
+        assert_eq!(
+            f.step(Event::ProcessStays { may_act: false }),
+            Action::NotFenced(Why::MayNotAct)
+        );
         assert_eq!(f.step(stays), Action::NotFenced(Why::Process));
     }
 
     #[test]
     fn who_may_not_act_does_not() {
         let mut f = fencing(means(1, true), record(2, "there"));
-        assert_eq!(f.step(Event::Begin { fit: false }), Action::NotFenced(Why::Unfit));
+        assert_eq!(f.step(Event::Begin { may_act: false }), Action::NotFenced(Why::MayNotAct));
         f.step(BEGIN);
-        let fenced = Event::NotPreempted { self_fenced: true, fit: true };
+        let fenced = Event::NotPreempted { self_fenced: true, may_act: true };
         assert_eq!(f.step(fenced), Action::NotFenced(Why::Reservation));
-        let unfit = Event::NotPreempted { self_fenced: false, fit: false };
-        assert_eq!(f.step(unfit), Action::NotFenced(Why::Unfit));
+        let may_not = Event::NotPreempted { self_fenced: false, may_act: false };
+        assert_eq!(f.step(may_not), Action::NotFenced(Why::MayNotAct));
         let mut f = fencing(means(0, false), record(2, "there"));
         assert_eq!(f.step(BEGIN), Action::NotFenced(Why::NoMethod));
     }

@@ -27,7 +27,7 @@ pub(super) struct JoinWatcher<'a> {
     /// The slot that is being taken, or has just been.
     pub mine: &'a SlotRecord,
     /// Whether this node says in heartbeats that it lives: who cannot do so fences nobody.
-    pub fit: &'a (dyn Fn() -> bool + Sync),
+    pub may_act: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl JoinWatcher<'_> {
@@ -107,7 +107,7 @@ impl JoinWatcher<'_> {
     }
 
     fn fence(&self, record: &SlotRecord) -> bool {
-        if !(self.fit)() {
+        if !(self.may_act)() {
             return false;
         }
         let life = record.acting();
@@ -116,7 +116,7 @@ impl JoinWatcher<'_> {
             host = record.host,
             "no heartbeat for too long: fencing it, for a recovery may wait for what it holds"
         );
-        match self.fencer().fence(record, self.fit) {
+        match self.fencer().fence(record, self.may_act) {
             Ok(method) => {
                 tracing::warn!(?life, method = method.name(), "fenced");
                 self.options.proofs.add(record, method);

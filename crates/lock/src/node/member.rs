@@ -116,7 +116,7 @@ impl Membership {
             epoch_since: Mutex::new((store.pool().epoch(), Instant::now())),
             is_watched: AtomicBool::new(false),
             watcher: Mutex::new(None),
-            errands: Mutex::default(),
+            tasks: Mutex::default(),
             following: AtomicBool::new(false),
             placing: AtomicBool::new(false),
             store,
@@ -251,7 +251,7 @@ impl Membership {
     }
     /// Ends the watcher and what it has started: on return this node recovers nobody, and recovers
     /// nobody any more. Its heartbeat goes on, and follows changes of the pool.
-    pub fn end_errands(&self) {
+    pub fn end_tasks(&self) {
         let watcher = self.inner.watcher.lock().take();
         if let Some(watcher) = watcher {
             let _ = watcher.send(None);
@@ -262,7 +262,7 @@ impl Membership {
         *threads = goes_on;
         drop(threads);
         join_all(ends);
-        join_all(std::mem::take(&mut *self.inner.errands.lock()));
+        join_all(std::mem::take(&mut *self.inner.tasks.lock()));
     }
     /// The operator's word that the host of the node in `slot` is off. It is recovered at the next
     /// look.
@@ -361,7 +361,7 @@ impl Membership {
         let threads = std::mem::take(&mut *self.threads.lock());
         // The watcher first, then what it has started.
         join_all(threads);
-        join_all(std::mem::take(&mut *self.inner.errands.lock()));
+        join_all(std::mem::take(&mut *self.inner.tasks.lock()));
     }
 }
 

@@ -629,7 +629,7 @@ fn a_node_that_waits_to_follow_a_change_still_watches_the_others() {
     a.kill();
     until("the dead one is recovered", || !log.recovered.lock().is_empty());
     store.stall(false);
-    member.end_errands();
+    member.end_tasks();
     member.leave().unwrap();
 }
 

@@ -12,7 +12,7 @@ use braid_format::node::Heartbeat;
 use crate::{Life, Mode};
 
 /// A wish that stands for so many beats is looked at by everybody.
-pub const STUBBORN_BEATS: u32 = 8;
+pub const OVERDUE_BEATS: u32 = 8;
 
 /// Wishes that stand, each with the heartbeats in which it stood and the last one's sequence.
 #[derive(Debug, Clone, Default)]
@@ -26,7 +26,7 @@ pub struct Wish {
     /// How it wants it.
     pub mode: Mode,
     /// It has waited for long: who knows nothing of the lock looks, too.
-    pub stubborn: bool,
+    pub overdue: bool,
 }
 
 impl Wishes {
@@ -42,7 +42,7 @@ impl Wishes {
             let (count, last) = self.0.entry((from, lock)).or_insert((0, 0));
             if *last != sequence {
                 (*count, *last) = (*count + 1, sequence);
-                news.push(Wish { lock, mode, stubborn: *count % STUBBORN_BEATS == 0 });
+                news.push(Wish { lock, mode, overdue: *count % OVERDUE_BEATS == 0 });
             }
         }
         news
@@ -72,17 +72,17 @@ mod tests {
         let mut wishes = Wishes::default();
         let wanted = || vec![(LockNo(5), Mode::Exclusive)];
         for sequence in 1..=16 {
-            let stubborn = sequence % 8 == 0;
-            let wish = Wish { lock: LockNo(5), mode: Mode::Exclusive, stubborn };
+            let overdue = sequence % 8 == 0;
+            let wish = Wish { lock: LockNo(5), mode: Mode::Exclusive, overdue };
             let now = beat(sequence, wanted());
             assert_eq!(wishes.look([&now].into_iter()), [wish], "{sequence}");
             assert_eq!(wishes.look([&now].into_iter()), [], "the same heartbeat");
         }
-        // It was served meanwhile: the next one is not stubborn before its time.
+        // It was served meanwhile: the next one is not overdue before its time.
         assert_eq!(wishes.look([&beat(17, Vec::new())].into_iter()), []);
         for sequence in 18..25 {
             assert!(
-                wishes.look([&beat(sequence, wanted())].into_iter()).iter().all(|w| !w.stubborn)
+                wishes.look([&beat(sequence, wanted())].into_iter()).iter().all(|w| !w.overdue)
             );
         }
     }

@@ -57,7 +57,7 @@ pub(crate) struct MemberMigration {
 pub(crate) struct MigratingMember {
     pub leaving: MemberIndex,
     pub migration: Arc<MemberMigration>,
-    /// The same.
+    /// The migration as a device: what the pool reads and writes.
     pub device: Arc<dyn Device>,
 }
 

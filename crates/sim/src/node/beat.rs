@@ -118,7 +118,7 @@ impl World {
         }
     }
     /// Whether it may fence others.
-    pub(super) fn is_fit(&self, pid: Pid) -> bool {
+    pub(super) fn may_act(&self, pid: Pid) -> bool {
         let Some(process) = self.processes.get(pid) else { return false };
         process.member.lease.as_ref().is_none_or(|lease| lease.lasts(self.now))
     }

@@ -33,8 +33,8 @@ impl World {
         let means = Means { key: member.key, command: false, host };
         member.fencings.retain(|f| f.record().life.slot != slot);
         member.fencings.push(Fencing::new(means, record, here));
-        let fit = self.is_fit(pid);
-        self.fence_step(pid, slot, Event::Begin { fit });
+        let may_act = self.may_act(pid);
+        self.fence_step(pid, slot, Event::Begin { may_act });
     }
     fn fence_step(&mut self, pid: Pid, slot: NodeId, event: Event) {
         let mut next = Some(event);
@@ -69,9 +69,9 @@ impl World {
         if let Some(holder) = holder {
             self.crash(holder);
         }
-        let fit = self.is_fit(pid);
+        let may_act = self.may_act(pid);
         if self.is_life_locked(pid, slot) {
-            Event::ProcessStays { fit }
+            Event::ProcessStays { may_act }
         } else {
             Event::ProcessEnded
         }
@@ -96,14 +96,14 @@ impl World {
     pub(crate) fn fence_device(&mut self, pid: Pid, fence: Fence) {
         let Fence { slot, key, device } = fence;
         if self.processes.get(pid).is_some_and(|p| p.barred.iter().any(|b| b.0 == device)) {
-            let fit = self.is_fit(pid);
-            let event = Event::NotPreempted { self_fenced: true, fit };
+            let may_act = self.may_act(pid);
+            let event = Event::NotPreempted { self_fenced: true, may_act };
             self.fence_step(pid, slot, event);
             return self.gives_up(pid, &"it has been fenced");
         }
         if self.faulty() && self.random.permille(50) {
-            let fit = self.is_fit(pid);
-            return self.fence_step(pid, slot, Event::NotPreempted { self_fenced: false, fit });
+            let may_act = self.may_act(pid);
+            return self.fence_step(pid, slot, Event::NotPreempted { self_fenced: false, may_act });
         }
         let last = self.cluster.devices - 1;
         let skipped = device == last && self.cluster.sabotage == Some(Sabotage::FencePartly);

@@ -49,7 +49,7 @@ impl World {
         self.mend_own_slot(pid, bytes);
         let observations = self.observations(pid, slots, now);
         self.watch(pid, WatchEvent::Observed(observations));
-        self.heed_wishes(pid);
+        self.pass_on_wishes(pid);
     }
     /// While this node lives nobody else changes its slot if it cannot be read.
     fn mend_own_slot(&mut self, pid: Pid, bytes: &[u8]) {
@@ -107,7 +107,7 @@ impl World {
 
     /// Nodes in the way look; now and then everybody does, for a late write may have made one a holder
     /// that does not know.
-    fn heed_wishes(&mut self, pid: Pid) {
+    fn pass_on_wishes(&mut self, pid: Pid) {
         let Some(process) = self.processes.get_mut(pid) else { return };
         let (me, member) = (process.me, &mut process.member);
         let others = member.beats.iter().filter(|beat| Some(beat.life) != me);
@@ -115,7 +115,7 @@ impl World {
             let Some(process) = self.processes.get(pid) else { return };
             let found = process.locks.iter().position(|l| l.number() == wish.lock);
             let Some(at) = found else { continue };
-            let event = if wish.stubborn { LockEvent::Look } else { LockEvent::Wished(wish.mode) };
+            let event = if wish.overdue { LockEvent::Look } else { LockEvent::Wished(wish.mode) };
             self.step(pid, at, event);
         }
     }

@@ -44,12 +44,12 @@ fn read_what_was_written(
     turns(args, what, report, |turn| {
         let content = Content::Verified { run: 0x5ea, generation: turn };
         content.fill(0, &mut out);
-        let (_, from) = of_turn(&files, turn)?;
+        let (writer, from) = of_turn(&files, turn)?;
         let (reader, to) = of_turn(&files, turn + 1)?;
         from.write_all_at(&out, 0)?;
         to.read_exact_at(&mut back, 0)?;
         if back != out {
-            bail!("turn {turn}: node {reader} does not see what node {} has written", turn % 2);
+            bail!("turn {turn}: node {reader} does not see what node {writer} has written");
         }
         Ok(())
     })

@@ -83,7 +83,7 @@ impl NodeState {
 
     /// The members that carry the liveness lock may have changed: the slot says so, or others of this
     /// host could not tell this node's death. Nor could they if the slot cannot be read.
-    pub(super) fn heed_slot(self: &Arc<Self>) {
+    pub(super) fn check_own_slot(self: &Arc<Self>) {
         let places = self.places();
         let mine = self.mine.try_lock();
         let same = places.is_empty() || mine.is_none_or(|mine| mine.lock_places == places);

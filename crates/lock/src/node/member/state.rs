@@ -76,7 +76,7 @@ pub(in crate::node) struct NodeState {
     /// Wakes the watcher: `None` to end.
     pub(super) watcher: Mutex<Option<Sender<Option<WatchEvent>>>>,
     /// What the watcher has started.
-    pub(super) errands: Mutex<Vec<JoinHandle<()>>>,
+    pub(super) tasks: Mutex<Vec<JoinHandle<()>>>,
     /// One of these follows a change of the pool.
     pub(super) following: AtomicBool,
     /// One of these says where the liveness lock is now.

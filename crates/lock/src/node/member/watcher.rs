@@ -27,9 +27,10 @@ impl NodeState {
     /// Fences silent nodes until the watcher does so.
     pub(super) fn watch_while_joining(&self) {
         let mine = self.mine.lock().clone();
-        let fit = || self.may_fence();
+        let may_act = || self.may_fence();
         let (store, options, identity) = (&*self.store, &self.options, &self.identity);
-        JoinWatcher { store, options, identity, mine: &mine, fit: &fit }.run(&self.is_watched);
+        JoinWatcher { store, options, identity, mine: &mine, may_act: &may_act }
+            .run(&self.is_watched);
     }
 
     /// Whether this node may act: it has not withdrawn, and its lease lasts.
@@ -59,7 +60,7 @@ impl NodeState {
                     Err(e) => {
                         tracing::warn!("cannot look at the other nodes: {e}");
                         // What they say may be on members that this node takes for incomplete still.
-                        self.follow_aside(false);
+                        self.follow_in_background(false);
                         look = Instant::now() + beat;
                         continue;
                     }
@@ -78,9 +79,9 @@ impl NodeState {
                 look = Instant::now() + beat;
                 self.expect_mail(Instant::now());
                 self.note_epoch();
-                self.heed_epoch();
-                self.heed_slot();
-                self.heed_wishes(&mut wishes);
+                self.follow_epochs();
+                self.check_own_slot();
+                self.pass_on_wishes(&mut wishes);
                 wait_log.log(self.waits());
             }
         }
@@ -183,12 +184,12 @@ impl NodeState {
     /// Fences the node of a slot, which is silent.
     fn fence(&self, record: &SlotRecord) -> bool {
         let (life, began) = (record.acting(), Instant::now());
-        let fit = || self.may_fence();
-        if !fit() {
+        let may_act = || self.may_fence();
+        if !may_act() {
             return false;
         }
         tracing::warn!(?life, host = record.host, "silent for too long: it is fenced");
-        match self.fencer().fence(record, &fit) {
+        match self.fencer().fence(record, &may_act) {
             Ok(method) => {
                 let took = began.elapsed();
                 tracing::warn!(?life, method = method.name(), ?took, "fenced");
@@ -212,12 +213,12 @@ impl NodeState {
     pub(super) fn send_out(
         self: &Arc<Self>,
         name: &str,
-        errand: impl FnOnce() -> WatchEvent + Send + 'static,
+        task: impl FnOnce() -> WatchEvent + Send + 'static,
         failed: WatchEvent,
     ) -> Option<WatchEvent> {
         let this = self.clone();
         let run = move || {
-            let answer = errand();
+            let answer = task();
             if let Some(watcher) = &*this.watcher.lock() {
                 let _ = watcher.send(Some(answer));
             }
@@ -250,7 +251,7 @@ impl NodeState {
 
     /// Another node may have changed the pool. Whoever follows waits for the requests under way: not
     /// the watcher, which others may need the eyes of.
-    fn heed_epoch(self: &Arc<Self>) {
+    fn follow_epochs(self: &Arc<Self>) {
         let mine = self.store.pool().epoch();
         let other = {
             let (slots, beats) = (self.slots.read(), self.beats.lock());
@@ -258,13 +259,13 @@ impl NodeState {
             lives.any(|s| beats.of_slot(s.record.life.slot).is_some_and(|b| tag_of(b) != mine))
         };
         if other {
-            self.follow_aside(true);
+            self.follow_in_background(true);
         }
     }
 
     /// Follows a change of the pool, if there is one; `must`: there is, so this node does not go on
     /// without.
-    pub(super) fn follow_aside(self: &Arc<Self>, must: bool) {
+    pub(super) fn follow_in_background(self: &Arc<Self>, must: bool) {
         if self.following.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -286,21 +287,21 @@ impl NodeState {
         }
     }
 
-    /// Keeps an errand, to be waited for at the end.
-    pub(super) fn keep(&self, errand: JoinHandle<()>) {
-        let mut errands = self.errands.lock();
-        errands.retain(|e| !e.is_finished());
-        errands.push(errand);
+    /// Keeps a task, to be waited for at the end.
+    pub(super) fn keep(&self, task: JoinHandle<()>) {
+        let mut tasks = self.tasks.lock();
+        tasks.retain(|e| !e.is_finished());
+        tasks.push(task);
     }
 
-    fn heed_wishes(&self, wishes: &mut Wishes) {
+    fn pass_on_wishes(&self, wishes: &mut Wishes) {
         let news = {
             let beats = self.beats.lock();
             wishes.look(beats.iter().filter(|b| b.life != self.me))
         };
-        for Wish { lock, mode, stubborn } in news {
+        for Wish { lock, mode, overdue } in news {
             let Some(manager) = self.manager_of(lock) else { continue };
-            if stubborn {
+            if overdue {
                 manager.hint(lock, &Hint::Wanted(mode));
             } else {
                 manager.wish(lock, mode);

@@ -141,7 +141,7 @@ fn who_is_fenced_itself_calls_no_program() {
     all.deafen(true);
     let fencer = Fencer { store: &nodes[0], key: record.fence_key, ..fencer };
     let refused = fencer.fence(&record, &|| false);
-    assert!(matches!(refused, Err(NotFenced::Unfit)) && !program.was_called(), "{refused:?}");
+    assert!(matches!(refused, Err(NotFenced::MayNotAct)) && !program.was_called(), "{refused:?}");
     assert!(matches!(fencer.fence(&record, &|| true), Ok(FenceMethod::Command)));
 }
 
@@ -218,7 +218,7 @@ fn a_node_that_leaves_while_it_fences_another_is_gone_when_that_has_ended() {
             let leaving = scope.spawn(|| {
                 b.member.end_recoveries();
                 b.manager.shutdown().unwrap();
-                b.member.end_errands();
+                b.member.end_tasks();
                 b.member.leave().unwrap();
             });
             std::thread::sleep(options().timing.beat() * 6);
