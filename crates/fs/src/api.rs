@@ -127,10 +127,15 @@ impl Fs {
     pub fn scrub(&self, run: bool) {
         self.mounted.maintenance.scrub(run);
     }
-    /// Takes a member out of the pool.
-    pub fn fail_member(&self, member: impl Into<MemberSelector>) -> Result<()> {
+    /// Takes a member out of the pool; with `force` also if those that would stand in for it are suspected
+    /// to return garbage.
+    pub fn fail_member(&self, member: impl Into<MemberSelector>, force: bool) -> Result<()> {
         self.core().check_alive()?;
-        self.pool().fail_member(member)?;
+        if force {
+            self.pool().fail_member_by_force(member)?;
+        } else {
+            self.pool().fail_member(member)?;
+        }
         self.mounted.maintenance.wake();
         Ok(())
     }

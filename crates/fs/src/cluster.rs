@@ -350,6 +350,24 @@ impl Cluster {
         record.is_some_and(of_slot) && self.peer_observer.is_gone(life)
     }
 
+    /// The dead lives that `by`, of another slot, was recovering, as the slots say.
+    ///
+    /// # Errors
+    /// The slots cannot be read.
+    pub fn recovered_by(&self, by: Life) -> std::result::Result<Vec<Life>, PoolError> {
+        let mut lives = Vec::new();
+        for slot in (0..self.nodes.slots()).map(NodeId).filter(|slot| *slot != by.slot) {
+            let read = self.nodes.read_slot(slot);
+            let sector = read.map_err(|e| lock_error(LockError::NodeStore(e)))?;
+            lives.extend(SlotRecord::decode(&sector, slot).ok().filter(|record| {
+                record.state == SlotState::Recovering
+                    && record.recoverer == Some(by)
+                    && record.life != self.me
+            }));
+        }
+        Ok(lives.into_iter().map(|record| record.life).collect())
+    }
+
     fn slot(&self, slot: NodeId) -> Option<SlotRecord> {
         let sector = self.nodes.read_slot(slot).ok()?;
         SlotRecord::decode(&sector, slot).ok()

@@ -72,8 +72,9 @@ impl Recover for Recoverer {
             None => make_whole(),
         };
         let done = whole.map_err(pool_error).and_then(|whole| {
-            if whole.records + whole.regions > 0 {
-                tracing::info!(node = %dead.slot, ?whole, "made whole what a dead node was writing");
+            log_made_whole(dead.slot, &whole);
+            if let Some(cluster) = &cluster {
+                self.recover_logs_of_its_dead(cluster, dead).map_err(pool_error)?;
             }
             self.replay(dead)
         });
@@ -163,6 +164,32 @@ impl Recoverer {
         *self.leaving.write() = true;
     }
 
+    /// Recovers the redundancy logs of the nodes that `dead` was recovering when it died, and of those that
+    /// they were recovering: the replay of its journal writes, perhaps in regions that these hold, and they
+    /// themselves are recovered after that replay. This node has a redundancy log by now.
+    fn recover_logs_of_its_dead(
+        &self,
+        cluster: &Cluster,
+        dead: Life,
+    ) -> std::result::Result<(), braid_pool::PoolError> {
+        let mut gone = vec![dead];
+        for n in 0.. {
+            let Some(by) = gone.get(n).copied() else { return Ok(()) };
+            for life in cluster.recovered_by(by)? {
+                if gone.iter().any(|g| g.slot == life.slot) {
+                    continue;
+                }
+                let verifier = VolumeVerifier::of(&self.volume);
+                let log = life.slot.get();
+                let whole = cluster
+                    .recover(life.slot, || self.volume.pool.recover_log_with(log, &verifier))?;
+                log_made_whole(life.slot, &whole);
+                gone.push(life);
+            }
+        }
+        Ok(())
+    }
+
     /// The dead node's journal.
     fn replay(&self, dead: Life) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
@@ -172,6 +199,12 @@ impl Recoverer {
             tracing::info!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
         }
         Ok(())
+    }
+}
+
+fn log_made_whole(node: NodeId, whole: &braid_pool::Recovered) {
+    if whole.records + whole.regions > 0 {
+        tracing::info!(%node, ?whole, "made whole what a dead node was writing");
     }
 }
 

@@ -21,6 +21,10 @@ pub struct Args {
     pool: String,
     /// The member: its number in `braid status`, or its device
     member: String,
+    /// Also if those that would stand in for it are suspected to return garbage: what only this one holds
+    /// undamaged is lost
+    #[arg(long)]
+    force: bool,
     /// If the pool is not mounted: do without members that are missing, if the others hold
     /// everything. They count as failed from then on
     #[arg(long)]
@@ -31,7 +35,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     Session::with(&args.pool, Missing::by(args.degraded), |session| {
         let member = control::member(&session.view()?, &args.member)?;
-        let view = session.order(&Order::Fail { member: member.clone() })?;
+        let view = session.order(&Order::Fail { member: member.clone(), force: args.force })?;
         say!("member {member} is out of use:");
         control::show(&view);
         resync::wait_for_spares(session, &view)?;

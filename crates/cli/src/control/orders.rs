@@ -41,6 +41,9 @@ pub enum Order {
     Fail {
         /// Which.
         member: MemberId,
+        /// Also if those that would stand in for it are suspected to return garbage.
+        #[serde(default)]
+        force: bool,
     },
     /// Put a device in a member's place and fill it.
     Replace {

@@ -140,7 +140,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         | Order::Fence { .. } => {
             bail!("only a node that has the pool mounted can be asked for that")
         }
-        Order::Fail { member } => fs.fail_member(selector_of(fs, &member)?)?,
+        Order::Fail { member, force } => fs.fail_member(selector_of(fs, &member)?, force)?,
         Order::Replace { member, device, force } => {
             fs.replace_member(selector_of(fs, &member)?, open(&device)?, force)?;
         }
@@ -349,7 +349,7 @@ mod tests {
         let device = PathBuf::from("/nowhere");
         let to = Some(Target::Member(other.clone()));
         let orders = [
-            Order::Fail { member: other.clone() },
+            Order::Fail { member: other.clone(), force: false },
             Order::Replace { member: other.clone(), device, force: false },
             Order::Evacuate { member: other.clone(), to: None, force: false },
             Order::Evacuate { member: member(&seen, "0").unwrap(), to, force: false },
@@ -383,7 +383,8 @@ mod tests {
             assert!(said.contains(wanted), "{said}");
         }
         obey(&fs, Order::Remove { member: spare }).unwrap();
-        obey(&fs, Order::Fail { member: member(&seen, "1").unwrap() }).unwrap();
+        let member = member(&seen, "1").unwrap();
+        obey(&fs, Order::Fail { member, force: false }).unwrap();
         assert_eq!(view(&fs).members[1].state, "failed");
         fs.unmount().unwrap();
     }

@@ -125,6 +125,37 @@ fn two_dead_nodes_are_recovered_though_each_has_what_the_log_of_the_other_names(
     lives.unmount().unwrap();
 }
 
+/// A node dies while it recovers another. What it has in its journal has to be written where the other one
+/// holds everything, whose log nobody recovers by itself before that journal is replayed.
+#[test]
+fn who_died_while_it_recovered_another_is_recovered_though_that_one_holds_what_it_writes() {
+    let [recoverer, dead, lives] = nodes();
+    let user = crate::Cred { uid: 0, gid: 0, umask: 0, pid: 1 };
+    let (_, file) = recoverer.create(recoverer.root(), b"f", 0o600, 2, &user).unwrap();
+    recoverer.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
+    recoverer.fsync(file, false).unwrap();
+    let count = cluster(&dead).count;
+    let all: Vec<_> = (0..count).map(|n| (n, Hold::Alone)).collect();
+    std::mem::forget(cluster(&dead).hold(&all).unwrap());
+    // Still alive, the dead one is named as being recovered: it withdraws.
+    let life = |fs: &Fs| cluster(fs).me();
+    let (slot, nodes) = (life(&dead).slot, &cluster(&lives).nodes);
+    let was = nodes.read_slot(slot).unwrap();
+    let mut record = SlotRecord::decode(&was, slot).unwrap();
+    record.state = SlotState::Recovering;
+    record.recoverer = Some(life(&recoverer));
+    record.nonce += 1;
+    let mut sector = vec![0; nodes.sector_len()];
+    record.encode(&mut sector);
+    let written = nodes.compare_and_write_slot(slot, &was, &sector);
+    assert!(matches!(written, Ok(braid_lock::CawOutcome::Written)), "{written:?}");
+    dead.core().withdraw(&Error::NotPermitted);
+    recoverer.core().withdraw(&Error::NotPermitted);
+    all_end(writers(&[&lives], &[0, 1, 2]));
+    assert_eq!(lives.lookup(lives.root(), b"f").unwrap().size, 4096);
+    lives.unmount().unwrap();
+}
+
 /// A node that leaves while it recovers another ends that first: it needs locks, and a log.
 #[test]
 fn a_recovery_under_way_is_seen_through_before_a_node_leaves() {

@@ -274,7 +274,7 @@ pub enum PoolError {
         expected: Box<PoolName>,
     },
     /// Members that were not found.
-    #[error("pool {name:?} is not complete: {} {} missing; attach {} and try again (`braid scan` lists what is seen); a pool with mirrors or parity can be mounted without, with `-o degraded`", list(missing), if missing.len() == 1 { "is" } else { "are" }, if missing.len() == 1 { "it" } else { "them" })]
+    #[error("pool {name:?} is not complete: {} {} missing; attach {} and try again (`braid scan` lists what is seen); if the others hold everything, `-o degraded` mounts it without {}", list(missing), if missing.len() == 1 { "is" } else { "are" }, if missing.len() == 1 { "it" } else { "them" }, if missing.len() == 1 { "it" } else { "them" })]
     Missing {
         /// The pool.
         name: String,
@@ -371,6 +371,19 @@ pub enum PoolError {
         name: String,
         /// The member.
         index: MemberIndex,
+    },
+    /// A member is to be taken out, and those that would stand in for it are suspected, too.
+    #[error(
+        "{member} is not taken out: {} suspected to return garbage, too, and what only {member} holds undamaged would be lost; `braid scrub POOL` writes what either holds undamaged to the other, then `braid evacuate POOL {index}` moves it (or `braid fail POOL {index} --force` takes it out)",
+        match others.as_slice() { [one] => format!("{one} is"), all => format!("{} are", all.join(" and ")) }
+    )]
+    OthersSuspected {
+        /// The member.
+        member: String,
+        /// Its place.
+        index: MemberIndex,
+        /// The others.
+        others: Vec<String>,
     },
     /// The pool is being destroyed: nobody uses it any more.
     #[error(

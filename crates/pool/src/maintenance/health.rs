@@ -132,16 +132,21 @@ impl Pool {
         let count = |m| Some((m, topology.uuid(m).map_or(0, |uuid| suspicion.count(uuid))));
         topology.members().filter(in_use).filter_map(count).filter(|s| s.1 >= SUSPECT_AT).collect()
     }
-    /// Fails the members that have too many damaged places, if the others can do without them; those
-    /// that it did.
+    /// Fails the members that have too many damaged places, if the others hold everything, and no damaged
+    /// place is known of those; those that it did. If two copies are damaged in different places, each has
+    /// what the other lacks.
     ///
     /// # Errors
     /// As [`Pool::fail_member`], but for a member that cannot be spared: that one stays.
     pub fn fail_suspects(&self) -> Result<Vec<MemberIndex>, PoolError> {
         let mut failed = Vec::new();
         for (member, _) in self.suspects().into_iter().filter(|s| s.1 >= FAIL_AT) {
-            if !self.0.epochs.read().can_lose(member) {
-                continue;
+            {
+                let topology = self.0.epochs.read();
+                let damaged = |m| topology.damaged_places(m) > 0;
+                if !topology.can_lose_without(&[member], damaged) {
+                    continue;
+                }
             }
             self.fail_member(member)?;
             failed.push(member);

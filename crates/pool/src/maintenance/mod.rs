@@ -59,11 +59,26 @@ fn still_filled(topology: &Topology, member: MemberIndex, who: Filled) -> Result
 }
 
 impl Pool {
-    /// Takes a member out of the pool, as if it had failed.
+    /// Takes a member out of the pool, as if it had failed: an operator says so.
     ///
     /// # Errors
-    /// [`PoolError::TooManyLost`] when the pool cannot spare it.
+    /// [`PoolError::TooManyLost`] if the pool cannot spare it; [`PoolError::OthersSuspected`] if those that
+    /// would stand in for it are suspected to return garbage.
     pub fn fail_member(&self, member: impl Into<MemberSelector>) -> Result<(), PoolError> {
+        let _pass = self.1.pass()?;
+        let resolved = self.0.resolve_member(member.into())?;
+        {
+            let topology = self.0.epochs.read();
+            topology.sparable_beside_suspects(topology.place_of(&resolved)?)?;
+        }
+        self.take_out(&resolved)
+    }
+
+    /// As [`Pool::fail_member`], whatever is suspected of other members.
+    ///
+    /// # Errors
+    /// [`PoolError::TooManyLost`].
+    pub fn fail_member_by_force(&self, member: impl Into<MemberSelector>) -> Result<(), PoolError> {
         let _pass = self.1.pass()?;
         self.take_out(&self.0.resolve_member(member.into())?)
     }
@@ -164,7 +179,7 @@ impl Pool {
     /// nothing yet: [`Pool::rebuild`].
     ///
     /// # Errors
-    /// What [`Pool::create`] says of devices; [`PoolError::TooSmall`]; [`PoolError::TooManyLost`].
+    /// What [`Pool::create`] says of devices; [`PoolError::TooSmall`]; those of [`Pool::fail_member`].
     pub fn replace(
         &self,
         member: impl Into<MemberSelector>,
@@ -182,6 +197,7 @@ impl Pool {
             let old = old.ok_or(PoolError::NoSuchMember { member })?;
             fits(&device, old)?;
             topology.sparable(member)?;
+            topology.sparable_beside_suspects(member)?;
             self.0.check_joins(&topology, &device, force)?;
         }
         self.take_out(&resolved)?;

@@ -146,7 +146,10 @@ impl Topology {
             }
             let member = self.name(member);
             if is_taken_out(error) {
-                tracing::warn!(member, "a member was taken out of use by an operator");
+                tracing::warn!(
+                    member,
+                    "a member was taken out of use, by an order or because of what it returns"
+                );
             } else {
                 tracing::error!(%error, member, "member failed");
             }

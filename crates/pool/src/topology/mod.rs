@@ -228,8 +228,17 @@ impl Topology {
 
     /// The same, of several members together.
     pub fn can_lose_all(&self, members: &[MemberIndex]) -> bool {
+        self.can_lose_without(members, |_| false)
+    }
+
+    /// The same, if members do not count that are `doubtful`.
+    pub fn can_lose_without(
+        &self,
+        members: &[MemberIndex],
+        doubtful: impl Fn(MemberIndex) -> bool,
+    ) -> bool {
         let spared = |g: &Group| {
-            let gone = |m: &MemberIndex| members.contains(m) || !self.readable(*m);
+            let gone = |m: &MemberIndex| members.contains(m) || !self.readable(*m) || doubtful(*m);
             g.members().all(|m| !members.contains(&m))
                 || g.members().filter(gone).count() <= g.spare_columns()
         };
@@ -249,6 +258,27 @@ impl Topology {
         let can_lose = lost.len() - 1;
         let name = self.label.name.clone();
         Err(PoolError::TooManyLost { name, can_lose, lost, refused: true })
+    }
+
+    /// Whether a member may be taken out by an operator: what it holds undamaged is not missing on others
+    /// that are suspected. A failed one may.
+    ///
+    /// # Errors
+    /// [`PoolError::OthersSuspected`].
+    pub fn sparable_beside_suspects(&self, member: MemberIndex) -> Result<(), PoolError> {
+        let suspected = |m| self.is_suspected(m);
+        if self.state(member) == MemberState::Failed || self.can_lose_without(&[member], suspected)
+        {
+            return Ok(());
+        }
+        let others = self.members().filter(|m| *m != member && suspected(*m));
+        let others = others.map(|m| self.name(m)).collect();
+        Err(PoolError::OthersSuspected { member: self.name(member), index: member, others })
+    }
+
+    /// How many places are known to be damaged on a member.
+    pub fn damaged_places(&self, member: MemberIndex) -> usize {
+        self.uuid(member).map_or(0, |m| self.suspicion.count(m))
     }
 
     /// Whether a member is suspected to return garbage.

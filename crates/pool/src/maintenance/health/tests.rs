@@ -146,3 +146,40 @@ fn a_suspected_member_is_read_last() {
         consistent(&pool, &all);
     }
 }
+
+/// Both copies are damaged, in different places: each has what the other lacks, so neither is failed by
+/// itself, and a person is told.
+#[test]
+fn of_two_members_of_garbage_none_is_failed_while_the_other_stands_in_for_it() {
+    for (n, layout) in [(2, Layout::Mirror), (4, Layout::Parity(1))] {
+        let pool = pool(&devices(n, |_| FaultPlan::default()), layout);
+        pool.attach(0).unwrap();
+        let block = |n: usize| ByteOffset(n as u64 * 4096);
+        let (one, other) = (MemberIndex(0), MemberIndex(1));
+        (0..FAIL_AT).for_each(|n| pool.accuse(one, block(n * 2)));
+        // One place is enough.
+        pool.accuse(other, block(1));
+        assert_eq!(pool.fail_suspects().unwrap(), [], "{layout:?}");
+        assert!(pool.member_states().iter().all(|(_, state)| *state == MemberState::Active));
+        (1..FAIL_AT).for_each(|n| pool.accuse(other, block(n * 2 + 1)));
+        assert_eq!(pool.fail_suspects().unwrap(), [], "{layout:?}");
+        let spare = MemoryDevice::new("spare", Bytes(64 << 20), Bytes(512));
+        for refused in [pool.fail_member(one), pool.replace(other, spare, false)] {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("braid scrub") && said.contains("is suspected"), "{said}");
+        }
+        pool.fail_member_by_force(one).unwrap();
+        assert_eq!(pool.member_states()[0].1, MemberState::Failed);
+    }
+}
+
+/// Of three copies two are damaged: the third has everything.
+#[test]
+fn two_members_of_garbage_are_failed_if_a_sound_one_has_everything() {
+    let pool = pool(&devices(3, |_| FaultPlan::default()), Layout::Mirror);
+    pool.attach(0).unwrap();
+    for sick in [0, 2] {
+        (0..FAIL_AT).for_each(|n| pool.accuse(MemberIndex(sick), ByteOffset(n as u64 * 4096)));
+    }
+    assert_eq!(pool.fail_suspects().unwrap(), [MemberIndex(0), MemberIndex(2)]);
+}
