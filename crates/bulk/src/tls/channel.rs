@@ -404,3 +404,7 @@ fn encrypt<D>(
     });
     (discard, outcome)
 }
+
+#[cfg(test)]
+#[path = "channel_tests.rs"]
+mod tests;

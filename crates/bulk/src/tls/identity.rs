@@ -171,7 +171,7 @@ impl Identity {
         Ok(Self { role, pool, uuid, name, servers, authority, pair })
     }
 
-    /// Whom its certificate names, if it is a client's.
+    /// Who its certificate is for, if a client.
     pub fn peer(&self) -> Option<Peer> {
         certificates::peer(&self.pair.certificate)
     }
