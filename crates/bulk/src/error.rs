@@ -144,8 +144,8 @@ pub enum CertificateError {
     },
     /// It was valid once.
     #[error(
-        "the certificate of {name} expired at {until}, and it is {now} here: ask for another one \
-         (`braid serve invite`); if that is not the time, set this host's clock"
+        "the certificate of {name} expired at {until}, and it is {now} here: another one is made by \
+         `braid serve {how}`; if that is not the time, set this host's clock"
     )]
     Expired {
         /// Whose.
@@ -154,6 +154,8 @@ pub enum CertificateError {
         until: String,
         /// By this host's clock.
         now: String,
+        /// What makes another one.
+        how: &'static str,
     },
     /// It is not valid yet.
     #[error(

@@ -227,6 +227,11 @@ fn mistakes_about_identities_are_named() {
     let said = put(&["--identity", &alice]);
     assert!(said.contains("revoked"), "{said}");
     assert!(pool.order(&["clients", "test"]).contains("revoked"));
+    let dir = pool.dir();
+    let link = pool.path("link");
+    sh(&format!("ln -s /dev/null {link}"));
+    let said = fails(&["serve", "invite", "test", "x", "--dir", &dir, "--output", &link]);
+    assert!(said.contains("not a regular file"), "{said}");
     // On the server's side.
     let (dir, devices) = (pool.dir(), pool.devices());
     let serve = |words: &[&str]| fails(&[&["serve"], words].concat());

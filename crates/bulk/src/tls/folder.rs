@@ -267,12 +267,14 @@ impl Folder {
         force: bool,
         fill: impl FnOnce(&Self) -> Result<()>,
     ) -> Result<Self> {
-        let private = |recursive| {
-            let mut builder = DirBuilder::new();
-            builder.recursive(recursive).mode(0o700);
-            builder
-        };
-        private(true).create(base).map_err(failed(base))?;
+        let private =
+            |path: &Path| DirBuilder::new().mode(0o700).create(path).map_err(failed(path));
+        if !base.is_dir() {
+            // What is above it may be others', too.
+            let above = base.parent().filter(|above| !above.as_os_str().is_empty());
+            above.map_or(Ok(()), |above| fs::create_dir_all(above).map_err(failed(above)))?;
+            private(base)?;
+        }
         let path = base.join(file.uuid.to_string());
         if path.exists() && !force {
             return Err(CertificateError::Exists { path });
@@ -280,9 +282,8 @@ impl Folder {
         let new = Self { path: base.join(format!("{}.{NEW}", file.uuid)) };
         // What a former try has left, if it was broken off.
         fs::remove_dir_all(&new.path).ok();
-        private(false).create(&new.path).map_err(failed(&new.path))?;
-        let seen = new.path.join("seen");
-        private(false).create(&seen).map_err(failed(&seen))?;
+        private(&new.path)?;
+        private(&new.path.join("seen"))?;
         fill(&new)?;
         new.put("clients.toml", "")?;
         let text = toml::to_string(file).expect("strings only");

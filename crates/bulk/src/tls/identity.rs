@@ -196,7 +196,11 @@ impl Identity {
             Ok(_) => Ok(()),
             Err(webpki::Error::CertExpired { not_after, time }) => {
                 let (until, now) = (moment(not_after.as_secs()), moment(time.as_secs()));
-                Err(CertificateError::Expired { name, until, now })
+                let how = match self.role {
+                    Role::Client => "invite",
+                    Role::Server => "init --renew",
+                };
+                Err(CertificateError::Expired { name, until, now, how })
             }
             Err(webpki::Error::CertNotValidYet { not_before, time }) => {
                 let (from, now) = (moment(not_before.as_secs()), moment(time.as_secs()));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use braid_bulk::client::PORT;
 use braid_bulk::error::moment;
 use braid_bulk::tls::{self, Client, Folder, Role, Validity, write_secret};
@@ -183,6 +183,13 @@ fn init(args: &Init) -> Result<()> {
 }
 
 fn invite(args: &Invite) -> Result<()> {
+    // It would be replaced: a device, or a link such as /dev/stdout.
+    let meta = args.output.as_ref().map(|path| path.symlink_metadata());
+    if let (Some(path), Some(Ok(meta))) = (&args.output, meta)
+        && !meta.is_file()
+    {
+        bail!("{}: not a regular file; without --output a token is printed", path.display());
+    }
     let folder = folder(&args.place, &args.pool)?;
     let made = if args.server {
         folder.invite_server(&args.name)?
@@ -230,6 +237,11 @@ fn revoke(args: &Revoke) -> Result<()> {
     }
     for client in &revoked {
         say!("{} is revoked: {}", client.name, client.serial);
+    }
+    if revoked.iter().any(|client| client.role == Role::Server) {
+        say!(
+            "clients do not ask whether a server is revoked: if its key was stolen, `braid serve init --force`"
+        );
     }
     if !revoked.is_empty() {
         say!("on further servers: `braid serve revoke {} --serial NUMBER`", args.pool);
