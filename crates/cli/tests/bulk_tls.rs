@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use braid_bulk::tls::{Folder, Validity, write_secret};
 use common::{Disks, fails, ok, sh, wait_until};
 use serde_json::Value;
 
@@ -212,6 +213,16 @@ fn mistakes_about_identities_are_named() {
     sh(&format!("head -c 700 {alice} > {alice}.cut; chmod 600 {alice}.cut"));
     let said = put(&["--identity", &format!("{alice}.cut")]);
     assert!(said.contains("no identity of a client"), "{said}");
+    let other = format!("braid://{}/other/a", served.address());
+    let said = refused(&[&source, &other, "--identity", &alice]);
+    assert!(said.contains("the identity of alice is for the pool test, not for other"), "{said}");
+    let (now, old) = (Validity::days(0).until, pool.path("old"));
+    let past = Validity { from: now - 9 * 86400, until: now - 2 * 86400 };
+    let folder = Folder::find(Path::new(&pool.dir()), "test").unwrap();
+    let expired = folder.invite("old", false, past).unwrap();
+    write_secret(Path::new(&old), &expired.to_text()).unwrap();
+    let said = put(&["--identity", &old]);
+    assert!(said.contains("certificate of old expired at 20") && said.contains("clock"), "{said}");
     // Another authority for the same pool; both say that they do not trust the other.
     let other = pool.path("other");
     pool.init(&other, &[]);
