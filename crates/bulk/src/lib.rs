@@ -4,6 +4,7 @@
 //! ```text
 //!  wire         messages, byte by byte; pure
 //!  error        why a request or a connection has come to nothing
+//!  tls          who the other side is, and bytes that nobody else reads
 //!  link         messages over a TCP connection
 //!  server       serves a file system
 //!  client       uses one that another host serves
@@ -17,4 +18,5 @@ pub mod copy;
 pub mod error;
 pub mod link;
 pub mod server;
+pub mod tls;
 pub mod wire;

@@ -1,4 +1,4 @@
-//! Messages over a TCP connection.
+//! Messages over a TCP connection, in TLS or without.
 //!
 //! A message that has begun must go on: without a byte for [`STALL`], or not whole after [`MESSAGE`], the
 //! connection is given up. Between messages a side waits as long as its caller says. A host that is gone is
@@ -12,12 +12,15 @@ use braid_device::AlignedBuf;
 use rustix::net::sockopt;
 
 use crate::error::LinkError;
+use crate::tls::{ALPN, Channel, Got};
 use crate::wire::{Header, RawHeader, within};
 
 /// Longest time without a byte inside a message.
 pub const STALL: Duration = Duration::from_secs(10);
 /// Longest time for a message.
 pub const MESSAGE: Duration = Duration::from_mins(2);
+/// A host that was refused has so long to read why.
+const LINGER: Duration = Duration::from_secs(1);
 /// Between two looks at whether a wait is over.
 const LOOK: Duration = Duration::from_secs(1);
 /// A peer that answers nothing is asked after so long, so often, so many times.
@@ -29,6 +32,9 @@ const UNACKNOWLEDGED_MS: u32 = 15_000;
 #[derive(Debug)]
 pub struct Link {
     stream: TcpStream,
+    tls: Option<Box<Channel>>,
+    /// Nothing may take longer.
+    until: Option<Instant>,
 }
 
 /// Memory for the data of a message, as large as the largest that came.
@@ -89,7 +95,65 @@ impl Link {
         sockopt::set_tcp_keepintvl(&stream, interval)?;
         sockopt::set_tcp_keepcnt(&stream, count)?;
         sockopt::set_tcp_user_timeout(&stream, UNACKNOWLEDGED_MS)?;
-        Ok(Self { stream })
+        Ok(Self { stream, tls: None, until: None })
+    }
+
+    /// From now on nothing takes longer than until then.
+    pub fn limit(&mut self, until: Option<Instant>) {
+        self.until = until;
+    }
+
+    /// From now on it is encrypted, and the other side known ([`Link::tls`]).
+    ///
+    /// # Errors
+    /// The other side is not whom it should be, speaks without TLS ([`LinkError::Plain`]), or takes too long.
+    pub fn secure(&mut self, mut tls: Channel) -> Result<(), LinkError> {
+        let time = Time::of_message(self.until);
+        loop {
+            if tls.unread().len() >= HEAD && Header::is_begun(tls.unread()) {
+                return Err(LinkError::Plain);
+            }
+            let done = tls.handshake();
+            // Why it came to nothing, too.
+            let sent = flush(&mut self.stream, &mut tls, self.until);
+            if done? {
+                sent?;
+                break;
+            }
+            sent?;
+            match self.stream.read(tls.space()) {
+                Ok(0) => return Err(LinkError::Handshake),
+                Ok(n) => tls.received(n),
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                    return Err(LinkError::Handshake);
+                }
+                Err(error) => time.refuse(error.into())?,
+            }
+            time.check()?;
+        }
+        if tls.alpn() != Some(ALPN) {
+            return Err(LinkError::Protocol);
+        }
+        self.tls = Some(Box::new(tls));
+        Ok(())
+    }
+
+    /// Its TLS.
+    pub fn tls(&self) -> Option<&Channel> {
+        self.tls.as_deref()
+    }
+
+    /// Sends no more, and lets the other side read what was sent: it might be lost with bytes that nobody has read.
+    pub fn linger(&mut self) {
+        let (end, mut sink) = (Instant::now() + LINGER, [0; 4096]);
+        self.stream.shutdown(Shutdown::Write).ok();
+        while Instant::now() < end {
+            match self.stream.read(&mut sink) {
+                Ok(n) if n > 0 => {}
+                Err(error) if waits(&error) => {}
+                _ => return,
+            }
+        }
     }
 
     /// What ends this connection from another thread.
@@ -97,7 +161,7 @@ impl Link {
     /// # Errors
     /// Out of descriptors.
     pub fn cutter(&self) -> io::Result<Cutter> {
-        self.stream.try_clone().map(Cutter)
+        Cutter::of(&self.stream)
     }
 
     /// Sends a message.
@@ -107,20 +171,28 @@ impl Link {
     pub fn send(&mut self, mut header: Header, args: &[u8], data: &[u8]) -> Result<(), LinkError> {
         let sealed = header.seal(args, data);
         let head = [&sealed[..], args].concat();
-        let mut parts = [IoSlice::new(&head), IoSlice::new(data)];
-        let mut rest = &mut parts[..];
-        let mut time = Time::of_message();
-        while rest.iter().any(|part| !part.is_empty()) {
-            match self.stream.write_vectored(rest) {
-                Ok(0) => return Err(LinkError::Closed),
-                Ok(n) => {
-                    time.progress()?;
-                    IoSlice::advance_slices(&mut rest, n);
+        let Some(tls) = &mut self.tls else {
+            return send_plain(&mut self.stream, (&head, data), self.until);
+        };
+        let mut encrypted = |mut rest: &[u8]| {
+            while !rest.is_empty() {
+                let n = tls.write(rest)?;
+                if n == 0 {
+                    flush(&mut self.stream, tls, self.until)?;
                 }
-                Err(error) => time.refuse(error)?,
+                rest = rest.get(n..).unwrap_or_default();
+            }
+            Ok(())
+        };
+        let sent = encrypted(&head).and_then(|()| encrypted(data));
+        let sent = sent.and_then(|()| flush(&mut self.stream, tls, self.until));
+        if let Err(LinkError::Io(_)) = sent {
+            // Perhaps the other side has said why.
+            if let Err(LinkError::Tls(why)) = self.read(&mut [0]) {
+                return Err(why.into());
             }
         }
-        Ok(())
+        sent
     }
 
     /// Receives a message; its data are the first bytes of `buffer`. Waits for its begin as
@@ -153,33 +225,69 @@ impl Link {
         bytes: &mut [u8; RawHeader::LEN],
         mut may_wait: impl FnMut() -> bool,
     ) -> Result<Time, LinkError> {
+        // Of a record that has begun.
+        let mut begun: Option<Time> = None;
         loop {
-            match self.stream.read(bytes) {
-                Ok(0) => return Err(LinkError::Closed),
-                Ok(n) => {
-                    let mut time = Time::of_message();
+            match self.read(bytes) {
+                Ok(Got::End) => return Err(LinkError::Closed),
+                Ok(Got::Bytes(n)) => {
+                    let mut time = begun.unwrap_or_else(|| Time::of_message(self.until));
                     self.fill(bytes.get_mut(n..).unwrap_or_default(), &mut time)?;
                     return Ok(time);
                 }
-                Err(error) if waits(&error) => {
-                    if !may_wait() {
-                        return Err(LinkError::Idle);
-                    }
+                Ok(Got::Nothing) if self.is_inside_record() => {
+                    begun.get_or_insert_with(|| Time::of_message(self.until)).progress()?;
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+                Ok(Got::Nothing) => begun = None,
+                Err(LinkError::Io(error)) if waits(&error) => match &begun {
+                    Some(begun) => begun.refuse(error.into())?,
+                    None if may_wait() => {}
+                    None => return Err(LinkError::Idle),
+                },
+                Err(LinkError::Io(error)) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
     }
 
+    fn is_inside_record(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_inside_record())
+    }
+
+    /// Reads what there is. [`Got::Nothing`]: some bytes have come, but no whole record.
+    fn read(&mut self, memory: &mut [u8]) -> Result<Got, LinkError> {
+        let Some(tls) = &mut self.tls else {
+            let n = self.stream.read(memory)?;
+            return Ok(if n == 0 { Got::End } else { Got::Bytes(n) });
+        };
+        let mut got = tls.read(memory);
+        if let Ok(Got::Nothing) = got {
+            let n = self.stream.read(tls.space())?;
+            if n == 0 {
+                return Ok(Got::End);
+            }
+            tls.received(n);
+            got = tls.read(memory);
+        }
+        if !tls.outgoing().is_empty() {
+            // New keys, or why these bytes are refused.
+            let sent = flush(&mut self.stream, tls, self.until);
+            let got = got?;
+            sent?;
+            return Ok(got);
+        }
+        Ok(got?)
+    }
+
     fn fill(&mut self, mut rest: &mut [u8], time: &mut Time) -> Result<(), LinkError> {
         while !rest.is_empty() {
-            match self.stream.read(rest) {
-                Ok(0) => return Err(LinkError::Cut),
-                Ok(n) => {
+            match self.read(rest) {
+                Ok(Got::End) => return Err(LinkError::Cut),
+                Ok(Got::Bytes(n)) => {
                     time.progress()?;
                     rest = rest.get_mut(n..).unwrap_or_default();
                 }
+                Ok(Got::Nothing) => time.progress()?,
                 Err(error) => time.refuse(error)?,
             }
         }
@@ -198,30 +306,89 @@ fn waits(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
+/// Bytes that tell a message from anything else.
+const HEAD: usize = 4;
+
+fn send_plain(
+    stream: &mut TcpStream,
+    (head, data): (&[u8], &[u8]),
+    until: Option<Instant>,
+) -> Result<(), LinkError> {
+    let mut parts = [IoSlice::new(head), IoSlice::new(data)];
+    let mut rest = &mut parts[..];
+    let mut time = Time::of_message(until);
+    while rest.iter().any(|part| !part.is_empty()) {
+        match stream.write_vectored(rest) {
+            Ok(0) => return Err(LinkError::Closed),
+            Ok(n) => {
+                time.progress()?;
+                IoSlice::advance_slices(&mut rest, n);
+            }
+            Err(error) => time.refuse(error.into())?,
+        }
+    }
+    Ok(())
+}
+
+/// Sends what is encrypted.
+fn flush(
+    stream: &mut TcpStream,
+    tls: &mut Channel,
+    until: Option<Instant>,
+) -> Result<(), LinkError> {
+    let mut rest = tls.outgoing();
+    let mut time = Time::of_message(until);
+    while !rest.is_empty() {
+        match stream.write(rest) {
+            Ok(0) => return Err(LinkError::Closed),
+            Ok(n) => {
+                time.progress()?;
+                rest = rest.get(n..).unwrap_or_default();
+            }
+            Err(error) => time.refuse(error.into())?,
+        }
+    }
+    tls.sent();
+    Ok(())
+}
+
 /// How long a message is under way.
 struct Time {
     begun: Instant,
     last: Instant,
+    until: Option<Instant>,
 }
 
 impl Time {
-    fn of_message() -> Self {
+    fn of_message(until: Option<Instant>) -> Self {
         let now = Instant::now();
-        Self { begun: now, last: now }
+        Self { begun: now, last: now, until }
     }
     /// Bytes have come, or have gone.
     fn progress(&mut self) -> Result<(), LinkError> {
         self.last = Instant::now();
-        if self.last.duration_since(self.begun) < MESSAGE { Ok(()) } else { Err(LinkError::Slow) }
+        self.check()
+    }
+    /// Whether there is time as a whole.
+    fn check(&self) -> Result<(), LinkError> {
+        let now = Instant::now();
+        let over = now.duration_since(self.begun) >= MESSAGE;
+        if over || self.until.is_some_and(|until| now >= until) {
+            Err(LinkError::Slow)
+        } else {
+            Ok(())
+        }
     }
     /// Passes errors that are none as long as there is time.
-    fn refuse(&self, error: io::Error) -> Result<(), LinkError> {
-        if error.kind() == ErrorKind::Interrupted {
+    fn refuse(&self, error: LinkError) -> Result<(), LinkError> {
+        let LinkError::Io(io) = &error else { return Err(error) };
+        if io.kind() == ErrorKind::Interrupted {
             return Ok(());
         }
-        if !waits(&error) {
-            return Err(error.into());
+        if !waits(io) {
+            return Err(error);
         }
+        self.check()?;
         if self.last.elapsed() < STALL { Ok(()) } else { Err(LinkError::Slow) }
     }
 }
@@ -231,6 +398,13 @@ impl Time {
 pub struct Cutter(TcpStream);
 
 impl Cutter {
+    /// Of this connection.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn of(stream: &TcpStream) -> io::Result<Self> {
+        stream.try_clone().map(Self)
+    }
     /// Whoever sends or receives by it gets an error.
     pub fn cut(&self) {
         self.0.shutdown(Shutdown::Both).ok();

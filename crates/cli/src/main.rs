@@ -108,7 +108,7 @@ fn command_line() -> clap::Command {
 fn program() -> ExitCode {
     completion::answer(command_line);
     secrets::hide();
-    log::start(std::env::args_os().nth(1).is_some_and(|word| word == "mount"));
+    log::start(std::env::args_os().nth(1).is_some_and(|word| word == "mount" || word == "serve"));
     answers::ask_by(asker::program);
     lost_output::ended_by(ended)
 }

@@ -1,6 +1,9 @@
 //! Which server a client uses, and how.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::tls::Identity;
 
 /// Port of the bulk service.
 pub const PORT: u16 = 7420;
@@ -12,6 +15,8 @@ pub struct ClientOptions {
     pub server: String,
     /// The pool that it serves.
     pub pool: String,
+    /// Who this is, for a server with TLS. `None`: plain TCP.
+    pub identity: Option<Arc<Identity>>,
     /// For people: who this is.
     pub name: String,
     /// Connections for data, besides the one for everything else.
@@ -21,11 +26,12 @@ pub struct ClientOptions {
 }
 
 impl ClientOptions {
-    /// The usual ones.
+    /// The usual ones, without TLS.
     pub fn new(server: &str, pool: &str) -> Self {
         Self {
             server: server.to_owned(),
             pool: pool.to_owned(),
+            identity: None,
             name: String::new(),
             connections: 8,
             patience: Duration::from_mins(1),

@@ -7,13 +7,17 @@
 //! ([`Error::Ambiguous`]).
 
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 
 use super::options::ClientOptions;
 use crate::error::{Error, LinkError};
 use crate::link::{Buffer, Link};
+use crate::tls::Channel;
 use crate::wire::{Begin, DATA_MAX, Header, Hello, Kind, Reply, Request, Status, VERSION, Welcome};
 
 /// For a connection to be made.
@@ -29,6 +33,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 #[derive(Debug)]
 pub struct Session {
     options: ClientOptions,
+    /// How it connects if the server has TLS, and who that must be.
+    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     current: Mutex<Current>,
     slots: Vec<Mutex<Slot>>,
 }
@@ -95,7 +101,15 @@ impl Session {
             Mutex::new(Slot { link: None, session: 0, sequence: 0, used: Instant::now(), buffer })
         };
         let slots = (0..=options.connections).map(|_| slot()).collect();
-        let session = Self { options, current: Mutex::default(), slots };
+        let tls = match &options.identity {
+            None => None,
+            Some(identity) => {
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                identity.check(now.unwrap_or_default())?;
+                Some(identity.client()?)
+            }
+        };
+        let session = Self { options, tls, current: Mutex::default(), slots };
         let ask = Ask { request: &Request::Ping, data: &[], only_in: None };
         session.call(0, ask, |_, _, _| ())?;
         Ok(session)
@@ -156,6 +170,10 @@ impl Session {
                     return Ok(take(reply, state.buffer.take(len), session));
                 }
                 Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Link(LinkError::Plain)) => return Err(Error::Refused(Status::NO_TLS)),
+                Err(Failure::Link(why)) if why.is_final() => {
+                    return Err(Error::Untrusted { server: self.options.server.clone(), why });
+                }
                 Err(Failure::Link(failure)) => failure,
             };
             state.link = None;
@@ -223,6 +241,12 @@ impl Session {
     fn connect(&self, number: u16, slot: &mut Slot) -> Result<(), Failure> {
         loop {
             let mut link = Link::new(self.dial()?)?;
+            if let Some((config, server)) = &self.tls {
+                link.limit(Some(Instant::now() + GREETING));
+                let channel = Channel::client(Arc::clone(config), server.clone());
+                link.secure(channel.map_err(LinkError::from)?)?;
+                link.limit(None);
+            }
             // Whoever begins a session does it alone.
             let mut current = self.current.lock();
             let usable = current.welcome.filter(|_| current.is_usable);

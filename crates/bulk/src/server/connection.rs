@@ -3,7 +3,8 @@
 //! Each connection has a thread and a buffer of its own, and no lock is held while it sends or receives. So a
 //! client that takes or sends nothing keeps nobody but itself waiting.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,9 +15,12 @@ use super::operations::Served;
 use super::session::{Session, Sessions, Slot};
 use crate::error::LinkError;
 use crate::link::{Buffer, Link, Received};
-use crate::wire::{Begin, Header, Hello, Kind, Reply, Request, Status, VERSION, Welcome, op};
+use crate::tls::{Channel, Peer};
+use crate::wire::{
+    Begin, FrameError, Header, Hello, Kind, Reply, Request, Status, VERSION, Welcome, op,
+};
 
-/// Who has connected says what it wants in that time.
+/// Who has connected has shown its certificate and said what it wants in that time.
 const GREETING: Duration = Duration::from_secs(10);
 
 /// What all connections share.
@@ -53,19 +57,53 @@ impl Answer {
     }
 }
 
+/// Tells somebody who does not speak as this server does.
+fn refuse(link: &mut Link, status: Status) {
+    let header = Header::reply(&Header::request(op::HELLO), status.0);
+    if link.send(header, &[], &[]).is_ok() {
+        link.linger();
+    }
+}
+
 impl<F: FileSystem> Shared<F> {
-    /// Serves a connection until it ends.
-    ///
+    /// Serves a connection until it ends; calls `known` when its client is.
+    pub fn serve(
+        &self,
+        (number, from): (u64, SocketAddr),
+        stream: TcpStream,
+        known: impl FnOnce(),
+    ) {
+        let mut client = String::new();
+        let served = self.serve_known((number, stream), known, &mut client);
+        if let Err(error) = served {
+            tracing::info!(%from, client, %error, "a connection has ended");
+        }
+    }
+
     /// # Errors
     /// Why it ended, unless the client has closed it.
-    pub fn serve(&self, number: u64, stream: TcpStream) -> Result<(), LinkError> {
+    fn serve_known(
+        &self,
+        (number, stream): (u64, TcpStream),
+        known: impl FnOnce(),
+        client: &mut String,
+    ) -> Result<(), LinkError> {
         let mut link = Link::new(stream)?;
-        let mut buffer = Buffer::new(0);
         let begun = Instant::now();
+        link.limit(Some(begun + GREETING));
+        let peer = self.verify(&mut link)?;
+        if let Some(peer) = &peer {
+            client.clone_from(&peer.name);
+        }
+        let mut buffer = Buffer::new(0);
         let first = link.receive(&mut buffer, || {
             begun.elapsed() < GREETING && !self.ending.load(Ordering::Relaxed)
-        })?;
-        let greeted = self.greet(&link, number, &first);
+        });
+        if let Err(LinkError::Frame(FrameError::Tls)) = first {
+            refuse(&mut link, Status::NO_TLS);
+        }
+        let first = first?;
+        let greeted = self.greet(&link, number, (&first, peer));
         let answer = match &greeted {
             Ok((session, _)) => Ok((Reply::Welcome(self.welcome(session.id)), 0)),
             // Which version that is stands in the reply.
@@ -75,15 +113,39 @@ impl<F: FileSystem> Shared<F> {
         let mut answer = Answer::of(&first.header, answer);
         if let Err(status) = &greeted {
             answer.header.status = status.0;
+            tracing::info!(client, %status, "a client is refused");
         }
         let sent = link.send(answer.header, &answer.args, &[]);
         let Ok((session, slot)) = greeted else { return sent };
+        client.clone_from(&session.client);
+        known();
+        link.limit(None);
         buffer.allow(self.served.options.data_max);
         let slot = session.slot(slot).expect("entered");
         let served =
             sent.and_then(|()| self.requests(&mut link, &mut buffer, (&session, slot, number)));
         session.leave((slot, number), &self.served.files);
         served
+    }
+
+    /// Makes TLS of a connection, if the server wants it: who its client is.
+    fn verify(&self, link: &mut Link) -> Result<Option<Peer>, LinkError> {
+        let Some(tls) = &self.served.options.tls else { return Ok(None) };
+        let channel = Channel::server(tls.config())?;
+        // Strangers' bytes go through a library: if it panics, that ends their connection and no node.
+        let secured = catch_unwind(AssertUnwindSafe(|| link.secure(channel)));
+        let secured = secured.unwrap_or(Err(LinkError::Protocol));
+        if let Err(error) = secured {
+            if let LinkError::Plain = error {
+                refuse(link, Status::WANTS_TLS);
+            } else {
+                link.linger();
+            }
+            return Err(error);
+        }
+        let certificate = link.tls().and_then(Channel::peer);
+        let peer = certificate.and_then(|certificate| tls.peer(certificate));
+        peer.map(Some).ok_or(LinkError::Protocol)
     }
 
     fn welcome(&self, session: [u8; 16]) -> Welcome {
@@ -104,7 +166,7 @@ impl<F: FileSystem> Shared<F> {
         &self,
         link: &Link,
         number: u64,
-        first: &Received,
+        (first, peer): (&Received, Option<Peer>),
     ) -> Result<(Arc<Session>, u16), Status> {
         let is_request = first.header.kind == Kind::Request;
         let request = Request::decode(&first.header, &first.args).ok().filter(|_| is_request);
@@ -119,9 +181,20 @@ impl<F: FileSystem> Shared<F> {
         if slot >= self.served.options.slots {
             return Err(Status::REQUEST);
         }
+        let known = self.served.options.tls.as_ref().zip(peer.as_ref());
+        if known.is_some_and(|(tls, peer)| tls.is_revoked(peer)) {
+            return Err(Status::REVOKED);
+        }
         let session = match begin {
-            Begin::Session => self.sessions.begin(&client)?,
-            Begin::Join(id) => self.sessions.find(&id)?,
+            Begin::Session => {
+                if let Some((tls, peer)) = known {
+                    tls.seen(peer);
+                }
+                let session = self.sessions.begin(&client, peer)?;
+                tracing::info!(client = session.client, "a client has come");
+                session
+            }
+            Begin::Join(id) => self.sessions.find(&id, peer.as_ref())?,
         };
         let cutter = link.cutter().map_err(|_| Status::LIMIT)?;
         self.sessions.enter(&session, slot, (number, cutter))?;

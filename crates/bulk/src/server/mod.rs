@@ -6,7 +6,7 @@ mod options;
 mod references;
 mod session;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -22,8 +22,9 @@ use connection::Shared;
 use operations::Served;
 pub use options::ServerOptions;
 pub use references::References;
-use session::Sessions;
+use session::{Session, Sessions};
 
+use crate::link::Cutter;
 use crate::wire::DATA_MAX;
 
 /// Between two looks at whether the server ends.
@@ -32,38 +33,70 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 /// long.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections that live, by the address that they are from.
+/// Connections that live.
 #[derive(Debug, Default)]
 struct Connections {
-    all: Mutex<HashMap<IpAddr, usize>>,
+    state: Mutex<ConnectionsState>,
     ended: Condvar,
 }
 
+#[derive(Debug, Default)]
+struct ConnectionsState {
+    /// Where each is from, by its number.
+    live: HashMap<u64, IpAddr>,
+    /// Those whose clients are not known yet, the oldest first. Without TLS there are none.
+    strangers: VecDeque<(u64, Cutter)>,
+    /// Threads of connections, also of those that were cut in favour of others.
+    threads: usize,
+}
+
 impl Connections {
-    /// One more, if it may be.
-    fn enter(&self, from: IpAddr, options: &ServerOptions) -> bool {
-        let mut all = self.all.lock();
-        let total: usize = all.values().sum();
-        let own = all.get(&from).copied().unwrap_or(0);
-        let may = total < options.connections_max && own < options.connections_from_one;
-        if may {
-            all.insert(from, own + 1);
+    /// One more, if it may be. With a `cutter` it is that of a stranger; if there is no place, the stranger who has
+    /// been here longest (of the same address, if that has too many) gives his up: whoever has a certificate is a
+    /// stranger for milliseconds only.
+    fn enter(
+        &self,
+        (number, from): (u64, IpAddr),
+        options: &ServerOptions,
+        cutter: Option<Cutter>,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let ConnectionsState { live, strangers, threads } = &mut *state;
+        let own = live.values().filter(|ip| **ip == from).count();
+        let crowded = own >= options.connections_from_one;
+        if crowded || live.len() >= options.connections_max {
+            let is_in_the_way =
+                |(n, _): &(u64, Cutter)| !crowded || live.get(n).is_some_and(|ip| *ip == from);
+            let oldest = strangers.iter().position(is_in_the_way).filter(|_| cutter.is_some());
+            let Some((oldest, former)) = oldest.and_then(|at| strangers.remove(at)) else {
+                return false;
+            };
+            former.cut();
+            live.remove(&oldest);
         }
-        may
+        live.insert(number, from);
+        strangers.extend(cutter.map(|cutter| (number, cutter)));
+        *threads += 1;
+        true
     }
-    fn leave(&self, from: IpAddr) {
-        let mut all = self.all.lock();
-        if let Some(own) = all.get_mut(&from) {
-            *own -= 1;
-            if *own == 0 {
-                all.remove(&from);
-            }
-        }
+    /// The client of a connection is known.
+    fn know(&self, number: u64) {
+        self.state.lock().strangers.retain(|(n, _)| *n != number);
+    }
+    fn leave(&self, number: u64) {
+        let mut state = self.state.lock();
+        state.live.remove(&number);
+        state.strangers.retain(|(n, _)| *n != number);
+        state.threads -= 1;
         self.ended.notify_all();
     }
     fn wait(&self) {
-        let mut all = self.all.lock();
-        self.ended.wait_while(&mut all, |all| all.values().any(|n| *n > 0));
+        let mut state = self.state.lock();
+        self.ended.wait_while(&mut state, |state| state.threads > 0);
+    }
+    /// Cuts those whose clients are not known yet.
+    fn cut_strangers(&self) {
+        self.state.lock().strangers.iter().for_each(|(_, cutter)| cutter.cut());
     }
 }
 
@@ -134,6 +167,7 @@ impl<F: FileSystem> Server<F> {
             thread.join().ok();
         }
         self.shared.sessions.end_all(&self.shared.served.files);
+        self.connections.cut_strangers();
         self.connections.wait();
     }
 }
@@ -163,9 +197,19 @@ fn accept<F: FileSystem>(
     }
 }
 
-/// Forgets clients that are gone, until the server ends. Closing their files may take a while.
+/// Forgets clients that are gone or revoked, until the server ends. Closing their files may take a while.
 fn expire<F: FileSystem>(shared: &Shared<F>) {
     while !shared.ending.load(Ordering::Relaxed) {
+        if let Some(tls) = &shared.served.options.tls {
+            let is_revoked = |session: &Session| {
+                let revoked = session.peer.as_ref().is_some_and(|peer| tls.is_revoked(peer));
+                if revoked {
+                    tracing::warn!(client = session.client, "a client is revoked: it is cut");
+                }
+                revoked
+            };
+            shared.sessions.end_if(&shared.served.files, is_revoked);
+        }
         shared.sessions.expire(&shared.served.files, shared.served.options.session_time);
         std::thread::sleep(PAUSE);
     }
@@ -179,28 +223,33 @@ fn begin<F: FileSystem>(
     from: SocketAddr,
 ) {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
-    if !connections.enter(from.ip(), &shared.served.options) {
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    let options = &shared.served.options;
+    let cutter = match options.tls.as_ref().map(|_| Cutter::of(&stream)).transpose() {
+        Ok(cutter) => cutter,
+        Err(error) => {
+            tracing::warn!(%from, %error, "a client is not served");
+            return;
+        }
+    };
+    if !connections.enter((number, from.ip()), options, cutter) {
         tracing::warn!(%from, "too many connections: this one is closed");
         return;
     }
     let (shared, others) = (Arc::clone(shared), Arc::clone(connections));
-    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
     let work = move || {
         let broken = Broken;
-        if let Err(error) = stream
-            .set_nonblocking(false)
-            .map_err(Into::into)
-            .and_then(|()| shared.serve(number, stream))
-        {
-            tracing::info!(%from, %error, "a connection has ended");
+        match stream.set_nonblocking(false) {
+            Ok(()) => shared.serve((number, from), stream, || others.know(number)),
+            Err(error) => tracing::warn!(%from, %error, "a client is not served"),
         }
         std::mem::forget(broken);
-        others.leave(from.ip());
+        others.leave(number);
     };
     let thread = std::thread::Builder::new().name("bulk".into()).spawn(work);
     if let Err(error) = thread {
         tracing::warn!(%from, %error, "a client is not served");
-        connections.leave(from.ip());
+        connections.leave(number);
     }
 }
 

@@ -53,6 +53,9 @@ impl<F: FileSystem> Served<F> {
         buffer: &mut Buffer,
     ) -> Outcome {
         let length = usize::try_from(header.length).unwrap_or(usize::MAX);
+        if request.is_change() && session.peer.as_ref().is_some_and(|peer| peer.read_only) {
+            return Err(Status::of(Errno::ROFS));
+        }
         match request {
             Request::Read { handle, offset, .. } => {
                 let memory = buffer.take(self.allowed(length)?);

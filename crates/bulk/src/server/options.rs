@@ -1,6 +1,9 @@
 //! How a file system is served.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use crate::tls::ServerTls;
 
 /// Bounds of a server, and who its clients are.
 #[derive(Debug, Clone)]
@@ -9,6 +12,8 @@ pub struct ServerOptions {
     pub pool: String,
     /// Owner and group of what clients make.
     pub owner: (u32, u32),
+    /// Who may be a client. `None`: plain TCP, and whoever reaches the port.
+    pub tls: Option<Arc<ServerTls>>,
     /// Connections at a time.
     pub connections_max: usize,
     /// Connections at a time from one address.
@@ -26,11 +31,12 @@ pub struct ServerOptions {
 }
 
 impl ServerOptions {
-    /// The usual bounds.
+    /// The usual bounds, without TLS.
     pub fn new(pool: &str) -> Self {
         Self {
             pool: pool.to_owned(),
             owner: (0, 0),
+            tls: None,
             connections_max: 256,
             connections_from_one: 128,
             sessions_max: 64,

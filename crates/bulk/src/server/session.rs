@@ -21,6 +21,7 @@ use braid_fs::{Fh, FileSystem, Plock, PlockKind};
 use parking_lot::Mutex;
 
 use crate::link::Cutter;
+use crate::tls::Peer;
 use crate::wire::{Header, SessionId, Status};
 
 /// A file that a client has open.
@@ -83,8 +84,10 @@ impl Slot {
 pub struct Session {
     /// Names it.
     pub id: SessionId,
-    /// Who it says it is.
+    /// Who it is by its certificate, and who it says it is.
     pub client: String,
+    /// Who it is by its certificate.
+    pub peer: Option<Peer>,
     slots: Vec<Slot>,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next_handle: AtomicU64,
@@ -177,14 +180,18 @@ impl Sessions {
     ///
     /// # Errors
     /// There are as many as are allowed.
-    pub fn begin(&self, client: &[u8]) -> Result<Arc<Session>, Status> {
+    pub fn begin(&self, client: &[u8], peer: Option<Peer>) -> Result<Arc<Session>, Status> {
         let mut all = self.all.lock();
         if all.len() >= self.most {
             return Err(Status::LIMIT);
         }
+        let client = String::from_utf8_lossy(client).into_owned();
+        let client =
+            peer.as_ref().map_or_else(|| client.clone(), |p| format!("{} ({client})", p.name));
         let session = Arc::new(Session {
             id: uuid::Uuid::new_v4().into_bytes(),
-            client: String::from_utf8_lossy(client).into_owned(),
+            client,
+            peer,
             slots: (0..self.slots).map(|_| Slot::default()).collect(),
             files: Mutex::default(),
             next_handle: AtomicU64::new(1),
@@ -195,12 +202,15 @@ impl Sessions {
         Ok(session)
     }
 
-    /// A session that has begun.
+    /// A session that has begun, for whom it belongs to.
     ///
     /// # Errors
-    /// It is not known.
-    pub fn find(&self, id: &SessionId) -> Result<Arc<Session>, Status> {
-        self.all.lock().get(id).cloned().ok_or(Status::NO_SESSION)
+    /// It is not known, or that of another client.
+    pub fn find(&self, id: &SessionId, peer: Option<&Peer>) -> Result<Arc<Session>, Status> {
+        let session = self.all.lock().get(id).cloned().ok_or(Status::NO_SESSION)?;
+        // A certificate's number is its own.
+        let is_own = session.peer.as_ref() == peer;
+        if is_own { Ok(session) } else { Err(Status::FOREIGN) }
     }
 
     /// Makes a connection the user of a slot; the one that was is cut.
@@ -248,13 +258,20 @@ impl Sessions {
 
     /// Ends all sessions and cuts their connections.
     pub fn end_all<F: FileSystem>(&self, files: &F) {
-        for (_, session) in std::mem::take(&mut *self.all.lock()) {
+        self.end_if(files, |_| true);
+    }
+
+    /// Ends the sessions of clients for whom `is_over`, and cuts their connections.
+    pub fn end_if<F: FileSystem>(&self, files: &F, is_over: impl Fn(&Session) -> bool) -> usize {
+        let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).collect();
+        for (_, session) in &over {
             session.ended.store(true, Ordering::Release);
             session.cut_all();
             if session.presence.lock().connections == 0 {
                 session.close_all(files);
             }
         }
+        over.len()
     }
 
     /// Names of the clients, and files that each has open.

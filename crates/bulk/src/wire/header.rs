@@ -100,6 +100,9 @@ pub enum FrameError {
     /// Something else than this protocol is spoken.
     #[error("not a message of the bulk service")]
     Magic,
+    /// It begins as TLS does.
+    #[error("TLS, where messages without it are expected")]
+    Tls,
     /// Bytes changed on the way.
     #[error("the checksum of a message's {part} is {found:08x}, not {expected:08x}")]
     Checksum {
@@ -155,6 +158,15 @@ impl Header {
         Self { kind: Kind::Reply, sequence, status, ..Self::request(op) }
     }
 
+    /// TLS begins so: a handshake, version 3.
+    const TLS: [u8; 2] = [22, 3];
+
+    /// Whether these bytes begin a message, as far as they go.
+    pub fn is_begun(bytes: &[u8]) -> bool {
+        let len = bytes.len().min(RawHeader::MAGIC.len());
+        len > 0 && bytes.get(..len) == RawHeader::MAGIC.get(..len)
+    }
+
     /// Counts what follows, and seals it.
     ///
     /// # Panics
@@ -196,6 +208,9 @@ impl Header {
     /// It is none, or more would follow than is allowed.
     pub fn decode(bytes: &[u8; RawHeader::LEN]) -> Result<Self, FrameError> {
         let raw: RawHeader = zerocopy::transmute!(*bytes);
+        if raw.magic[..2] == Self::TLS {
+            return Err(FrameError::Tls);
+        }
         if raw.magic != RawHeader::MAGIC {
             return Err(FrameError::Magic);
         }

@@ -207,6 +207,32 @@ impl Request {
         )
     }
 
+    /// Whether it changes something, or keeps others from it: not for clients that may only read.
+    pub const fn is_change(&self) -> bool {
+        match self {
+            Self::Open { flags, .. } => flags.write || flags.truncate || flags.lock,
+            Self::SetAttr { .. }
+            | Self::Create { .. }
+            | Self::Write { .. }
+            | Self::MkDir { .. }
+            | Self::Unlink { .. }
+            | Self::RmDir { .. }
+            | Self::Rename { .. } => true,
+            Self::Hello(_)
+            | Self::Ping
+            | Self::Bye
+            | Self::Lookup { .. }
+            | Self::GetAttr { .. }
+            | Self::ReadDir { .. }
+            | Self::StatFs
+            | Self::Close { .. }
+            | Self::Read { .. }
+            | Self::Commit { .. }
+            | Self::Checksum { .. }
+            | Self::SyncDir { .. } => false,
+        }
+    }
+
     /// Whether its reply holds data, so that it is done again when it is asked for again.
     pub const fn is_read(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::ReadDir { .. } | Self::Checksum { .. })

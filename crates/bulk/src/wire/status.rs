@@ -27,6 +27,14 @@ impl Status {
     pub const POOL: Self = Self(0x1_0007);
     /// More bytes were asked for than the server gives at a time.
     pub const TOO_LONG: Self = Self(0x1_0008);
+    /// The server wants TLS and a certificate.
+    pub const WANTS_TLS: Self = Self(0x1_0009);
+    /// The server speaks without TLS.
+    pub const NO_TLS: Self = Self(0x1_000A);
+    /// The client's certificate is revoked.
+    pub const REVOKED: Self = Self(0x1_000B);
+    /// The session is that of another client.
+    pub const FOREIGN: Self = Self(0x1_000C);
 
     /// An error of the file system.
     pub fn of(errno: Errno) -> Self {
@@ -52,6 +60,12 @@ impl fmt::Display for Status {
             Self::LIMIT => "the server has as many connections or open files as it allows",
             Self::POOL => "the server serves another pool",
             Self::TOO_LONG => "more bytes than the server gives at a time",
+            Self::WANTS_TLS => "the server wants TLS and an identity: leave --insecure out",
+            Self::NO_TLS => "the server speaks without TLS (`braid serve --insecure`)",
+            Self::REVOKED => {
+                "the server has revoked this identity (`braid serve revoke`): ask for another one"
+            }
+            Self::FOREIGN => "the session is that of another client",
             other => match other.errno() {
                 Some(errno) => return write!(f, "{}", std::io::Error::from(errno)),
                 None => return write!(f, "unknown status {:#x}", other.0),

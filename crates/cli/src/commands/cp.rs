@@ -17,6 +17,7 @@ use braid_bulk::error::Error;
 use braid_format::InodeNo;
 use braid_fs::{Attr, Errno, SetAttr, Time, TimeSet};
 
+use crate::commands::identity;
 use crate::process::asker;
 use crate::terminal::{
     answer::{self, say},
@@ -27,7 +28,7 @@ use crate::terminal::{
 ///
 /// One side is braid://HOST[:PORT]/POOL/PATH. The copy is parallel, checked by CRC-32C on the way, and durable when the
 /// command returns. It gets its name when it is whole; if it is broken off, the same command goes on from what is there.
-/// There is no encryption and no authentication yet, so it wants --insecure.
+/// It is encrypted, and wants an identity (`braid serve invite`), by default the one in ~/.config/braid/bulk/POOL.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file
@@ -36,8 +37,12 @@ pub struct Args {
     /// The copy, or the directory for it
     #[arg(value_name = "DST")]
     target: OsString,
+    /// Who this is, for the server: a file, or - for standard input, or what BRAID_IDENTITY says. (A token is taken off
+    /// the command line at once, but other users may have seen it)
+    #[arg(long, value_name = "FILE|TOKEN")]
+    identity: Option<String>,
     /// Copy without encryption and authentication
-    #[arg(long)]
+    #[arg(long, conflicts_with = "identity")]
     insecure: bool,
     /// Keep times, and all permission bits
     #[arg(short, long)]
@@ -98,15 +103,14 @@ impl Remote {
     }
 
     fn connect(&self, args: &Args) -> Result<Client> {
-        if !args.insecure {
-            bail!(
-                "the bulk service has no encryption and no authentication yet. If others may read and change what \
-                 goes to {}, add --insecure",
-                self.server
-            );
-        }
+        let identity = if args.insecure {
+            None
+        } else {
+            Some(Arc::new(identity::for_pool(args.identity.as_deref(), &self.pool)?))
+        };
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let options = ClientOptions {
+            identity,
             name: format!("{host}, process {}", std::process::id()),
             connections: args.connections,
             patience: args.retry,

@@ -16,6 +16,7 @@ pub mod fence;
 pub mod generate;
 pub mod grow;
 pub mod helper;
+mod identity;
 pub mod iostat;
 pub mod label;
 pub mod locks;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use braid_bulk::tls::Identity;
 use braid_pool::device::without_secrets;
 
 /// Variables that hand over the secret of `--chap` and of `--chap-mutual`.
@@ -20,13 +21,15 @@ pub fn hide() {
     };
     let (plain, units) = without_secrets(rest);
     let (plain, chap) = without_chap(plain);
+    let (plain, token) = without_token(plain);
     // The second time there is nothing more to be taken away.
     if plain == rest {
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
     // This returns only with an error; then the program goes on as it is.
-    let error = Command::new(program).arg0(name).args(plain).envs(units).envs(chap).exec();
+    let error =
+        Command::new(program).arg0(name).args(plain).envs(units).envs(chap).envs(token).exec();
     eprintln!("braid: cannot take secrets off the command line: {error}");
 }
 
@@ -60,9 +63,50 @@ fn without_chap(words: Vec<String>) -> (Vec<String>, Vec<(&'static str, String)>
     (out, handed)
 }
 
+/// Option and variable of `braid cp` that take an identity's token.
+const IDENTITY: (&str, &str) = ("--identity", "BRAID_IDENTITY");
+
+/// The words without the token of `braid cp`, and the variable that hands it over.
+fn without_token(words: Vec<String>) -> (Vec<String>, Option<(&'static str, String)>) {
+    let (option, variable) = IDENTITY;
+    if words.first().is_none_or(|word| word != "cp") {
+        return (words, None);
+    }
+    let (mut out, mut token): (Vec<String>, _) = (Vec::with_capacity(words.len()), None);
+    for word in words {
+        let value = match out.last() {
+            Some(former) if former == option => Some(word.as_str()),
+            _ => word.strip_prefix(option).and_then(|rest| rest.strip_prefix('=')),
+        };
+        let Some(value) = value.filter(|value| Identity::is_token(value)) else {
+            out.push(word);
+            continue;
+        };
+        let kept = word.len() - value.len();
+        token = Some((variable, value.to_owned()));
+        out.push(format!("{}${variable}", word.get(..kept).unwrap_or_default()));
+    }
+    (out, token)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::without_chap;
+    use super::{without_chap, without_token};
+
+    #[test]
+    fn an_identity_leaves_the_command_line_of_a_copy() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let token = "aB3-_".repeat(200);
+        for option in ["--identity ", "--identity="] {
+            let (plain, handed) = without_token(words(&format!("cp a b {option}{token} -p")));
+            assert_eq!(plain, words(&format!("cp a b {option}$BRAID_IDENTITY -p")));
+            assert_eq!(handed, Some(("BRAID_IDENTITY", token.clone())));
+            assert_eq!(without_token(plain.clone()), (plain, None));
+        }
+        for plain in ["cp a b --identity file", "cp a b --identity -", "scan --identity x"] {
+            assert_eq!(without_token(words(plain)), (words(plain), None));
+        }
+    }
 
     #[test]
     fn the_secrets_of_a_target_leave_its_command_line() {

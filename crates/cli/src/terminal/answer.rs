@@ -53,8 +53,11 @@ pub fn add_option(command: Command) -> Command {
     if OTHERS.contains(&command.get_name()) || command.is_hide_set() {
         return command;
     }
-    if command.has_subcommands() {
-        return command.mut_subcommands(add_option);
+    // `serve` does something by itself, too.
+    let only_subcommands = command.has_subcommands() && command.get_positionals().next().is_none();
+    let command = command.mut_subcommands(add_option);
+    if only_subcommands {
+        return command;
     }
     let help = "Machine-readable: one JSON object (see the guide)";
     command.arg(Arg::new(JSON).long(JSON).action(ArgAction::SetTrue).help(help))

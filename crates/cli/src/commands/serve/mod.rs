@@ -1,5 +1,7 @@
 //! `braid serve`
 
+mod certificates;
+
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -21,19 +23,24 @@ use crate::terminal::answer;
 /// Serve a pool to hosts that do not reach its disks: `braid cp` copies files to it and from it.
 ///
 /// Joins the pool as a node of its own: it need not be mounted here, and a slot must be free (`braid create --nodes`).
-/// There is no encryption and no authentication yet: whoever reaches the port may do everything in the pool. So it
-/// wants --insecure, and listens on this host alone unless --listen says otherwise. Runs until it is ended.
+/// Clients are who was invited (`init`, then `invite`), by TLS 1.3; what they may do, they do as root of the pool. Runs
+/// until it is ended.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<certificates::Command>,
     /// The pool, its directory, or its devices, separated by colons
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// Where to listen; port 0 takes any, and says which
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = format!("127.0.0.1:{PORT}"))]
-    listen: String,
-    /// Serve without encryption and authentication
+    #[arg(value_name = "NAME", required = true)]
+    name: Option<String>,
+    /// Where to listen; port 0 takes any, and says which [default: all addresses; with --insecure this host alone]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<String>,
+    /// Serve without encryption and authentication: whoever reaches the port may do everything in the pool
     #[arg(long)]
     insecure: bool,
+    #[command(flatten)]
+    place: certificates::Place,
     /// User and group that own what clients make
     #[arg(long, value_name = "UID:GID", default_value = "0:0", value_parser = owner)]
     owner: (u32, u32),
@@ -47,26 +54,50 @@ fn owner(word: &str) -> Result<(u32, u32), String> {
     numbers.ok_or_else(|| "not two numbers with a colon between them".to_owned())
 }
 
+/// Listens where it is to, or at the usual place.
+fn listen(args: &Args) -> Result<TcpListener> {
+    let bind =
+        |address: &str| TcpListener::bind(address).with_context(|| format!("--listen {address}"));
+    match (&args.listen, args.insecure) {
+        (Some(address), _) => bind(address),
+        (None, true) => bind(&format!("127.0.0.1:{PORT}")),
+        // A host may be without IPv6.
+        (None, false) => {
+            bind(&format!("[::]:{PORT}")).or_else(|_| bind(&format!("0.0.0.0:{PORT}")))
+        }
+    }
+}
+
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if !args.insecure {
-        bail!(
-            "the bulk service has no encryption and no authentication yet: whoever reaches {} may do everything in \
-             the pool. If that is right (a network of your own, an SSH tunnel), add --insecure",
-            args.listen
-        );
+    match (&args.command, &args.name) {
+        (Some(command), _) => certificates::run(command),
+        (None, Some(name)) => serve(args, name),
+        (None, None) => bail!("name the pool"),
     }
-    let listener =
-        TcpListener::bind(&args.listen).with_context(|| format!("--listen {}", args.listen))?;
+}
+
+fn serve(args: &Args, name: &str) -> Result<ExitCode> {
+    let listener = listen(args)?;
     let address = listener.local_addr()?;
-    let sources = match control::look(&args.name)? {
+    let address = if address.ip().is_unspecified() {
+        format!("{}:{}", certificates::host(), address.port())
+    } else {
+        address.to_string()
+    };
+    let sources = match control::look(name)? {
         Some(mount) => mount.sources,
-        None => vec![args.name.clone()],
+        None => vec![name.to_owned()],
     };
     // A node that ends in the middle has to be recovered.
     signals::catch()?;
     let pool = sources::open(&sources, false)?;
     let name = pool.info().name.clone();
+    let tls = if args.insecure {
+        None
+    } else {
+        Some(Arc::new(certificates::server(&args.place.dir, &pool.info())?))
+    };
     let references = Arc::<References>::default();
     let mount_point = PathBuf::from(format!("braid://{address}/{name}"));
     let options = MountOptions { mount_point, ..MountOptions::default() };
@@ -75,7 +106,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let holds = Holds::of(&fs);
     let neighbours = fs.clone();
     let neighbours = left_behind::LeftBehindWatch::start(move || neighbours.has_silent_neighbour());
-    let options = ServerOptions { owner: args.owner, ..ServerOptions::new(&name) };
+    let options = ServerOptions { owner: args.owner, tls, ..ServerOptions::new(&name) };
     let mut server = Server::start(listener, fs.clone(), references, options)?;
     let mut stdout = std::io::stdout();
     let url = format!("braid://{address}/{name}");
