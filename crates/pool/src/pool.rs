@@ -143,6 +143,11 @@ impl PoolState {
         }
     }
 
+    /// Seconds since 1970.
+    pub(crate) fn seconds(&self) -> u64 {
+        self.simulated.get().map_or_else(clock::unix_seconds, |simulation| simulation.seconds())
+    }
+
     /// The device of a member that another node has let in.
     pub(crate) fn open_member(&self, member: &Member) -> Option<Arc<dyn Device>> {
         match self.simulated.get() {

@@ -23,6 +23,8 @@ pub enum Pause {
 pub trait Simulation: Send + Sync {
     /// Instead of sleeping.
     fn pause(&self, pause: Pause);
+    /// Instead of the seconds since 1970.
+    fn seconds(&self) -> u64;
     /// The device of a member that another node has let in.
     fn open(&self, member: &Member) -> Option<Arc<dyn Device>>;
 }

@@ -1,12 +1,15 @@
 //! The checkers: see the list at the top of the crate.
 
+use std::sync::Arc;
+
 use braid_format::NodeId;
 use braid_fs::simulation::{Replayed, Writer, replay};
 use braid_lock::{Life, Mode};
 
 use crate::disk::{Address, Answer, Op, blocks_of};
-use crate::image::{BLOCKS, BlockIndex, CELLS, SLOTS};
-use crate::lane::{Lane, Request, Stop};
+use crate::image::{BLOCKS, BlockIndex, CELLS, Place, SLOTS};
+use crate::lane::{Lane, Stop};
+use crate::mirrors::Own;
 use crate::node::{Process, State};
 use crate::world::{Pid, World};
 
@@ -44,8 +47,8 @@ impl World {
     /// does; and what it writes is not older than what stands there.
     pub(crate) fn check_landing(&mut self, pid: Pid, address: Address, op: &Op) {
         let (Address::Data(place, _), Op::Write(bytes)) = (address, op) else { return };
-        if let Some(cell) = self.disk.image.cells.iter().position(|p| *p == place) {
-            return self.check_overwrite(pid, cell / CELLS);
+        if let Some(cell) = self.disk.image.cells.iter().position(|c| c.contains(&place)) {
+            return self.check_overwrite(pid, (cell, place), bytes);
         }
         let Some(block) = self.disk.block_at(place) else { return };
         let lock = block / BLOCKS;
@@ -71,10 +74,15 @@ impl World {
             self.fail(format!("process {pid} writes {new:?} of block {block} over {old:?}"));
         }
     }
-    /// Who writes contents holds their lock exclusively or concurrently.
-    fn check_overwrite(&mut self, pid: Pid, lock: usize) {
+    /// Who writes contents holds their lock exclusively or concurrently, or writes what another copy holds.
+    fn check_overwrite(&mut self, pid: Pid, (cell, place): (usize, Place), bytes: &[u8]) {
+        let copies = self.disk.seen_cell(cell);
+        let mut others = copies.iter().filter(|(at, _)| *at != place);
+        if others.any(|(_, other)| other.iter().zip(bytes).all(|(a, b)| a == b)) {
+            return;
+        }
         let me = self.processes.get(pid).and_then(|p| p.me);
-        match self.disk.record(lock) {
+        match self.disk.record(cell / CELLS) {
             Ok(record) if me.is_some_and(|me| record.mode_of(me).covers(Mode::Concurrent)) => {}
             Ok(record) => self.fail(format!("{me:?} writes contents under {record:?}")),
             Err(e) => self.fail(e),
@@ -198,7 +206,11 @@ impl World {
     pub(crate) fn end(&mut self) {
         self.power_cut();
         let headers = self.disk.journal_headers();
-        let first = self.replay_all();
+        let own = self.recover_pool();
+        if let Some(own) = &own {
+            self.check_copies_at_last(&own.member_states());
+        }
+        let first = self.replay_all(own.as_ref());
         self.report.replayed += first.iter().map(|r| r.written).sum::<u64>();
         let lives: Vec<Life> =
             self.processes.iter().filter(|p| !p.recovered).filter_map(|p| p.me).collect();
@@ -214,7 +226,7 @@ impl World {
         for (place, bytes) in headers {
             self.disk.land(0, Address::Data(place, bytes.len()), &Op::Write(bytes));
         }
-        let again = self.replay_all();
+        let again = self.replay_all(own.as_ref());
         let same = |(a, b): (&Replayed, &Replayed)| {
             a.transactions == b.transactions && a.written + a.skipped == b.skipped
         };
@@ -222,39 +234,62 @@ impl World {
             self.fail(format!("replayed again, {first:?} became {again:?}"));
         }
     }
-    fn replay_all(&mut self) -> Vec<Replayed> {
-        let mut lane = Lane::new();
+    fn replay_all(&mut self, own: Option<&Arc<Own>>) -> Vec<Replayed> {
         let mut all = Vec::new();
         for slot in 0..SLOTS {
-            let (image, slot) = (self.disk.image.clone(), NodeId(slot));
+            let (image, own, slot) = (self.disk.image.clone(), own.cloned(), NodeId(slot));
             let writer = Writer::of_record(self.disk.slot(slot.0).ok().as_ref());
-            let mut stop = lane.start(Box::new(move || replay(&image.places, slot, writer)));
-            loop {
-                let (address, op) = match stop {
-                    Stop::Asks(Request::Read { place, len }) => {
-                        (Address::Data(place, len), Op::Read)
-                    }
-                    Stop::Asks(Request::Write { place, bytes }) => {
-                        (Address::Data(place, bytes.len()), Op::Write(bytes))
-                    }
-                    Stop::Asks(Request::Flush { device }) => (Address::Device(device), Op::Flush),
-                    Stop::Done(Ok(done)) => {
-                        all.push(done);
-                        break;
-                    }
-                    Stop::Done(Err(e)) => {
-                        self.fail(format!("slot {slot} cannot be replayed at last: {e}"));
-                        break;
-                    }
-                    Stop::Panicked(what) => {
-                        self.fail(what);
-                        break;
-                    }
-                };
-                let Answer::Done(bytes) = self.disk.land(0, address, &op) else { break };
-                stop = lane.reply(Ok(bytes));
+            let done = self.run_alone(move || {
+                replay(own.as_ref().map_or(&image.places, |own| &own.places), slot, writer)
+            });
+            match done {
+                Some(Ok(done)) => all.push(done),
+                Some(Err(e)) => self.fail(format!("slot {slot} cannot be replayed at last: {e}")),
+                None => {}
             }
         }
         all
+    }
+    /// With mirrors: the pool as it is put together when nobody uses it, with all copies equal.
+    fn recover_pool(&mut self) -> Option<Arc<Own>> {
+        let assemble = self.assembler(self.processes.len())?;
+        let recovered = self.run_alone(move || {
+            let own = assemble()?;
+            own.recover_all(SLOTS)?;
+            Ok::<_, braid_fs::Error>(own)
+        });
+        match recovered? {
+            Ok(own) => Some(own),
+            Err(e) => {
+                self.fail(format!("the pool cannot be put together at last: {e}"));
+                None
+            }
+        }
+    }
+    /// Runs a job while nobody else does anything, on devices that do at once what they are asked.
+    fn run_alone<T: Send + 'static>(
+        &mut self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let mut lane = Lane::new();
+        let mut stop = lane.start(Box::new(job));
+        loop {
+            let asked = match stop {
+                Stop::Asks(request) => request.into_command(),
+                Stop::Done(done) => return Some(done),
+                Stop::Panicked(what) => {
+                    self.fail(what);
+                    return None;
+                }
+            };
+            let Ok((address, op)) = asked else {
+                self.fail("who is alone waits for others".to_owned());
+                return None;
+            };
+            stop = lane.reply(match self.disk.land(0, address, &op) {
+                Answer::Done(bytes) | Answer::Mismatch(bytes) => Ok(bytes),
+                Answer::Failed | Answer::Fenced => Err(()),
+            });
+        }
     }
 }

@@ -67,9 +67,15 @@ pub(crate) struct Write {
     good: bool,
     /// A flush has succeeded that began after that.
     durable: bool,
+    /// Reads that begin earlier may miss it: a device that had it has lost power before it was flushed.
+    sure_from: u64,
 }
 
 impl Write {
+    fn settled(value: Value, at: u64) -> Self {
+        let ended = Some(at);
+        Self { value, node: 0, began: at, ended, good: true, durable: true, sure_from: 0 }
+    }
     /// It began after `other` had ended.
     fn follows(&self, other: &Self) -> bool {
         other.ended.is_some_and(|ended| self.began > ended)
@@ -86,8 +92,9 @@ pub(crate) struct Overlapping {
 
 impl Overlapping {
     pub fn begin(&mut self, (sector, node): (u64, usize), value: Value, began: u64) {
-        let zero = Write { value: 0, node, began: 0, ended: Some(0), good: true, durable: true };
-        let write = Write { value, began, ended: None, good: false, durable: false, ..zero };
+        let zero = Write::settled(0, 0);
+        let write = Write { value, node, began, ended: None, good: false, ..zero };
+        let write = Write { durable: false, ..write };
         self.sectors.entry(sector).or_insert_with(|| vec![zero]).push(write);
     }
     fn all(&mut self) -> impl Iterator<Item = &mut Write> {
@@ -104,6 +111,14 @@ impl Overlapping {
             died = true;
         }
         self.uneven |= died;
+    }
+    /// A device has lost power: what was not flushed may be lost there.
+    pub fn shake(&mut self) {
+        self.all().filter(|w| !w.durable).for_each(|w| w.sure_from = u64::MAX);
+    }
+    /// What is durable now is so on all devices that are read.
+    pub fn steady(&mut self, now: u64) {
+        self.all().filter(|w| w.durable).for_each(|w| w.sure_from = w.sure_from.min(now));
     }
     /// A flush that began then has succeeded, and covers what these nodes wrote.
     pub fn flushed(&mut self, from: u64, node: impl Fn(usize) -> bool) {
@@ -130,7 +145,8 @@ impl Overlapping {
     }
     /// Whether a read that began at `from` may give this.
     pub fn may_read(&self, sector: u64, value: Value, from: u64) -> bool {
-        let settled = |w: &&Write| w.good && w.ended.is_some_and(|ended| ended <= from);
+        let settled =
+            |w: &&Write| w.good && w.ended.is_some_and(|ended| ended.max(w.sure_from) <= from);
         self.may_be(sector, value, settled)
     }
     pub fn may_survive(&self, sector: u64, value: Value) -> bool {
@@ -141,11 +157,10 @@ impl Overlapping {
         let over = |w: &Write| writes.iter().filter(&settled).any(|later| later.follows(w));
         writes.iter().any(|w| w.value == value && !over(w))
     }
-    /// After a power cut it is what it is.
-    pub fn settle(&mut self, sector: u64, value: Value, now: u64) {
-        let write =
-            Write { value, node: 0, began: now, ended: Some(now), good: true, durable: true };
-        self.sectors.insert(sector, vec![write]);
+    /// After a power cut it is what it is: one of these values, if copies differ.
+    pub fn settle(&mut self, sector: u64, values: &[Value], now: u64) {
+        let write = |value: &Value| Write::settled(*value, now);
+        self.sectors.insert(sector, values.iter().map(write).collect());
     }
 }
 
@@ -188,7 +203,7 @@ mod tests {
         shared.begin((0, 0), 2, 4);
         shared.end(2, 5, true);
         assert_eq!([0, 1, 2].map(|v| shared.may_read(0, v, 6)), [false, false, true]);
-        shared.settle(0, 1, 7);
+        shared.settle(0, &[1], 7);
         assert_eq!([0, 1, 2].map(|v| shared.may_read(0, v, 8)), [false, true, false]);
     }
 }

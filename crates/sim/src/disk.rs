@@ -78,6 +78,8 @@ struct Cached {
     bytes: Vec<u8>,
     /// Of a journal or of metadata: it may be lost with its node.
     data: bool,
+    /// By a compare-and-write: it is stable when only its device loses power.
+    compared: bool,
 }
 
 #[derive(Debug)]
@@ -174,13 +176,13 @@ impl Disk {
         let ((device, at), len) = self.place(address);
         self.media.get(usize::from(device)).map_or_else(Vec::new, |m| read(&m.seen, at, len))
     }
-    fn put(&mut self, pid: Pid, address: Address, bytes: Vec<u8>) {
+    fn put(&mut self, pid: Pid, address: Address, bytes: Vec<u8>, compared: bool) {
         let ((device, at), _) = self.place(address);
-        // Contents are what the device was told, whatever becomes of the node.
-        let data = matches!(address, Address::Data(..)) && !self.image.is_cell((device, at));
+        let data =
+            matches!(address, Address::Data(..)) && self.image.is_lost_with_node((device, at));
         let media = self.media(device);
         write(&media.seen, at, &bytes);
-        media.cached.push(Cached { pid, at, bytes, data });
+        media.cached.push(Cached { pid, at, bytes, data, compared });
     }
     /// The effect of a request of `pid`, and its answer.
     pub(crate) fn land(&mut self, pid: Pid, address: Address, op: &Op) -> Answer {
@@ -193,7 +195,7 @@ impl Disk {
             }
             Op::Read => Answer::Done(self.at(address)),
             Op::Write(bytes) => {
-                self.put(pid, address, bytes.clone());
+                self.put(pid, address, bytes.clone(), false);
                 Answer::Done(Vec::new())
             }
             Op::CompareAndWrite { expected, new } => {
@@ -201,7 +203,7 @@ impl Disk {
                 if stands != *expected {
                     return Answer::Mismatch(stands);
                 }
-                self.put(pid, address, new.clone());
+                self.put(pid, address, new.clone(), true);
                 Answer::Done(Vec::new())
             }
             Op::Flush => {
@@ -222,7 +224,7 @@ impl Disk {
         for (n, sector) in bytes.chunks(LEN).enumerate() {
             if random.below(2) == 0 {
                 let place = (place.0, place.1 + (n * LEN) as u64);
-                self.put(pid, Address::Data(place, sector.len()), sector.to_vec());
+                self.put(pid, Address::Data(place, sector.len()), sector.to_vec(), false);
             }
         }
     }
@@ -266,6 +268,7 @@ impl Disk {
                                         at,
                                         bytes: sector.to_vec(),
                                         data: true,
+                                        compared: false,
                                     });
                                 }
                             }
@@ -310,6 +313,24 @@ impl Disk {
         }
         fates
     }
+    /// One device loses power, and works again: of what was not flushed some is lost. Compare-and-writes are
+    /// sent so that they are stable at once; heartbeats follow soon.
+    pub(crate) fn lose_power(&mut self, device: u16, random: &mut Random) -> Fates {
+        let (image, mut fates) = (self.image.clone(), Fates::default());
+        let media = self.media(device);
+        let kept_of_4 = random.below(5);
+        for cached in &media.cached {
+            let may_be_lost = !cached.compared && (cached.data || image.is_member(device));
+            if may_be_lost && random.below(4) >= kept_of_4 {
+                fates.lost += 1;
+            } else {
+                write(&media.stable, cached.at, &cached.bytes);
+            }
+        }
+        media.forget_unstable();
+        media.cached.clear();
+        fates
+    }
     /// The record of a lock, for checkers.
     pub(crate) fn record(&self, lock: usize) -> Result<LockRecord, String> {
         let number = self.image.lock_no(lock);
@@ -347,11 +368,24 @@ impl Disk {
         let media = self.media.get(usize::from(device))?;
         self.image.decode(block, &read(which(media), at, self.image.body_len))
     }
-    /// Contents of a file as they are without power.
-    pub(crate) fn cell(&self, cell: usize) -> Vec<u8> {
-        let Some((device, at)) = self.image.cells.get(cell).copied() else { return Vec::new() };
-        let media = self.media.get(usize::from(device));
-        media.map_or_else(Vec::new, |media| read(&media.stable, at, SECTORS * LEN))
+    /// Contents of a file as they are on each copy, without power.
+    pub(crate) fn cell(&self, cell: usize) -> Vec<(Place, Vec<u8>)> {
+        self.copies(cell, |media| &media.stable)
+    }
+    /// As they are read now.
+    pub(crate) fn seen_cell(&self, cell: usize) -> Vec<(Place, Vec<u8>)> {
+        self.copies(cell, |media| &media.seen)
+    }
+    fn copies(
+        &self,
+        cell: usize,
+        which: impl Fn(&Media) -> &Arc<MemoryDevice>,
+    ) -> Vec<(Place, Vec<u8>)> {
+        let copy = |place: &Place| {
+            let media = self.media.get(usize::from(place.0))?;
+            Some((*place, read(which(media), place.1, SECTORS * LEN)))
+        };
+        self.image.cells.get(cell).into_iter().flatten().filter_map(copy).collect()
     }
     /// The block whose body a write puts in place.
     pub(crate) fn block_at(&self, place: Place) -> Option<BlockIndex> {

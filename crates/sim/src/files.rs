@@ -11,8 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use braid_format::NodeId;
+use braid_format::label::MemberState;
 use braid_format::lock_record::LockRecord;
+use braid_format::{MemberIndex, NodeId};
 use braid_fs::simulation::OpenFile;
 use braid_lock::dlock::Time;
 use braid_lock::glock::{Demoted, Wish};
@@ -21,7 +22,7 @@ use braid_lock::{Life, Mode};
 use crate::Sabotage;
 use crate::contents::{Overlapping, content, value_of};
 use crate::disk::LEN;
-use crate::image::{CELLS, LOCKS_MAX, SECTORS};
+use crate::image::{CELLS, LOCKS_MAX, Place, SECTORS};
 use crate::locks::{Lock, Plan};
 use crate::node::State;
 use crate::work::Task;
@@ -93,6 +94,11 @@ pub(crate) fn values_of(cell: usize, bytes: &[u8]) -> Vec<(u64, u64)> {
     sectors_of(cell).zip(bytes.chunks(LEN)).map(|(s, b)| (s, value_of(s, b))).collect()
 }
 
+fn is_active(members: &[(MemberIndex, MemberState)], device: u16) -> bool {
+    let state = members.iter().find(|(member, _)| member.0 == device).map(|m| m.1);
+    state == Some(MemberState::Active)
+}
+
 impl World {
     /// The thread that takes locks for [`Then::Reap`].
     pub(crate) fn reaper(&self) -> usize {
@@ -148,11 +154,13 @@ impl World {
         for sector in sectors_of(cell) {
             self.files.contents.begin((sector, pid), value, value);
         }
-        self.work(pid, Task::Overwrite { thread, cell, value });
+        let split = self.cluster.sabotage == Some(Sabotage::SplitCopies);
+        self.work(pid, Task::Overwrite { thread, cell, value, split });
     }
-    pub(crate) fn overwritten(&mut self, pid: Pid, thread: usize, value: u64) {
+    pub(crate) fn overwritten(&mut self, pid: Pid, thread: usize, (cell, value): (usize, u64)) {
         let now = self.nonce();
         self.files.contents.end(value, now, true);
+        self.check_copies(cell);
         self.report.overwrites += 1;
         self.use_done(pid, thread);
     }
@@ -388,15 +396,69 @@ impl World {
         let now = self.nonce();
         self.files.contents.die(|_| true, now);
         for cell in 0..LOCKS_MAX * CELLS {
-            for (sector, value) in values_of(cell, &self.disk.cell(cell)) {
-                if !self.files.contents.may_survive(sector, value) {
-                    let writes = self.files.contents.sectors.get(&sector).cloned();
-                    let what =
-                        format!("sector {sector} of a file is left with {value}: {writes:?}");
-                    self.fail(what);
-                }
-                self.files.contents.settle(sector, value, now);
+            let copies = self.disk.cell(cell);
+            let values =
+                copies.iter().map(|((device, _), bytes)| (*device, values_of(cell, bytes)));
+            let values: Vec<(u16, Vec<(u64, u64)>)> = values.collect();
+            for (n, sector) in sectors_of(cell).enumerate() {
+                let of_sector = |copy: &(u16, Vec<(u64, u64)>)| Some((copy.0, copy.1.get(n)?.1));
+                let found: Vec<(u16, u64)> = values.iter().filter_map(of_sector).collect();
+                self.check_sector_left(sector, &found, now);
             }
+        }
+    }
+    /// Of several copies any may be the one that a recovery takes. What one of a member that has failed holds may
+    /// be of any time.
+    fn check_sector_left(&mut self, sector: u64, found: &[(u16, u64)], now: u64) {
+        let contents = &self.files.contents;
+        let lost = |(device, value): &&(u16, u64)| {
+            self.is_read(*device) && !contents.may_survive(sector, *value)
+        };
+        if let Some((device, value)) = found.iter().find(lost).copied() {
+            let writes = contents.sectors.get(&sector).cloned();
+            let what = format!(
+                "sector {sector} of a file is left with {value} on device {device}: {writes:?}"
+            );
+            return self.fail(what);
+        }
+        let survivors = found.iter().map(|f| f.1).filter(|v| contents.may_survive(sector, *v));
+        let survivors: Vec<u64> = survivors.collect();
+        self.files.contents.settle(sector, &survivors, now);
+    }
+    /// Whether nodes read what a device holds.
+    fn is_read(&self, device: u16) -> bool {
+        self.cluster.mirrors.is_none() || is_active(&self.peers.members(), device)
+    }
+    /// Nobody writes a cell any more, and no dead node is left that did: all its copies are the same.
+    fn check_copies(&mut self, cell: usize) {
+        let members = self.peers.members();
+        let whole = members.iter().all(|m| m.1 == MemberState::Active);
+        let unrecovered = |p: &crate::node::Process| {
+            p.state == State::Gone && p.me.is_some() && !p.recovered && !p.left
+        };
+        let first = sectors_of(cell).start;
+        if !whole
+            || self.members.may_differ()
+            || !self.peers.agree()
+            || self.processes.iter().any(unrecovered)
+            || self.files.contents.is_written((first, SECTORS as u64))
+        {
+            return;
+        }
+        self.compare_copies(cell, &self.disk.seen_cell(cell));
+    }
+    /// All logs are recovered, and nobody uses the pool: all copies that would be read are the same.
+    pub(crate) fn check_copies_at_last(&mut self, members: &[(MemberIndex, MemberState)]) {
+        for cell in 0..LOCKS_MAX * CELLS {
+            let mut copies = self.disk.cell(cell);
+            copies.retain(|((device, _), _)| is_active(members, *device));
+            self.compare_copies(cell, &copies);
+        }
+    }
+    fn compare_copies(&mut self, cell: usize, copies: &[(Place, Vec<u8>)]) {
+        if copies.windows(2).any(|pair| matches!(pair, [(_, a), (_, b)] if a != b)) {
+            let found: Vec<_> = copies.iter().map(|(at, b)| (at.0, values_of(cell, b))).collect();
+            self.fail(format!("copies differ, and nobody writes: (device, values) {found:?}"));
         }
     }
     /// No file without a name stays for ever.

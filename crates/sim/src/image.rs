@@ -1,12 +1,15 @@
 //! What stands on the devices before anything happens: a real file system by the real mkfs, some
-//! metadata blocks under each lock.
+//! metadata blocks under each lock. With mirrors the first device has all metadata, and the contents of files
+//! stand on mirrors of the others.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use braid_format::label::{Label, SubpoolKind};
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::MetaHeader;
+use braid_format::redundancy::LogPlace;
 use braid_format::{
     BlockNo, BlockSize, ByteOffset, Bytes, Generation, Incarnation, LockNo, NodeId,
 };
@@ -15,10 +18,12 @@ use braid_fs::simulation::{Metadata, Places};
 use braid_pool::device::{
     Abilities, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
 };
+use braid_pool::layout::parse;
 use braid_pool::{CreateOptions, Pool};
 
 use crate::disk::LEN;
-use crate::lane;
+use crate::random::draw_identities;
+use crate::{Mirrors, lane};
 
 /// Most locks.
 pub(crate) const LOCKS_MAX: usize = 5;
@@ -31,8 +36,10 @@ pub(crate) const SECTORS: usize = 4;
 pub(crate) const SLOTS: u16 = 6;
 /// Of each node; some of the runs reach its end and go on at its beginning.
 const JOURNAL: Bytes = Bytes(1 << 20);
-/// Of all devices together, beside the labels.
+/// Of all devices together, beside the labels; with mirrors, of the one that has the metadata.
 const POOL: Bytes = Bytes(60 << 20);
+/// Of each member of a mirror: reads change from copy to copy.
+const COPY: Bytes = Bytes(16 << 20);
 /// Two slots on one device, then the next: a journal record lies on several.
 const STRIPE_UNIT: Bytes = Bytes(8 << 10);
 /// Where a body's value begins.
@@ -58,39 +65,46 @@ pub(crate) struct Image {
     /// Bodies.
     pub(crate) bodies: Vec<Place>,
     pub(crate) body_len: usize,
-    /// Contents of files: those of lock `n` from `n * CELLS`.
-    pub(crate) cells: Vec<Place>,
+    /// Contents of files: those of lock `n` from `n * CELLS`. Where each copy is, and where in the pool.
+    pub(crate) cells: Vec<Vec<Place>>,
+    cells_at: Vec<ByteOffset>,
+    mirrors: Option<Mirrors>,
     /// Both headers of each journal.
     pub(crate) journal_headers: Vec<Place>,
     /// The blocks of those.
     pub(crate) journal_blocks: Vec<BlockNo>,
 }
 
-static IMAGES: Mutex<BTreeMap<(u16, bool), Arc<Image>>> = Mutex::new(BTreeMap::new());
+/// What an image is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    devices: u16,
+    large: bool,
+    mirrors: Option<Mirrors>,
+}
+
+static IMAGES: Mutex<BTreeMap<Kind, Arc<Image>>> = Mutex::new(BTreeMap::new());
 
 impl Image {
     /// On `devices` devices, with small or large blocks; made once.
-    pub(crate) fn on(devices: u16, large: bool) -> Arc<Self> {
+    pub(crate) fn on(devices: u16, large: bool, mirrors: Option<Mirrors>) -> Arc<Self> {
+        let kind = Kind { devices, large, mirrors };
         let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
-        images
-            .entry((devices, large))
-            .or_insert_with(|| Arc::new(Self::make(devices, large)))
-            .clone()
+        images.entry(kind).or_insert_with(|| Arc::new(Self::make(kind))).clone()
     }
-    fn make(devices: u16, large: bool) -> Self {
-        let share = POOL.get() / u64::from(devices);
-        let size = Bytes(share.next_multiple_of(1 << 20) + (4 << 20));
+    fn make(kind: Kind) -> Self {
+        let _drawn = kind.mirrors.map(|_| draw_identities(0));
         let name = |n: u16| format!("simulated{n}");
-        let memories: Vec<Arc<MemoryDevice>> =
-            (0..devices).map(|n| MemoryDevice::new(&name(n), size, Bytes(512))).collect();
-        let simulated: Vec<Arc<SimDevice>> = (0..devices)
+        let memory = |n: u16| MemoryDevice::new(&name(n), kind.size_of(n), Bytes(512));
+        let memories: Vec<Arc<MemoryDevice>> = (0..kind.devices).map(memory).collect();
+        let simulated: Vec<Arc<SimDevice>> = (0..)
             .zip(&memories)
             .map(|(index, memory)| Arc::new(SimDevice::new(index, memory.clone())))
             .collect();
         let members = simulated.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
-        let options = CreateOptions::new("simulated").stripe_unit(STRIPE_UNIT).expect("a unit");
-        let pool = Pool::create(members, &options).expect("a simulated pool");
-        let block_size = BlockSize::new(Bytes(if large { 8192 } else { 4096 })).expect("a size");
+        let pool = Pool::create(members, &kind.options()).expect("a simulated pool");
+        let size = Bytes(if kind.large { 8192 } else { 4096 });
+        let block_size = BlockSize::new(size).expect("a size");
         let make_options = MakeOptions {
             block_size,
             nodes: Some(SLOTS),
@@ -98,7 +112,8 @@ impl Image {
             ..MakeOptions::default()
         };
         make(&pool, &make_options, &mut |_, _| ()).expect("a simulated file system");
-        let image = Self::around(Places::open(pool).expect("a file system"), memories);
+        let places = Places::open(pool).expect("a file system");
+        let image = Self::around(places, memories, kind.mirrors);
         image.fill();
         for slot in 0..SLOTS {
             image.advance_journal(NodeId(slot));
@@ -108,11 +123,15 @@ impl Image {
         }
         image
     }
-    fn around(places: Places, memories: Vec<Arc<MemoryDevice>>) -> Self {
+    fn around(places: Places, memories: Vec<Arc<MemoryDevice>>, mirrors: Option<Mirrors>) -> Self {
         let locate = |at: ByteOffset| {
             let (member, at) = places.pool().locate(at).expect("a place in the pool");
             (member.index.0, at.get())
         };
+        let copies = |at: &ByteOffset| -> Vec<Place> {
+            places.pool().placements(*at).into_iter().map(|(m, at)| (m.0, at.get())).collect()
+        };
+        let cells_at: Vec<_> = (0..LOCKS_MAX * CELLS).map(|n| cell_at(&places, n)).collect();
         let (slots_at, beats_at) = places.node_records();
         let sector = |n: u16| Bytes::from(usize::from(n) * LEN);
         let body = |block| places.body(block);
@@ -125,7 +144,9 @@ impl Image {
             beats: (0..SLOTS).map(|n| locate(beats_at + sector(n))).collect(),
             bodies: (0..LOCKS_MAX * BLOCKS).map(|n| locate(body(block_of(&places, n)).0)).collect(),
             body_len: body(block_of(&places, 0)).1.to_usize(),
-            cells: (0..LOCKS_MAX * CELLS).map(|n| locate(body(cell_of(&places, n)).0)).collect(),
+            cells: cells_at.iter().map(copies).collect(),
+            cells_at,
+            mirrors,
             journal_headers: headers.iter().map(|b| locate(body(*b).0)).collect(),
             journal_blocks: headers,
             places,
@@ -170,12 +191,32 @@ impl Image {
     }
     /// Where in the pool a part of a file's contents is.
     pub(crate) fn cell(&self, cell: usize) -> ByteOffset {
-        self.places.body(cell_of(&self.places, cell)).0
+        self.cells_at.get(cell).copied().unwrap_or_default()
     }
-    /// Whether contents of files stand there.
-    pub(crate) fn is_cell(&self, (device, at): Place) -> bool {
+    /// Whether a write there may be lost with its node, as if it were still under way: of metadata and of
+    /// journals. What else is written is what the device was told, whatever becomes of the node.
+    pub(crate) fn is_lost_with_node(&self, (device, at): Place) -> bool {
+        if self.mirrors.is_some() {
+            let metadata =
+                self.places.pool().info().members.first().map_or(Bytes(0), |m| m.data_len);
+            return device == 0 && (META_AT.0..META_AT.0 + metadata.0).contains(&at);
+        }
         let len = (SECTORS * LEN) as u64;
-        self.cells.iter().any(|(d, from)| *d == device && (*from..from + len).contains(&at))
+        let is_here = |(d, from): &Place| *d == device && (*from..from + len).contains(&at);
+        !self.cells.iter().flatten().any(is_here)
+    }
+    /// Whether a device is a member of a mirror.
+    pub(crate) fn is_member(&self, device: u16) -> bool {
+        self.mirrors.is_some() && device != 0
+    }
+    /// The devices as a node sees them that has a pool of its own.
+    pub(crate) fn devices(&self) -> Vec<Arc<dyn Device>> {
+        let sealed = |(index, memory): (u16, &Arc<MemoryDevice>)| {
+            let device = SimDevice::new(index, memory.clone());
+            device.sealed.store(true, Ordering::Release);
+            Arc::new(device) as Arc<dyn Device>
+        };
+        (0..).zip(&self.memories).map(sealed).collect()
     }
     /// The number of a simulated lock: of the slot that it stands in.
     pub(crate) fn lock_no(&self, lock: usize) -> LockNo {
@@ -196,9 +237,35 @@ fn block_of(places: &Places, block: BlockIndex) -> BlockNo {
     places.free_slot(block as u64)
 }
 
-/// A free slot for contents, behind those of metadata.
-fn cell_of(places: &Places, cell: usize) -> BlockNo {
-    places.free_slot((LOCKS_MAX * BLOCKS + cell) as u64)
+/// Where contents are: in a free slot behind those of metadata, or spread over the data.
+fn cell_at(places: &Places, cell: usize) -> ByteOffset {
+    let info = places.pool().info();
+    let Some(data) = info.subpools.iter().find(|s| s.kind == SubpoolKind::Data) else {
+        return places.body(places.free_slot((LOCKS_MAX * BLOCKS + cell) as u64)).0;
+    };
+    let apart = data.len.get() / (LOCKS_MAX * CELLS) as u64 / STRIPE_UNIT.get() * STRIPE_UNIT.get();
+    data.start + Bytes(apart * cell as u64)
+}
+
+/// Where data areas begin on devices with redundancy logs.
+const META_AT: Bytes = Bytes(Label::DATA_AT.0 + SLOTS as u64 * LogPlace::LEN.0);
+
+impl Kind {
+    /// Bytes of a device.
+    fn size_of(self, device: u16) -> Bytes {
+        let Some(_) = self.mirrors else {
+            let share = POOL.get() / u64::from(self.devices);
+            return Bytes(share.next_multiple_of(1 << 20) + (4 << 20));
+        };
+        let data = if device == 0 { POOL } else { COPY };
+        Bytes(META_AT.0 + data.0 + Label::TAIL.0)
+    }
+    fn options(self) -> CreateOptions {
+        let options = CreateOptions::new("simulated").stripe_unit(STRIPE_UNIT).expect("a unit");
+        let Some(mirrors) = self.mirrors else { return options };
+        let layout = parse::layout(mirrors.layout(), &BTreeMap::new()).expect("a layout");
+        CreateOptions { layout: Some(layout), log_slots: SLOTS, ..options }
+    }
 }
 
 /// Writes a value all over a body.
@@ -245,14 +312,18 @@ impl Device for SimDevice {
     }
     fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
         let name = command.name();
+        let place = (self.index, at.get());
         let asked = match &command {
-            Command::Read(buf) => {
-                lane::Request::Read { place: (self.index, at.get()), len: buf.len() }
-            }
+            Command::Read(buf) => lane::Request::Read { place, len: buf.len() },
             Command::Write(buf) => {
                 self.info().check(at, command.len())?;
-                lane::Request::Write { place: (self.index, at.get()), bytes: buf.to_vec() }
+                lane::Request::Write { place, bytes: buf.to_vec() }
             }
+            Command::CompareAndWrite { expected, new } => lane::Request::CompareAndWrite {
+                place,
+                expected: expected.to_vec(),
+                new: new.to_vec(),
+            },
             Command::Flush => lane::Request::Flush { device: self.index },
             // Nothing that runs in a lane does these.
             _ => {
@@ -261,7 +332,7 @@ impl Device for SimDevice {
             }
         };
         match (lane::ask(asked), command) {
-            (None, Command::Flush) | (Some(Ok(_)), Command::Write(_) | Command::Flush) => {}
+            (None, Command::Flush) => {}
             (None, command) => {
                 if command.changes() {
                     self.open(name, at)?;
@@ -270,6 +341,11 @@ impl Device for SimDevice {
             }
             (Some(Ok(bytes)), Command::Read(buf)) if bytes.len() == buf.len() => {
                 buf.copy_from_slice(&bytes);
+            }
+            (Some(Ok(stands)), Command::CompareAndWrite { .. }) if !stands.is_empty() => {
+                return Ok(Completion::Mismatch(stands));
+            }
+            (Some(Ok(_)), Command::Write(_) | Command::CompareAndWrite { .. } | Command::Flush) => {
             }
             (Some(_), _) => return Err(self.refused(name, at)),
         }

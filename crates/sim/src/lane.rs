@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use braid_fs::simulation::outside_transaction;
 use generator::{Generator, Gn};
 
+use crate::disk::{Address, Op};
 use crate::image::Place;
 
 /// Words of a stack: half a mebibyte, of which what is used takes memory.
@@ -26,12 +27,44 @@ const IDLE_MAX: usize = 64;
 /// What a job asks of a device.
 #[derive(Debug)]
 pub(crate) enum Request {
-    Read { place: Place, len: usize },
-    Write { place: Place, bytes: Vec<u8> },
-    Flush { device: u16 },
+    Read {
+        place: Place,
+        len: usize,
+    },
+    Write {
+        place: Place,
+        bytes: Vec<u8>,
+    },
+    CompareAndWrite {
+        place: Place,
+        expected: Vec<u8>,
+        new: Vec<u8>,
+    },
+    Flush {
+        device: u16,
+    },
+    /// Others go on for a while; where it holds nothing of the node's pool (`free`), the other lanes of its node, too.
+    Pause {
+        free: bool,
+    },
 }
 
-/// The bytes read (empty for others), or a failure.
+impl Request {
+    /// What it asks of which place; of a pause whether it is free.
+    pub(crate) fn into_command(self) -> Result<(Address, Op), bool> {
+        Ok(match self {
+            Self::Read { place, len } => (Address::Data(place, len), Op::Read),
+            Self::Write { place, bytes } => (Address::Data(place, bytes.len()), Op::Write(bytes)),
+            Self::CompareAndWrite { place, expected, new } => {
+                (Address::Data(place, new.len()), Op::CompareAndWrite { expected, new })
+            }
+            Self::Flush { device } => (Address::Device(device), Op::Flush),
+            Self::Pause { free } => return Err(free),
+        })
+    }
+}
+
+/// The bytes read, or that stood in the way of a compare-and-write (empty otherwise), or a failure.
 pub(crate) type Reply = Result<Vec<u8>, ()>;
 
 /// What a lane stops for.

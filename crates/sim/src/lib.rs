@@ -56,12 +56,16 @@
 //!   A fence may be late at a device, or fail there. Hosts start anew with another boot, and what they had
 //!   under way lands all the same. They may be containers of one kernel that do not see each other's
 //!   liveness locks ([`Cluster::containers`]), or clones of one machine ([`Cluster::clones`]).
+//! * **Mirrors** ([`Cluster::of_mirrors`]; `sim --mirrors SEED`). Contents of files stand on mirrors, and each node
+//!   has a pool of its own (`mirrors`). Of the members one at a time fails a write or a flush, answers nothing but
+//!   errors, or loses its power alone, and comes back (`members`); the device of the metadata does so, too, and
+//!   then nodes withdraw.
 //! * **Leave and join.** Nodes leave in good order and come back, also after a crash, in any slot, now and
 //!   then not before the faults have ceased.
 //! * A recoverer may crash at any step of a recovery.
 //!
 //! Not permitted here: misdirected or corrupted writes (`braid-device`'s faulty device has them),
-//! failed writes and flushes (they withdraw the node), loss of power of one device alone, silence
+//! failed writes and flushes, and loss of power of one device alone, but with mirrors; silence
 //! taken for death (on one host nobody is fenced). Not run here: two commits or write-backs of one node at once,
 //! allocation. Files ([`Cluster::of_files`]; `sim --files SEED`) have no names, sizes or mappings: they are
 //! opened and closed, unlinked while they are open elsewhere, and overwritten in place, also by several nodes
@@ -83,6 +87,8 @@
 //!   answers from its cache (`kernel`), unless the node's process was stopped when its lease ended;
 //! * contents: what is read under a lock is of a write that no acknowledged one has followed; who writes holds
 //!   the lock; what fsync or the housekeeper's barrier covers is there after a power cut;
+//! * copies: where nobody writes, and no dead node is left unrecovered, all copies of contents are the same; at a
+//!   power cut every copy that nodes read holds what fsync covers;
 //! * openers: who has a file open holds its lock or is named in its record, and who is named has it open or sees
 //!   to it that the name goes; no file is deleted that somebody has open;
 //! * recovery: every acknowledged transaction of a dead life survives, of the others the oldest so
@@ -104,9 +110,12 @@ mod image;
 mod kernel;
 mod lane;
 mod locks;
+mod members;
+mod mirrors;
 mod model;
 mod node;
 mod random;
+mod regions;
 mod rot;
 mod scale;
 mod trouble;
@@ -118,7 +127,9 @@ use std::time::Duration;
 
 pub use random::Random;
 pub use scale::{Pace, Scale, Scaled, scale};
-pub use volume::{VolumeFailure, VolumeReport, run_concurrent, run_contended, run_volume};
+pub use volume::{
+    VolumeFailure, VolumeReport, run_concurrent, run_contended, run_volume, trace_volume,
+};
 pub use world::{Failure, Report};
 
 /// How much goes wrong, and for how long.
@@ -176,10 +187,43 @@ pub struct Cluster {
     pub clones: bool,
     /// There is a file under each lock: opened, overwritten under concurrent holds, unlinked.
     pub files: bool,
+    /// Contents of files stand on mirrors, and each node has a pool of its own.
+    pub mirrors: Option<Mirrors>,
     /// What goes wrong.
     pub faults: Faults,
     /// A bug put in on purpose, to see that it is found.
     pub sabotage: Option<Sabotage>,
+}
+
+/// What mirrors there are: the first device has the metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mirrors {
+    /// Two copies.
+    Two,
+    /// Three.
+    Three,
+    /// Two mirrors side by side.
+    Striped,
+    /// Two copies, on three devices by turns.
+    Rotating,
+}
+
+impl Mirrors {
+    fn layout(self) -> &'static str {
+        match self {
+            Self::Two => "metadata = 0; data = mirror(1,2)",
+            Self::Three => "metadata = 0; data = mirror(1,2,3)",
+            Self::Striped => "metadata = 0; data = stripe(mirror(1,2),mirror(3,4))",
+            Self::Rotating => "metadata = 0; data = mirror+1(1-3)",
+        }
+    }
+    fn devices(self) -> u16 {
+        match self {
+            Self::Two => 3,
+            Self::Three | Self::Rotating => 4,
+            Self::Striped => 5,
+        }
+    }
 }
 
 /// Bugs that the checkers must find.
@@ -222,6 +266,10 @@ pub enum Sabotage {
     OpenerForEver,
     /// Once ours: the housekeeper committed metadata, and flushed nothing where there was none.
     UnflushedContents,
+    /// A flush that has failed on a device counts as done, and the member is not taken out.
+    IgnoreFailedFlushes,
+    /// Once ours: writes of what other nodes may write did not look at the copies afterwards.
+    SplitCopies,
 }
 
 impl Cluster {
@@ -253,6 +301,7 @@ impl Cluster {
             containers: false,
             clones: false,
             files: false,
+            mirrors: None,
             faults,
             sabotage: None,
         }
@@ -272,9 +321,17 @@ impl Cluster {
         let cluster = if hosts { Self::of_hosts(seed) } else { Self::from_seed(seed) };
         Self { files: true, ..cluster }
     }
+    /// A cluster with files on mirrors; half of them on hosts.
+    pub fn of_mirrors(seed: u64) -> Self {
+        let mut r = Random::new(seed ^ 0x0c09_1e50);
+        let all = [Mirrors::Two, Mirrors::Two, Mirrors::Three, Mirrors::Striped, Mirrors::Rotating];
+        let mirrors = *r.pick(&all);
+        Self { mirrors: Some(mirrors), devices: mirrors.devices(), ..Self::of_files(seed) }
+    }
     /// By which argument `sim` makes it from a seed.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
+            Self { mirrors: Some(_), .. } => "--mirrors ",
             Self { files: true, .. } => "--files ",
             Self { hosts: true, .. } => "--hosts ",
             _ => "",

@@ -1,14 +1,15 @@
 //! `sim SEED [--trace]` replays one run; `sim FIRST LAST` runs many, and goes on after a failure.
-//! `sim --hosts ...` is the same with nodes on hosts of their own, `sim --files ...` with files.
-//! `sim --volumes FIRST [LAST]` runs volumes.
+//! `sim --hosts ...` is the same with nodes on hosts of their own, `sim --files ...` with files, `sim --mirrors ...`
+//! with files on mirrors.
+//! `sim --volumes FIRST [LAST] [--trace]` runs volumes.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-use braid_sim::{Cluster, Report, VolumeReport, run, run_volume};
+use braid_sim::{Cluster, Report, VolumeReport, run, run_volume, trace_volume};
 
-const USAGE: &str = "usage: sim [--hosts | --files] SEED [--trace] | sim [--hosts | --files] FIRST LAST | sim --volumes FIRST [LAST], FIRST <= LAST";
+const USAGE: &str = "usage: sim [--hosts | --files | --mirrors] SEED [--trace] | sim [--hosts | --files | --mirrors] FIRST LAST | sim --volumes FIRST [LAST] [--trace], FIRST <= LAST";
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,7 @@ enum Kind {
     Usual,
     Hosts,
     Files,
+    Mirrors,
     Volumes,
 }
 
@@ -37,6 +39,7 @@ impl Asked {
                 "--volumes" => kinds.push(Kind::Volumes),
                 "--hosts" => kinds.push(Kind::Hosts),
                 "--files" => kinds.push(Kind::Files),
+                "--mirrors" => kinds.push(Kind::Mirrors),
                 seed => seeds.push(seed.parse().ok()?),
             }
         }
@@ -63,7 +66,8 @@ fn main() -> ExitCode {
         Kind::Usual => Cluster::from_seed,
         Kind::Hosts => Cluster::of_hosts,
         Kind::Files => Cluster::of_files,
-        Kind::Volumes => return volumes(first, last),
+        Kind::Mirrors => Cluster::of_mirrors,
+        Kind::Volumes => return volumes(first, last, trace),
     };
     let mut total = Report::default();
     let mut failed = Vec::new();
@@ -91,11 +95,12 @@ fn summed_up(first: u64, last: u64, failed: &[u64], total: &dyn std::fmt::Debug)
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn volumes(first: u64, last: u64) -> ExitCode {
+fn volumes(first: u64, last: u64, trace: bool) -> ExitCode {
+    let run = if trace { trace_volume } else { run_volume };
     let mut total = VolumeReport::default();
     let mut failed = Vec::new();
     for seed in first..=last {
-        match run_volume(seed) {
+        match run(seed) {
             Ok(report) => total += &report,
             Err(failure) => {
                 eprintln!("{failure}\n");
@@ -121,6 +126,7 @@ mod tests {
         let volumes = asked("--volumes 0 18446744073709551615");
         assert_eq!(volumes, Some((0, u64::MAX, false, Kind::Volumes)));
         assert_eq!(asked("--hosts 3"), Some((3, 3, false, Kind::Hosts)));
+        assert_eq!(asked("--mirrors 3"), Some((3, 3, false, Kind::Mirrors)));
         assert_eq!(asked("3 9 --files"), Some((3, 9, false, Kind::Files)));
         for words in [
             "--hosts --volumes 3",

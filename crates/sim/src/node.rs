@@ -11,6 +11,7 @@ mod look;
 mod slots;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_format::NodeId;
@@ -33,7 +34,8 @@ use crate::disk::{Address, Answer, Op};
 use crate::files::Opened;
 use crate::kernel::Kernel;
 use crate::locks::{Lock, Plan};
-use crate::work::{Task, Work};
+use crate::mirrors::Own;
+use crate::work::{Assembler, Task, Work};
 use crate::world::{Event, Pid, World};
 pub(crate) use fence::Fence;
 
@@ -159,6 +161,8 @@ pub(crate) struct Process {
     closed: bool,
     /// Power was cut: nothing of it lands any more.
     pub(crate) cut: bool,
+    /// A write or a flush of it has failed that it cannot do without.
+    pub(crate) withdraws: bool,
     /// Devices that refuse it, and how many requests it had issued before.
     pub(crate) barred: Vec<(u16, u64)>,
 }
@@ -170,6 +174,12 @@ impl Process {
 }
 
 impl World {
+    /// How a process puts a pool of its own together, if it has one.
+    pub(crate) fn assembler(&self, pid: Pid) -> Option<Assembler> {
+        self.cluster.mirrors?;
+        let (image, peers) = (self.disk.image.clone(), self.peers.clone());
+        Some(Arc::new(move || Own::assemble(&image, &peers, pid)))
+    }
     pub(crate) fn start(&mut self, node: u16) {
         let locks = usize::from(self.cluster.locks);
         let threads = self.all_threads();
@@ -210,7 +220,7 @@ impl World {
             tokens: 0,
             requests: HashMap::new(),
             locks: (0..locks).map(|l| Lock::new(self.disk.image.lock_no(l), threads)).collect(),
-            work: Some(Work::new(self.disk.image.clone(), threads)),
+            work: Some(Work::new(self.disk.image.clone(), threads, self.assembler(pid))),
             waits: vec![None; threads],
             plans: vec![Plan::default(); threads],
             member,
@@ -218,9 +228,14 @@ impl World {
             closing: false,
             closed: false,
             cut: false,
+            withdraws: false,
             barred: Vec::new(),
         });
-        self.begin_join(pid);
+        if self.cluster.mirrors.is_some() {
+            self.work(pid, Task::Assemble);
+        } else {
+            self.begin_join(pid);
+        }
     }
 
     pub(crate) fn answered(&mut self, pid: Pid, token: u64, answer: Answer) {

@@ -1,5 +1,9 @@
 //! Numbers that depend on the seed alone (SplitMix64).
 
+use std::cell::RefCell;
+
+use braid_pool::simulation::SourceScope;
+
 /// A sequence.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
@@ -41,4 +45,13 @@ impl Random {
         let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX);
         std::time::Duration::from_micros(1 + self.below(micros))
     }
+}
+
+/// What is random in the labels of pools follows from this while the result is held by the same thread.
+pub(crate) fn draw_identities(seed: u64) -> SourceScope {
+    let random = RefCell::new(Random::new(seed ^ 0x6964_656e_7469_7479));
+    SourceScope::from(Box::new(move || {
+        let mut random = random.borrow_mut();
+        u128::from(random.word()) << 64 | u128::from(random.word())
+    }))
 }

@@ -128,6 +128,7 @@ impl World {
         }
         let (node, me) = (process.node, process.me);
         process.state = State::Gone;
+        self.peers.ended(pid);
         process.work.iter_mut().for_each(Work::die);
         self.report.crashes += 1;
         self.note(|| format!("process {pid} {me:?} dies"));
@@ -177,6 +178,7 @@ impl World {
             self.fence_if_quiet(pid);
         }
         self.check_contents_left();
+        self.peers.forget_epochs();
         self.revoke_locks();
     }
     /// The power cut may have taken locks from the dead.
@@ -202,6 +204,7 @@ impl World {
             self.lives.retain(|_, holder| *holder != pid);
             if let Some(process) = self.processes.get_mut(pid) {
                 process.fenced = true;
+                self.peers.gone(pid);
             }
         }
     }

@@ -3,31 +3,48 @@
 //!
 //! Each node has some lanes: one for each of its threads (they read and change), one for all
 //! that commits or writes back (a commit by one job and a wait for it by another would sleep for
-//! ever), one for recoveries. Jobs of different lanes overlap at their requests.
+//! ever), one for recoveries, and where it has a pool of its own one for what the pool owes others, and one for
+//! members. Jobs of different lanes overlap at their requests; those of a node with a pool of its own where
+//! they wait for other nodes only.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use braid_format::Bytes;
+use braid_format::{Bytes, MemberIndex};
 use braid_fs::Error;
-use braid_fs::simulation::{Metadata, Replayed, Writer, replay, replay_believing};
+use braid_fs::simulation::{Metadata, Places, Replayed, Writer, replay, replay_believing};
 use braid_lock::{Life, Mode};
 use braid_pool::PoolRequest;
 
 use crate::Sabotage;
-use crate::disk::{Address, Answer, LEN, Op, blocks_of};
+use crate::disk::{Answer, LEN, blocks_of};
 use crate::files::{contents_of, values_of};
 use crate::image::{BlockIndex, CELLS, Image, SECTORS, set_value, value_of};
-use crate::lane::{Lane, Request, Stop};
+use crate::lane::{Lane, Reply, Request, Stop};
+use crate::mirrors::Own;
 use crate::node::Purpose;
 use crate::world::{Event, Pid, World};
 
 /// Bound of clean metadata in a node's memory.
 const CACHE: Bytes = Bytes::MIB;
 
+/// Between two looks of a lane that waits for other nodes.
+const PAUSE: Duration = Duration::from_micros(200);
+
 /// Something a node does that takes requests.
 #[derive(Debug, Clone)]
 pub(crate) enum Task {
+    /// Puts a pool of its own together.
+    Assemble,
+    /// Other nodes have changed the pool.
+    Follow,
+    /// Others want a region that was held exclusively here.
+    GiveUp { region: u64 },
+    /// A device takes the place of a member that has failed.
+    Replace { member: MemberIndex },
+    /// Fills a member.
+    Rebuild { member: MemberIndex },
     /// Takes over the journal of its slot.
     Open,
     /// Thread `thread` holds `locks` in `mode`: reads all blocks under them, and changes `change`.
@@ -41,7 +58,7 @@ pub(crate) enum Task {
         files: bool,
     },
     /// Thread `thread` writes contents.
-    Overwrite { thread: usize, cell: usize, value: u64 },
+    Overwrite { thread: usize, cell: usize, value: u64, split: bool },
     /// Makes what was closed before durable: `count` transactions.
     Commit { count: usize },
     /// The same, and what was written of contents before `from`. `skimps`: as it once was, by a commit alone.
@@ -58,6 +75,9 @@ pub(crate) enum Task {
 
 /// How a task ended.
 pub(crate) enum Outcome {
+    Assembled(Result<Arc<Own>, Error>),
+    /// What the pool owed others is done.
+    Settled(Result<(), Error>),
     Opened(Result<Metadata, Error>),
     /// What was read.
     Used(Result<Read, Error>),
@@ -80,81 +100,187 @@ struct Queue {
     later: VecDeque<Task>,
 }
 
+/// What a lane waits for its turn with.
+#[derive(PartialEq, Eq)]
+enum Waiting {
+    Begin(usize),
+    GoOn(usize),
+}
+
 /// A node's work.
 pub(crate) struct Work {
     image: Arc<Image>,
-    /// First the committing one, then the recovering one, then one for each thread.
+    /// The committing one, the recovering one, that of what the pool owes others, that of members, then one for each thread.
     queues: Vec<Queue>,
+    /// With mirrors: how it puts its pool together.
+    assembler: Option<Assembler>,
+    /// Its pool, where it has one of its own.
+    own: Option<Arc<Own>>,
+    /// The lane whose turn it is, where they take turns, and those that wait.
+    turn: Option<usize>,
+    waiting: VecDeque<Waiting>,
     pub(crate) metadata: Option<Metadata>,
     /// Dead lives whose journals are being replayed here, one after the other.
     pub(crate) recovering: Vec<Life>,
 }
 
 impl Work {
-    pub(crate) fn new(image: Arc<Image>, threads: usize) -> Self {
-        let queues = std::iter::repeat_with(Queue::default).take(2 + threads).collect();
-        Self { image, queues, metadata: None, recovering: Vec::new() }
+    pub(crate) fn new(image: Arc<Image>, threads: usize, assembler: Option<Assembler>) -> Self {
+        let queues = std::iter::repeat_with(Queue::default).take(4 + threads).collect();
+        Self {
+            image,
+            queues,
+            assembler,
+            own: None,
+            turn: None,
+            waiting: VecDeque::new(),
+            metadata: None,
+            recovering: Vec::new(),
+        }
     }
     /// The node has died: its lanes end, what it was doing is remembered.
     pub(crate) fn die(&mut self) {
+        // First the one that may hold what others wait for.
+        if let Some(queue) = self.turn.and_then(|turn| self.queues.get_mut(turn)) {
+            queue.lane = None;
+        }
         self.queues.clear();
-        self.metadata = None;
+        self.waiting.clear();
+        (self.metadata, self.own) = (None, None);
     }
     fn lane_of(task: &Task) -> usize {
         match task {
-            Task::Open
+            Task::Assemble
+            | Task::Open
             | Task::Commit { .. }
             | Task::Barrier { .. }
             | Task::Checkpoint
             | Task::Demote { .. }
             | Task::Close => 0,
             Task::Recover { .. } => 1,
-            Task::Use { thread, .. } | Task::Overwrite { thread, .. } => 2 + thread,
+            Task::Follow | Task::GiveUp { .. } => 2,
+            Task::Replace { .. } | Task::Rebuild { .. } => 3,
+            Task::Use { thread, .. } | Task::Overwrite { thread, .. } => 4 + thread,
         }
     }
     /// Tasks that commit or write back, under way or waiting.
     pub(crate) fn syncs(&self) -> usize {
         self.queues.first().map_or(0, |q| q.later.len() + usize::from(q.now.is_some()))
     }
-    /// Begins the next task of a lane, if it has none.
+    /// Begins the next task of a lane, if it has none, and it is its turn.
     fn begin(&mut self, lane: usize, me: Option<Life>) -> Option<Stop<Outcome>> {
-        let queue = self.queues.get_mut(lane)?;
-        if queue.now.is_some() {
+        let queue = self.queues.get(lane)?;
+        if queue.now.is_some() || queue.later.is_empty() || !self.takes_turn(Waiting::Begin(lane)) {
             return None;
         }
+        let queue = self.queues.get_mut(lane)?;
         let task = queue.later.pop_front()?;
-        let job = job(&task, &self.image, me, self.metadata.clone());
+        let tools = Tools {
+            image: self.image.clone(),
+            assembler: self.assembler.clone(),
+            own: self.own.clone(),
+            metadata: self.metadata.clone(),
+        };
+        let job = job(&task, tools, me);
         queue.now = Some(task);
         let lane = queue.lane.get_or_insert_with(Lane::new);
         Some(job.map_or_else(|| Stop::Done(Outcome::Synced(Ok(()))), |job| lane.start(job)))
     }
-    fn reply(&mut self, lane: usize, reply: Result<Vec<u8>, ()>) -> Option<Stop<Outcome>> {
+    fn reply(&mut self, lane: usize, reply: Reply) -> Option<Stop<Outcome>> {
         Some(self.queues.get_mut(lane)?.lane.as_mut()?.reply(reply))
+    }
+    /// A lane goes on after a pause, if it is its turn.
+    fn go_on(&mut self, lane: usize) -> Option<Stop<Outcome>> {
+        if !self.takes_turn(Waiting::GoOn(lane)) {
+            return None;
+        }
+        self.reply(lane, Ok(Vec::new()))
+    }
+    /// Where the node has a pool of its own, lanes take turns.
+    fn takes_turn(&mut self, waiting: Waiting) -> bool {
+        let (Waiting::Begin(lane) | Waiting::GoOn(lane)) = waiting;
+        let free = self.assembler.is_none() || self.turn.is_none_or(|turn| turn == lane);
+        if free {
+            self.turn = Some(lane);
+        } else if !self.waiting.contains(&waiting) {
+            self.waiting.push_back(waiting);
+        }
+        free
+    }
+    /// The lane that waits for longest, once none has its turn.
+    fn next_in_turn(&mut self) -> Option<Waiting> {
+        self.waiting.pop_front().filter(|_| self.turn.is_none())
+    }
+    /// It replaces or fills a member.
+    pub(crate) fn maintains(&self) -> bool {
+        self.queues.get(3).is_some_and(|q| q.now.is_some() || !q.later.is_empty())
+    }
+    /// What its pool owes others is not queued yet.
+    fn is_free_for_others(&self) -> bool {
+        self.own.is_some()
+            && self.queues.get(2).is_some_and(|q| q.now.is_none() && q.later.is_empty())
+    }
+}
+
+/// How a node puts its pool together.
+pub(crate) type Assembler = Arc<dyn Fn() -> Result<Arc<Own>, Error> + Send + Sync>;
+
+/// What tasks work with.
+struct Tools {
+    image: Arc<Image>,
+    assembler: Option<Assembler>,
+    own: Option<Arc<Own>>,
+    metadata: Option<Metadata>,
+}
+
+impl Tools {
+    /// The file system as this node reaches it.
+    fn places(&self) -> &Places {
+        self.own.as_ref().map_or(&self.image.places, |own| &own.places)
+    }
+    fn recover(&self, dead: Life, believing: bool) -> Result<Replayed, Error> {
+        if let Some(own) = &self.own {
+            return own.recover(dead);
+        }
+        let replay = if believing { replay_believing } else { replay };
+        replay(&self.image.places, dead.slot, Writer::Life(dead.incarnation))
     }
 }
 
 type Job = Box<dyn FnOnce() -> Outcome + Send>;
 
+/// The code of a task of the pool itself. `None`: the node has none of its own yet.
+fn pool_job(task: &Task, tools: &Tools) -> Option<Job> {
+    if matches!(task, Task::Assemble) {
+        let assemble = tools.assembler.clone()?;
+        return Some(Box::new(move || Outcome::Assembled(assemble())));
+    }
+    let (own, task) = (tools.own.clone()?, task.clone());
+    Some(Box::new(move || {
+        Outcome::Settled(match task {
+            Task::GiveUp { region } => own.give_up(region),
+            Task::Replace { member } => own.replace(member),
+            Task::Rebuild { member } => own.rebuild(member),
+            _ => own.follow(),
+        })
+    }))
+}
+
 /// The code of a task. `None`: nothing can be done yet.
-fn job(
-    task: &Task,
-    image: &Arc<Image>,
-    me: Option<Life>,
-    metadata: Option<Metadata>,
-) -> Option<Job> {
-    let image = image.clone();
+fn job(task: &Task, tools: Tools, me: Option<Life>) -> Option<Job> {
+    let (metadata, own) = (tools.metadata.clone(), tools.own.clone());
     Some(match task.clone() {
         Task::Open => {
             let me = me?;
             Box::new(move || {
-                let open = Metadata::open(&image.places, me.slot, me.incarnation, CACHE);
-                Outcome::Opened(open)
+                Outcome::Opened(match own {
+                    Some(own) => own.open(me, CACHE),
+                    None => Metadata::open(tools.places(), me.slot, me.incarnation, CACHE),
+                })
             })
         }
         Task::Recover { dead, believing } => {
-            let replay = if believing { replay_believing } else { replay };
-            let writer = Writer::Life(dead.incarnation);
-            Box::new(move || Outcome::Replayed(replay(&image.places, dead.slot, writer)))
+            Box::new(move || Outcome::Replayed(tools.recover(dead, believing)))
         }
         Task::Use { locks, change, value, files, .. } => {
             let metadata = metadata?;
@@ -162,18 +288,22 @@ fn job(
                 // First, for what is changed counts as closed when this ends.
                 let cells = locks.iter().flat_map(|l| l * CELLS..(l + 1) * CELLS);
                 let sectors: Result<Vec<_>, Error> =
-                    cells.filter(|_| files).map(|cell| read_cell(&image, cell)).collect();
+                    cells.filter(|_| files).map(|cell| read_cell(&tools, cell)).collect();
                 let used = || {
                     let sectors = sectors?.concat();
-                    let blocks = use_locks(&image, &metadata, &locks, (&change, value))?;
+                    let blocks = use_locks(&tools.image, &metadata, &locks, (&change, value))?;
                     Ok(Read { blocks, sectors })
                 };
                 Outcome::Used(used())
             })
         }
-        Task::Overwrite { cell, value, .. } => {
+        Task::Overwrite { cell, value, split, .. } => {
             let metadata = metadata?;
-            Box::new(move || Outcome::Overwritten(overwrite(&image, &metadata, cell, value)))
+            Box::new(move || {
+                let written = overwrite(&tools, (cell, value), split);
+                written.as_ref().iter().for_each(|()| metadata.note_data_written());
+                Outcome::Overwritten(written)
+            })
         }
         Task::Barrier { skimps, .. } => {
             let metadata = metadata?;
@@ -190,11 +320,17 @@ fn job(
         }
         Task::Close => {
             let metadata = metadata?;
-            Box::new(move || Outcome::Synced(metadata.close()))
+            let detach = move || own.map_or(Ok(()), |own| own.detach());
+            Box::new(move || Outcome::Synced(metadata.close().and_then(|()| detach())))
         }
+        Task::Assemble
+        | Task::Follow
+        | Task::GiveUp { .. }
+        | Task::Replace { .. }
+        | Task::Rebuild { .. } => return pool_job(task, &tools),
         Task::Demote { lock } => {
             let metadata = metadata?;
-            Box::new(move || Outcome::Synced(metadata.sync_owner(image.lock_no(lock))))
+            Box::new(move || Outcome::Synced(metadata.sync_owner(tools.image.lock_no(lock))))
         }
     })
 }
@@ -219,21 +355,24 @@ fn use_locks(
 }
 
 /// The contents of a file, past all caches.
-fn read_cell(image: &Image, cell: usize) -> Result<Vec<(u64, u64)>, Error> {
+fn read_cell(tools: &Tools, cell: usize) -> Result<Vec<(u64, u64)>, Error> {
     let mut bytes = vec![0; SECTORS * LEN];
-    image.places.pool().read(image.cell(cell), &mut bytes)?;
+    tools.places().pool().read(tools.image.cell(cell), &mut bytes)?;
     Ok(values_of(cell, &bytes))
 }
 
-/// As an overwrite does under a concurrent hold.
-fn overwrite(image: &Image, metadata: &Metadata, cell: usize, value: u64) -> Result<(), Error> {
+/// As an overwrite does under a concurrent hold. `split`: as it once did, without a look at the copies.
+fn overwrite(tools: &Tools, (cell, value): (usize, u64), split: bool) -> Result<(), Error> {
     let bytes = contents_of(cell, value);
-    let mut batch = [PoolRequest::write(image.cell(cell), &bytes)];
-    image.places.pool().run_concurrent(&mut batch);
+    let mut batch = [PoolRequest::write(tools.image.cell(cell), &bytes)];
+    let pool = tools.places().pool();
+    if split {
+        pool.run(&mut batch);
+    } else {
+        pool.run_concurrent(&mut batch);
+    }
     let [PoolRequest { result, .. }] = batch;
-    result?;
-    metadata.note_data_written();
-    Ok(())
+    Ok(result?)
 }
 
 impl World {
@@ -254,8 +393,8 @@ impl World {
     /// A request of a lane is answered.
     pub(crate) fn work_answered(&mut self, pid: Pid, lane: usize, answer: Answer) {
         let reply = match answer {
-            Answer::Done(bytes) => Ok(bytes),
-            Answer::Mismatch(_) | Answer::Failed | Answer::Fenced => Err(()),
+            Answer::Done(bytes) | Answer::Mismatch(bytes) => Ok(bytes),
+            Answer::Failed | Answer::Fenced => Err(()),
         };
         let Some(process) = self.processes.get_mut(pid) else { return };
         let stop = process.work.as_mut().and_then(|work| work.reply(lane, reply));
@@ -276,26 +415,85 @@ impl World {
                 }
                 Stop::Done(outcome) => {
                     let task = work.queues.get_mut(lane).and_then(|q| q.now.take());
+                    work.turn = None;
                     if let Some(task) = task {
                         self.work_done(pid, task, outcome);
                     }
+                    self.next_lane(pid);
                 }
             }
         }
     }
-    fn work_request(&mut self, pid: Pid, lane: usize, request: Request) {
-        let (address, op) = match request {
-            Request::Read { place, len } => (Address::Data(place, len), Op::Read),
-            Request::Write { place, bytes } => {
-                (Address::Data(place, bytes.len()), Op::Write(bytes))
+    /// Lanes that wait for their turn go on.
+    fn next_lane(&mut self, pid: Pid) {
+        loop {
+            let work = self.processes.get_mut(pid).and_then(|p| p.work.as_mut());
+            let Some(work) = work.filter(|work| work.turn.is_none()) else { return };
+            match work.next_in_turn() {
+                Some(Waiting::Begin(lane)) => self.proceed(pid, lane, None),
+                Some(Waiting::GoOn(lane)) => self.lane_goes_on(pid, lane),
+                None => return,
             }
-            Request::Flush { device } => (Address::Device(device), Op::Flush),
-        };
-        self.submit(pid, address, op, Purpose::Work(lane));
+        }
+    }
+    /// A lane waits for other nodes.
+    fn lane_pauses(&mut self, pid: Pid, lane: usize, free: bool) {
+        self.after(PAUSE, Event::GoOn { pid, lane });
+        self.regions_are_wanted(pid);
+        let work = self.processes.get_mut(pid).and_then(|p| p.work.as_mut());
+        if let Some(work) = work.filter(|_| free) {
+            work.turn = None;
+            self.next_lane(pid);
+        }
+    }
+    pub(crate) fn lane_goes_on(&mut self, pid: Pid, lane: usize) {
+        let work = self.processes.get_mut(pid).and_then(|p| p.work.as_mut());
+        if let Some(stop) = work.and_then(|work| work.go_on(lane)) {
+            self.proceed(pid, lane, Some(stop));
+        }
+    }
+    /// The other nodes give up what they hold for nothing.
+    fn regions_are_wanted(&mut self, by: Pid) {
+        for pid in (0..self.processes.len()).filter(|pid| *pid != by) {
+            if !self.peers.idle(pid).is_empty() {
+                self.after(PAUSE, Event::Regions { pid });
+            }
+        }
+    }
+    pub(crate) fn give_regions_up(&mut self, pid: Pid) {
+        for (region, exclusive) in self.peers.idle(pid) {
+            if exclusive {
+                self.work_for_others(pid, Task::GiveUp { region });
+            } else {
+                self.peers.give_up(region, pid);
+            }
+        }
+    }
+    /// As a node does that sees another epoch in a heartbeat.
+    pub(crate) fn follow_epochs(&mut self, pid: Pid) {
+        // As if a run took minutes: what is done every few seconds is done now and then.
+        self.peers.set_seconds(u64::try_from(self.now.as_millis() / 20).unwrap_or(u64::MAX));
+        if self.peers.is_behind(pid) {
+            self.work_for_others(pid, Task::Follow);
+        }
+    }
+    fn work_for_others(&mut self, pid: Pid, task: Task) {
+        let work = self.processes.get(pid).and_then(|p| p.work.as_ref());
+        if work.is_some_and(Work::is_free_for_others) {
+            self.work(pid, task);
+        }
+    }
+    fn work_request(&mut self, pid: Pid, lane: usize, request: Request) {
+        match request.into_command() {
+            Ok((address, op)) => self.submit(pid, address, op, Purpose::Work(lane)),
+            Err(free) => self.lane_pauses(pid, lane, free),
+        }
     }
     fn work_done(&mut self, pid: Pid, task: Task, outcome: Outcome) {
         let me = self.processes.get(pid).and_then(|p| p.me);
         match (task, outcome) {
+            (Task::Assemble, Outcome::Assembled(Ok(own))) => self.assembled(pid, own),
+            (task, Outcome::Settled(done)) => self.settled(pid, &task, done),
             (Task::Open, Outcome::Opened(Ok(metadata))) => self.opened(pid, metadata),
             (Task::Recover { dead, .. }, Outcome::Replayed(done)) => self.replayed(pid, dead, done),
             (Task::Use { thread, mode, change, value, .. }, Outcome::Used(Ok(read))) => {
@@ -319,12 +517,13 @@ impl World {
             (
                 _,
                 Outcome::Opened(Err(e @ (Error::Pool(_) | Error::Unreadable { .. })))
-                | Outcome::Used(Err(e @ (Error::Pool(_) | Error::Unreadable { .. }))),
+                | Outcome::Used(Err(e @ (Error::Pool(_) | Error::Unreadable { .. })))
+                | Outcome::Assembled(Err(e)),
             ) => {
                 self.gives_up(pid, &e);
             }
-            (Task::Overwrite { thread, value, .. }, Outcome::Overwritten(Ok(()))) => {
-                self.overwritten(pid, thread, value);
+            (Task::Overwrite { thread, cell, value, .. }, Outcome::Overwritten(Ok(()))) => {
+                self.overwritten(pid, thread, (cell, value));
             }
             (Task::Commit { count }, Outcome::Synced(Ok(()))) => {
                 if let Some(me) = me {
@@ -332,11 +531,7 @@ impl World {
                 }
             }
             (Task::Barrier { count, from, .. }, Outcome::Synced(Ok(()))) => {
-                if let Some(me) = me {
-                    self.model.durable(me, count);
-                    // Of what other nodes write at the same time it promises nothing.
-                    self.files.contents.flushed(from, |node| node == pid);
-                }
+                self.synced(pid, count, from);
             }
             (Task::Checkpoint, Outcome::Synced(Ok(()))) => {}
             (Task::Demote { lock }, Outcome::Synced(Ok(()))) => {
@@ -359,10 +554,43 @@ impl World {
                 | Outcome::Overwritten(Err(e))
                 | Outcome::Synced(Err(e)),
             ) => {
+                if self.processes.get(pid).is_some_and(|p| p.withdraws) {
+                    return self.gives_up(pid, &e);
+                }
                 self.fail(format!("process {pid} {me:?} at {task:?}: {e}"));
             }
             (task, _) => self.fail(format!("process {pid} {me:?}: wrong outcome of {task:?}")),
         }
+    }
+    /// All that was written before `from` is durable.
+    fn synced(&mut self, pid: Pid, count: usize, from: u64) {
+        let Some(me) = self.processes.get(pid).and_then(|p| p.me) else { return };
+        self.model.durable(me, count);
+        // Of what other nodes write at the same time it promises nothing.
+        self.files.contents.flushed(from, |node| node == pid);
+        if self.cluster.mirrors.is_some() {
+            let now = self.nonce();
+            self.files.contents.steady(now);
+        }
+    }
+    /// A task of the pool itself has ended.
+    fn settled(&mut self, pid: Pid, task: &Task, done: Result<(), Error>) {
+        match (task, done) {
+            (Task::Replace { .. }, Ok(())) => self.report.replaced += 1,
+            (Task::Rebuild { .. }, Ok(())) => self.report.rebuilt += 1,
+            (_, Ok(())) => {}
+            (Task::Replace { .. } | Task::Rebuild { .. }, Err(e)) => {
+                self.note(|| format!("process {pid} at {task:?}: {e}"));
+            }
+            // In an epoch that it cannot use a node does not go on.
+            (_, Err(e)) => self.gives_up(pid, &e),
+        }
+    }
+    fn assembled(&mut self, pid: Pid, own: Arc<Own>) {
+        if let Some(work) = self.processes.get_mut(pid).and_then(|p| p.work.as_mut()) {
+            work.own = Some(own);
+        }
+        self.begin_join(pid);
     }
     fn fill_pages(&mut self, pid: Pid, pages: &[(BlockIndex, Option<u64>)]) {
         let Some(process) = self.processes.get_mut(pid) else { return };
@@ -388,7 +616,7 @@ impl World {
         self.work(pid, Task::Use { thread, locks, mode, change, value, files });
     }
     pub(crate) fn use_done(&mut self, pid: Pid, thread: usize) {
-        let pause = self.random.time(std::time::Duration::from_millis(2));
+        let pause = self.random.time(Duration::from_millis(2));
         self.after(pause, Event::EndUse { pid, thread });
         if self.random.below(4) == 0 {
             self.sync(pid, false);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::rot::Rotten;
@@ -14,9 +15,11 @@ use braid_lock::glock::Event as LockEvent;
 use crate::disk::{Address, Answer, Disk, Fates, LEN, Op};
 use crate::files::Files;
 use crate::image::{Image, Place};
+use crate::members::Members;
+use crate::mirrors::Peers;
 use crate::model::Model;
 use crate::node::{Fence, Process, Purpose, State};
-use crate::random::Random;
+use crate::random::{Random, draw_identities};
 use crate::{Cluster, Faults, Sabotage};
 
 /// A process: never the same number twice.
@@ -48,6 +51,10 @@ pub(crate) enum Event {
     Look { pid: Pid },
     /// A thread wants a lock.
     Thread { pid: Pid, thread: usize },
+    /// A lane that waited for other nodes looks again.
+    GoOn { pid: Pid, lane: usize },
+    /// Others want regions.
+    Regions { pid: Pid },
     /// A program closes a file.
     Close { pid: Pid, lock: usize },
     /// A thread has finished with it.
@@ -60,6 +67,8 @@ pub(crate) enum Event {
     Late { pid: Pid, place: Place, bytes: Vec<u8>, torn: bool },
     /// Something happens to some node.
     Trouble,
+    /// Something happens to some member of mirrors.
+    Members,
     /// A program on the node's host reads.
     Program { pid: Pid },
     /// The lease may be over, or last again.
@@ -83,6 +92,7 @@ impl Event {
             | Self::PowerCut
             | Self::Program { .. }
             | Self::Heal { .. }
+            | Self::Members
             | Self::Trouble => None,
             Self::Fence { pid, .. }
             | Self::Answer { pid, .. }
@@ -98,6 +108,8 @@ impl Event {
             | Self::Look { pid }
             | Self::Thread { pid, .. }
             | Self::Close { pid, .. }
+            | Self::GoOn { pid, .. }
+            | Self::Regions { pid }
             | Self::EndUse { pid, .. } => Some(*pid),
         }
     }
@@ -112,6 +124,8 @@ pub(crate) enum Tells {
     Nothing,
     /// It never lands, and it is told of a failure.
     NeverLands,
+    /// It never lands, and it is told that it is done.
+    Lie,
 }
 
 /// What a run did.
@@ -141,6 +155,12 @@ pub struct Report {
     pub bad_slots: u64,
     /// Journal headers that rotted.
     pub rotten: u64,
+    /// Faults of devices under mirrors.
+    pub member_faults: u64,
+    /// Members that were replaced.
+    pub replaced: u64,
+    /// Members that were filled.
+    pub rebuilt: u64,
     /// Reads of programs that the kernel answered by itself.
     pub program_reads: u64,
     /// Contents written under concurrent holds, or exclusive ones.
@@ -193,6 +213,9 @@ impl std::ops::AddAssign<&Report> for Report {
         self.resets += other.resets;
         self.bad_slots += other.bad_slots;
         self.rotten += other.rotten;
+        self.member_faults += other.member_faults;
+        self.replaced += other.replaced;
+        self.rebuilt += other.rebuilt;
         self.program_reads += other.program_reads;
         self.overwrites += other.overwrites;
         self.opened += other.opened;
@@ -245,6 +268,9 @@ pub(crate) struct World {
     pub(crate) lives: HashMap<(LockPlace, u16), Pid>,
     pub(crate) model: Model,
     pub(crate) files: Files,
+    /// What the nodes' pools know of each other.
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) members: Members,
     /// Counts power cuts, which every host survives with another boot.
     pub(crate) boot: u8,
     /// Counts how often each host started anew by itself.
@@ -262,7 +288,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64, cluster: &Cluster, trace: bool) -> Self {
-        let image = Image::on(cluster.devices, cluster.large_blocks);
+        let image = Image::on(cluster.devices, cluster.large_blocks, cluster.mirrors);
         let mut disk = Disk::new(image, cluster.slots);
         disk.lies = cluster.sabotage == Some(Sabotage::LyingFlush);
         let mut world = Self {
@@ -277,6 +303,8 @@ impl World {
             lives: HashMap::new(),
             model: Model::new(),
             files: Files::default(),
+            peers: Arc::default(),
+            members: Members::new(seed),
             boot: 1,
             host_boots: vec![0; usize::from(cluster.nodes)],
             bad_slots: BTreeMap::new(),
@@ -291,10 +319,12 @@ impl World {
             world.after(at, Event::Start(node));
         }
         world.next_trouble();
+        world.look_at_members();
         world
     }
     pub(crate) fn run(mut self) -> Result<Report, Box<Failure>> {
         let end = self.cluster.faults.until + self.cluster.faults.patience;
+        let _drawn = self.cluster.mirrors.map(|_| draw_identities(self.seed));
         while let Some(((at, serial), event)) = self.queue.pop_first() {
             if at > end || self.broken.is_some() {
                 break;
@@ -343,7 +373,11 @@ impl World {
     pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
         let now = self.now;
         if let Some(trace) = &mut self.trace {
-            trace.push(format!("{now:>12?} {}", line()));
+            let line = format!("{now:>12?} {}", line());
+            if std::env::var_os("BRAID_SIM_TELL").is_some() {
+                eprintln!("{line}");
+            }
+            trace.push(line);
         }
     }
     /// Ends the run.
@@ -366,12 +400,15 @@ impl World {
             Event::Beat { pid, series } => self.beat(pid, series),
             Event::Look { pid } => self.submit(pid, Address::Slots, Op::Read, Purpose::Sight),
             Event::Thread { pid, thread } => self.thread_wants(pid, thread),
+            Event::GoOn { pid, lane } => self.lane_goes_on(pid, lane),
+            Event::Regions { pid } => self.give_regions_up(pid),
             Event::Close { pid, lock } => self.close_file(pid, lock),
             Event::EndUse { pid, thread } => self.end_use(pid, thread),
             Event::Crash { pid } => self.crash(pid),
             Event::PowerCut => self.power_cut(),
             Event::Late { pid, place, bytes, torn } => self.land_late(pid, place, &bytes, torn),
             Event::Trouble => self.trouble(),
+            Event::Members => self.look_at_members(),
             Event::Program { pid } => self.program_reads(pid),
             Event::LeaseLook { pid } => self.lease_look(pid),
             Event::DropPages { pid } => self.drop_pages(pid),
@@ -408,7 +445,9 @@ impl World {
         let data = matches!(purpose, Purpose::Work(_));
         // A failed read of data makes a node withdraw: less often, or nothing else would happen.
         let spared = data && self.random.below(16) != 0;
-        let reads = op == Op::Read && purpose.may_fail() && !spared;
+        // Of members of mirrors: `members`.
+        let member = self.cluster.mirrors.is_some() && self.disk.device_of(address) != 0;
+        let reads = op == Op::Read && purpose.may_fail() && !spared && !member;
         let risky = (data && op != Op::Read) || (compares && matches!(address, Address::Slot(_)));
         if faulty && risky && self.random.permille(crashing) {
             let pause = self.random.time(latency * 2);
@@ -423,8 +462,9 @@ impl World {
         process.in_flight += 1;
         let mut tells = Tells::Truth;
         let mut lands = latency;
-        if fails && (compares || reads || beats) {
+        if fails && (compares && !data || reads || beats) {
             self.report.faults += 1;
+            process.withdraws |= data && self.cluster.mirrors.is_some();
             tells = match self.random.below(3) {
                 0 => Tells::Failure,
                 1 => Tells::NeverLands,
@@ -437,6 +477,9 @@ impl World {
                     Tells::Nothing
                 }
             };
+        }
+        if data && let Some(told) = self.member_fails(pid, address, &op) {
+            tells = told;
         }
         self.after(lands, Event::Land { pid, token, address, op, tells });
     }
@@ -466,8 +509,10 @@ impl World {
             return self.refuse(pid, token, tells);
         }
         // What a dead process had in flight: about half of it lands, some of that in part.
-        let lands = tells != Tells::NeverLands && !(dead && self.random.below(2) == 0);
-        let mut answer = Answer::Failed;
+        let never = matches!(tells, Tells::NeverLands | Tells::Lie);
+        let lands = !(never || dead && self.random.below(2) == 0);
+        let lie = tells == Tells::Lie;
+        let mut answer = if lie { Answer::Done(Vec::new()) } else { Answer::Failed };
         if lands {
             if fenced {
                 self.fail(format!("a request of fenced process {pid} lands: {op:?}"));
@@ -481,6 +526,7 @@ impl World {
                 self.disk.land_torn(pid, place, bytes, &mut self.random);
             } else {
                 let mut done = self.disk.land(pid, address, op);
+                self.members.landed(pid, self.disk.device_of(address), op);
                 if !matches!(done, Answer::Mismatch(_)) && *op != Op::Read {
                     self.changed(address);
                 }

@@ -72,6 +72,20 @@ fn files_are_deleted_in_time_and_contents_are_the_latest() {
     }
 }
 
+/// Contents of files on mirrors: writes made at once, recoveries, and members that fail and come back.
+/// `BRAID_SIM_MIRRORS=FIRST..LAST` chooses others.
+#[test]
+fn contents_on_mirrors_outlast_members() {
+    let range = common::seeds("BRAID_SIM_MIRRORS", 60);
+    let total = common::run_all(range.clone(), |seed| run(seed, &Cluster::of_mirrors(seed), false));
+    println!("{} seeds: {total:?}", range.end - range.start);
+    if range.end - range.start >= 60 {
+        assert!(total.overwrites > 1500 && total.recoveries > 80, "too little happens: {total:?}");
+        let faults = total.member_faults.min(total.replaced * 3).min(total.rebuilt * 3);
+        assert!(faults > 60, "too little happens: {total:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     let mut hashes = Vec::new();
@@ -127,10 +141,13 @@ fn errors_of_the_past_are_found() {
     use Sabotage as S;
     let (usual, hosts, files): (Of, Of, Of) =
         (Cluster::from_seed, Cluster::of_hosts, Cluster::of_files);
+    let mirrors: Of = Cluster::of_mirrors;
     let mut missed = Vec::new();
     for (sabotage, cluster, seed, why) in [
         (S::OpenerForEver, files, 12, "is an opener of lock"),
         (S::UnflushedContents, files, 20, "of a file is left with"),
+        (S::SplitCopies, mirrors, 108, "copies differ"),
+        (S::IgnoreFailedFlushes, mirrors, 12, "of a file"),
         (S::TrustUnseenLocks, hosts, 0, "which is not fenced"),
         (S::TrustSilence, hosts, 180, "which is not fenced"),
         (S::OneBadSlot, usual, 26, "was never recovered"),

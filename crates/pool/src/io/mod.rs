@@ -26,7 +26,6 @@ pub use self::request::PoolRequest;
 
 use self::concurrent::{hold_concurrent, settle_concurrent};
 use crate::background_io::is_foreground;
-use crate::clock::unix_seconds;
 use crate::cluster::write_gate::WriteGate;
 use crate::cluster::{HeldRegions, Locks, add_locks, hold_of};
 use crate::error::PoolError;
@@ -519,7 +518,7 @@ impl Pool {
     pub fn flush(&self) -> Result<(), PoolError> {
         self.run_one(PoolRequest::flush())?;
         if self.0.redundancy.present {
-            let now = unix_seconds();
+            let now = self.0.seconds();
             let before = self.0.redundancy.log_cleaned.load(Ordering::Relaxed);
             let due = now.saturating_sub(before) >= CLEAN_SECONDS;
             let first = Ordering::Relaxed;

@@ -46,6 +46,7 @@ impl World {
         self.submit(pid, Address::Beat(life.slot.0), Op::Write(bytes), Purpose::Beat(self.now));
         // Work does not follow the beat of faster ones.
         self.keep_house(pid, sequence);
+        self.follow_epochs(pid);
         let often = if self.cluster.hosts { 40 } else { 20 };
         match self.random.below(often) {
             0 => self.commit(pid),

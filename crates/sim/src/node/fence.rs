@@ -125,6 +125,7 @@ impl World {
         for other in self.registered(key) {
             if let Some(process) = self.processes.get_mut(other) {
                 process.fenced = true;
+                self.peers.gone(other);
             }
         }
         self.fence_step(pid, slot, Event::Preempted);

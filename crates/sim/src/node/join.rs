@@ -30,7 +30,7 @@ pub(super) fn failed() -> LockError {
 }
 
 impl World {
-    pub(super) fn begin_join(&mut self, pid: Pid) {
+    pub(crate) fn begin_join(&mut self, pid: Pid) {
         let join = Join::new(Joiner {
             identity: self.identity_of(pid),
             timing: self.timing(),
@@ -175,6 +175,7 @@ impl World {
     fn prepare(&mut self, pid: Pid, life: Life) -> Box<SlotRecord> {
         let (host, nonce) = (self.identity_of(pid), self.nonce());
         let lock_places = vec![self.place_of(pid)];
+        self.peers.lives(pid, life);
         if let Some(member) = self.member(pid) {
             member.life = Some(life);
         }
@@ -212,6 +213,7 @@ impl World {
         process.work = None;
         process.member.join = None;
         let node = process.node;
+        self.peers.left(pid);
         self.after(pause, WorldEvent::Start(node));
     }
 }

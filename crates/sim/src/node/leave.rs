@@ -103,6 +103,7 @@ impl World {
         process.left = true;
         process.work = None;
         let node = process.node;
+        self.peers.left(pid);
         self.note(|| format!("process {pid} has left"));
         let pause = self.random.time(Duration::from_millis(300));
         self.after(pause, WorldEvent::Start(node));

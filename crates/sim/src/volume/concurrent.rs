@@ -149,7 +149,7 @@ pub(super) fn verify_shared(world: &World, me: usize, pool: &braid_pool::Pool, c
             let what = format!("after the crash sector {sector} is {value:#x}: {writes:?}");
             return state.fail(what);
         }
-        shared.settle(sector, value, from);
+        shared.settle(sector, &[value], from);
     }
     if crash {
         world.state().model.shared.uneven = false;

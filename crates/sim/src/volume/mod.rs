@@ -37,7 +37,6 @@ mod concurrent;
 mod discard;
 mod model;
 mod node;
-mod regions;
 mod rot;
 mod shape;
 mod steps;
@@ -162,7 +161,15 @@ impl fmt::Display for VolumeFailure {
 /// # Errors
 /// The first thing that must not be, with the steps before it.
 pub fn run_volume(seed: u64) -> Result<VolumeReport, Box<VolumeFailure>> {
-    run_shape(seed, &shape::Shape::from_seed(seed))
+    run_shape(seed, &shape::Shape::from_seed(seed), false)
+}
+
+/// As [`run_volume`]; every step is told on standard error.
+///
+/// # Errors
+/// As there.
+pub fn trace_volume(seed: u64) -> Result<VolumeReport, Box<VolumeFailure>> {
+    run_shape(seed, &shape::Shape::from_seed(seed), true)
 }
 
 /// As [`run_volume`], of nodes that do little but change locks while members are filled and moved;
@@ -171,7 +178,7 @@ pub fn run_volume(seed: u64) -> Result<VolumeReport, Box<VolumeFailure>> {
 /// # Errors
 /// As there.
 pub fn run_contended(seed: u64) -> Result<VolumeReport, Box<VolumeFailure>> {
-    run_shape(seed, &shape::Shape::contended(seed))
+    run_shape(seed, &shape::Shape::contended(seed), false)
 }
 
 /// As [`run_volume`], of nodes that write the same few blocks of mirrors at once. `split`: as it was once,
@@ -180,11 +187,16 @@ pub fn run_contended(seed: u64) -> Result<VolumeReport, Box<VolumeFailure>> {
 /// # Errors
 /// As there.
 pub fn run_concurrent(seed: u64, split: bool) -> Result<VolumeReport, Box<VolumeFailure>> {
-    run_shape(seed, &shape::Shape { split, ..shape::Shape::concurrent(seed) })
+    run_shape(seed, &shape::Shape { split, ..shape::Shape::concurrent(seed) }, false)
 }
 
-fn run_shape(seed: u64, shape: &shape::Shape) -> Result<VolumeReport, Box<VolumeFailure>> {
+fn run_shape(
+    seed: u64,
+    shape: &shape::Shape,
+    trace: bool,
+) -> Result<VolumeReport, Box<VolumeFailure>> {
     let world = world::World::new(seed, shape.nodes);
+    world.state().traced |= trace;
     let _drawn = world.draw_identities();
     let ended = catch_unwind(AssertUnwindSafe(|| steps::run(&world, shape)));
     let mut state = world.state();

@@ -12,8 +12,8 @@ use braid_pool::simulation::{Pause, Simulation};
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
 
 use super::acts::LOCK;
-use super::regions::{COUNT, Try};
 use super::world::{Blocked, Ended, World};
+use crate::regions::{COUNT, Try};
 
 /// A device as one node reaches it.
 #[derive(Debug)]
@@ -204,6 +204,10 @@ impl Simulation for Port {
             self.duties();
         }
         self.world.wait(self.me).ok();
+    }
+    /// A run takes no time.
+    fn seconds(&self) -> u64 {
+        1 << 30
     }
     fn open(&self, member: &Member) -> Option<Arc<dyn Device>> {
         let disk = self.world.state().disk_named(&member.path)?;

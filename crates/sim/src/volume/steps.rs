@@ -116,7 +116,7 @@ fn boot(world: &Arc<World>, crashed: bool) -> bool {
             state.power = None;
             state.switching = 0;
             state.busy.clear();
-            state.regions = super::regions::Regions::default();
+            state.regions = crate::regions::Regions::default();
             state.exchanged.clear();
             for disk in &mut state.disks {
                 disk.faulty.heal();

@@ -11,8 +11,8 @@ use braid_pool::simulation::SourceScope;
 
 use super::VolumeReport;
 use super::model::Model;
-use super::regions::Regions;
 use crate::random::Random;
+use crate::regions::Regions;
 
 /// Steps that are told when a run fails.
 const TOLD: usize = 40;
@@ -85,6 +85,8 @@ pub(super) struct State {
     pub report: VolumeReport,
     pub failure: Option<String>,
     told: VecDeque<String>,
+    /// Every step is told at once: `BRAID_SIM_TELL`.
+    pub traced: bool,
     idle: u64,
     points: u64,
     /// Of a thousand requests, before how many another node goes on.
@@ -147,6 +149,7 @@ impl World {
             report: VolumeReport::default(),
             failure: None,
             told: VecDeque::new(),
+            traced: std::env::var_os("BRAID_SIM_TELL").is_some(),
             idle: 0,
             points: 0,
             switching: 0,
@@ -314,7 +317,7 @@ impl State {
     }
 
     pub fn tell(&mut self, what: String) {
-        if std::env::var_os("BRAID_SIM_TELL").is_some() {
+        if self.traced {
             eprintln!("{what}");
         }
         let hash = |h: u64, word: u64| (h ^ word).wrapping_mul(0x0100_0000_01b3);

@@ -1,9 +1,10 @@
-//! Locks on regions among simulated nodes: sticky, as those of the file system are.
+//! Locks on regions among simulated nodes: sticky, as those of the file system are. Volumes have them, and files on
+//! mirrors.
 
 use braid_pool::Hold;
 
 /// How many there are.
-pub(super) const COUNT: u64 = 5;
+pub(crate) const COUNT: u64 = 5;
 
 #[derive(Debug, Clone, Copy)]
 struct Holder {
@@ -16,14 +17,14 @@ struct Holder {
 
 /// What one acquisition needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Try {
+pub(crate) enum Try {
     Held,
     /// Somebody has it.
     Wait,
 }
 
 #[derive(Debug)]
-pub(super) struct Regions {
+pub(crate) struct Regions {
     all: Vec<Vec<Holder>>,
     /// Regions that somebody waits for.
     wanted: Vec<bool>,
@@ -87,6 +88,12 @@ impl Regions {
             idle.extend(own.filter(|_| all || *wanted).map(|h| (n, h.exclusive)));
         }
         idle
+    }
+
+    /// Whether `node` holds a region exclusively.
+    pub fn is_exclusive(&self, region: u64, node: usize) -> bool {
+        let mut holders = self.all.get(Self::at(region)).into_iter().flatten();
+        holders.any(|h| h.node == node && h.exclusive)
     }
 
     /// `node` gives a region up.
