@@ -246,7 +246,8 @@ impl RawSuperblock {
     pub const VERSION: u32 = 3;
     /// Incompatible feature: metadata and file data stand in subpools of their own.
     pub const SUBPOOLS: u64 = 1;
-    /// Largest number of node slots.
+    /// Largest number of node slots that a superblock can say; lock records have room for fewer (section 3 of
+    /// docs/FORMAT.md).
     pub const NODE_SLOTS_MAX: u16 = 1024;
     /// Named lock: renames that move a directory.
     pub const NAMED_RENAME: u64 = 0;

@@ -15,7 +15,8 @@
 //!  session     mount, threads, unmount
 //! ```
 //!
-//! Invariants: (1) every request is answered exactly once, except those that want no answer; (2) no
+//! Invariants: (1) every request has exactly one answer that counts, except those that want none (if a killed program's
+//! request is answered early, a second answer may follow, which the kernel drops); (2) no
 //! message of the kernel, however short or odd, panics; (3) a thread that answers requests never
 //! sends a notification, except to drop attributes alone; (4) what the kernel may cache is covered
 //! by a lock that this node holds, and is dropped before the lock goes ([`caches::nodes`] has the races);

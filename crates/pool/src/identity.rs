@@ -23,6 +23,11 @@ pub(crate) fn fresh() -> Uuid {
     drawn.map_or_else(Uuid::new_v4, of)
 }
 
+/// Whether this thread's identities come from a [`Source`]: then it is part of a simulation.
+pub(crate) fn is_simulated() -> bool {
+    SOURCE.try_with(|s| s.borrow().is_some()).unwrap_or(false)
+}
+
 /// While it is held, this thread's identities come from a [`Source`].
 #[derive(Debug)]
 #[must_use]

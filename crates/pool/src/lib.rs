@@ -7,8 +7,8 @@
 //! Invariants:
 //! * nothing is written before every check has passed;
 //! * at every moment each member has one whole label ([`labels`]);
-//! * a pool is opened only with exactly its current members: no missing, stale, foreign,
-//!   truncated or duplicated one.
+//! * a pool is opened only with its current members: no stale, foreign, truncated or duplicated one, and
+//!   without missing ones only if the operator says so and the others hold everything.
 //!
 //! Map, bottom up (a module uses only those above it):
 //! ```text

@@ -89,8 +89,9 @@ fn contents_on_mirrors_outlast_members() {
 #[test]
 fn the_same_seed_is_the_same_run() {
     let mut hashes = Vec::new();
-    for seed in [3, 17, 99, 304] {
-        let cluster = Cluster::from_seed(seed);
+    let clusters = [3, 17, 99, 304].map(|seed| (seed, Cluster::from_seed(seed)));
+    let mirrors = [5, 12].map(|seed| (seed, Cluster::of_mirrors(seed)));
+    for (seed, cluster) in clusters.into_iter().chain(mirrors) {
         let report = run(seed, &cluster, true).unwrap();
         // The report holds a hash of every event and of every request that landed.
         assert_eq!(report, run(seed, &cluster, false).unwrap());
@@ -98,7 +99,7 @@ fn the_same_seed_is_the_same_run() {
     }
     hashes.sort_unstable();
     hashes.dedup();
-    assert_eq!(hashes.len(), 4, "other seeds are other runs");
+    assert_eq!(hashes.len(), 6, "other seeds are other runs");
 }
 
 #[test]

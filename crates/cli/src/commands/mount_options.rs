@@ -31,7 +31,12 @@ const GROUPS: [(&str, &[Entry]); 8] = [
                 "How long a device may take to answer before the mount goes on without it and names \
                  it.",
             ),
-            ("slot=", "0 to 1023", "a free slot", "The node slot to take."),
+            (
+                "slot=",
+                "0 to the pool's node slots less one",
+                "a free slot",
+                "The node slot to take.",
+            ),
             ("suid nosuid", "", "suid", "Set-user-ID and set-group-ID bits count, or not."),
             ("dev nodev", "", "dev", "Device files are devices, or not."),
             ("exec noexec", "", "exec", "Programs can be run, or not."),

@@ -36,7 +36,7 @@ pub enum State {
     Degraded,
     /// Something has returned garbage.
     Damaged,
-    /// No space is left.
+    /// Less than 1 % of the space is left.
     Full,
     /// A node shows no life.
     NodeSilent,

@@ -7,7 +7,8 @@
 //! | 3 | a command | this node has been given one | whoever wrote it says so: exit code 0 means that the host is off |
 //! | 4 | the operator | somebody says so | as 3 |
 //!
-//! They are tried in this order: if one fails, the next is tried. [`super::fencing`] decides that.
+//! They are tried in this order: if one fails, the next is tried, unless it failed because this
+//! node itself is fenced. [`super::fencing`] decides that.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
