@@ -106,6 +106,8 @@ pub struct MemberFacts {
     pub slow: bool,
     /// It has returned garbage at so many places.
     pub damaged: usize,
+    /// Other members have returned garbage, too.
+    pub others_damaged: bool,
     /// It answers nothing, for so many seconds (0: not known); and the node has given it up.
     pub silent: Option<(u64, bool)>,
     /// Why the node has given it up, if its sessions have ended for good.
@@ -164,6 +166,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
             percent,
             slow: slow.contains(&index),
             damaged: suspects.iter().find(|(m, _)| *m == index).map_or(0, |(_, places)| *places),
+            others_damaged: suspects.iter().any(|(m, _)| *m != index),
             silent: silent
                 .iter()
                 .find(|s| s.member == index)
@@ -339,7 +342,13 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
         say(
             State::Damaged,
             format!("{who} has returned garbage at {} places that are sound on others", m.damaged),
-            format!("`braid fail {name} {i}` takes it out"),
+            if m.others_damaged {
+                format!(
+                    "others have, too, and each may hold what the other lacks: `braid scrub {name}` to its end, then `braid fail {name} {i} --force` takes it out"
+                )
+            } else {
+                format!("`braid fail {name} {i}` takes it out")
+            },
         );
     }
     if m.slow && m.given_up.is_none() {

@@ -374,7 +374,7 @@ pub enum PoolError {
     },
     /// A member is to be taken out, and those that would stand in for it are suspected, too.
     #[error(
-        "{member} is not taken out: {} suspected to return garbage, too, and what only {member} holds undamaged would be lost; `braid scrub POOL` writes what either holds undamaged to the other, then `braid evacuate POOL {index}` moves it (or `braid fail POOL {index} --force` takes it out)",
+        "{member} is not taken out: {} suspected to return garbage, too, and what only {member} holds undamaged would be lost; run `braid scrub POOL` to its end: it writes what either holds undamaged to the other; then `braid fail POOL {index} --force` takes it out",
         match others.as_slice() { [one] => format!("{one} is"), all => format!("{} are", all.join(" and ")) }
     )]
     OthersSuspected {

@@ -31,7 +31,7 @@ use crate::cluster::Hold;
 use crate::devices::migration::MemberMigration;
 use crate::error::{ChangeError, PoolError};
 use crate::labels::{Moving, fits, moving, next_epoch, state_word};
-use crate::layout::group::Shape;
+use crate::layout::group::{Group, Shape};
 use crate::layout::stretch::Span;
 use crate::membership::claims::moved;
 use crate::membership::joining::Joining;
@@ -93,12 +93,18 @@ impl Topology {
         Ok(old.clone())
     }
 
-    /// What `member` returns may be copied if it is not suspected, or if no other member has it.
+    /// What `member` returns may be copied if it is not suspected, or if no other members hold it, be they
+    /// suspected as well: the copy would be trusted.
     ///
     /// # Errors
     /// [`ChangeError::Suspected`].
     fn check_trusted(&self, member: MemberIndex) -> Result<(), PoolError> {
-        if !self.map.groups().iter().any(|group| self.is_avoided(group, member)) {
+        let gone = |m: &MemberIndex| *m == member || !self.readable(*m);
+        let others_hold_it = |group: &Group| {
+            group.members().any(|m| m == member)
+                && group.members().filter(gone).count() <= group.spare_columns()
+        };
+        if !self.is_suspected(member) || !self.map.groups().iter().any(others_hold_it) {
             return Ok(());
         }
         Err(ChangeError::Suspected { member: self.name(member), index: member }.into())

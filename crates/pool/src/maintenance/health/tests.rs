@@ -10,7 +10,7 @@ use crate::health::slow::{LEAST, WINDOW};
 use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
 use crate::layout::{Redundancy, parse};
 use crate::redundancy::tests::{Layout, consistent, devices, pool};
-use crate::{CreateOptions, Pool};
+use crate::{CreateOptions, Destination, Pool};
 
 #[test]
 fn a_device_that_delays_is_named_stays_in_use_and_nothing_is_lost() {
@@ -163,8 +163,12 @@ fn of_two_members_of_garbage_none_is_failed_while_the_other_stands_in_for_it() {
         assert!(pool.member_states().iter().all(|(_, state)| *state == MemberState::Active));
         (1..FAIL_AT).for_each(|n| pool.accuse(other, block(n * 2 + 1)));
         assert_eq!(pool.fail_suspects().unwrap(), [], "{layout:?}");
-        let spare = MemoryDevice::new("spare", Bytes(64 << 20), Bytes(512));
-        for refused in [pool.fail_member(one), pool.replace(other, spare, false)] {
+        let spare = || MemoryDevice::new("spare", Bytes(64 << 20), Bytes(512)) as Arc<dyn Device>;
+        // A copy of what it returns would be trusted.
+        let to = Destination::Device { device: spare(), force: false };
+        let moved = pool.begin_evacuation(one, to).unwrap_err().to_string();
+        assert!(moved.contains("is not copied"), "{moved}");
+        for refused in [pool.fail_member(one), pool.replace(other, spare(), false)] {
             let said = refused.unwrap_err().to_string();
             assert!(said.contains("braid scrub") && said.contains("is suspected"), "{said}");
         }
