@@ -5,7 +5,7 @@
 //! One thread; one piece of work at a time; filling comes before moving, that before scrubbing. The pool stays in use:
 //! while others read or write, the work takes a quarter of the time at most ([`Pace`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, ThreadId};
@@ -16,6 +16,7 @@ use braid_pool::{
     ChangeError, EpochTag, Moving, Pace, Pool, PoolError, Progress, Scrubbed, Verification,
 };
 use parking_lot::{Condvar, Mutex};
+use uuid::Uuid;
 
 use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
@@ -71,7 +72,8 @@ impl Maintenance {
     pub fn start(volume: &Arc<Volume>, peers: Box<dyn MaintenancePeers>) -> Self {
         let shared = Arc::new(Shared::default());
         let (pool, volume) = (volume.pool.clone(), volume.clone());
-        let worker = Worker { pool, volume, peers, shared: shared.clone() };
+        let worker =
+            Worker { pool, volume, peers, shared: shared.clone(), garbage: Mutex::default() };
         let thread = std::thread::Builder::new()
             .name("braid-maint".into())
             .spawn(move || worker.run())
@@ -126,6 +128,17 @@ struct Worker {
     peers: Box<dyn MaintenancePeers>,
     volume: Arc<Volume>,
     shared: Arc<Shared>,
+    garbage: Mutex<Garbage>,
+}
+
+/// Members that are to be failed because they return garbage. Before that everything is read once more, so
+/// that what only they hold undamaged is on others as well.
+#[derive(Default)]
+struct Garbage {
+    /// For these a scrub was asked for.
+    asked: HashSet<Uuid>,
+    /// These were to be failed when a scrub began that has ended since.
+    scrubbed: HashSet<Uuid>,
 }
 
 impl Worker {
@@ -185,9 +198,7 @@ impl Worker {
     /// Names members that have become slow, or are no longer slow. Nothing is done about them: a
     /// slow member is worth more than none. Fails members that return garbage.
     fn watch(&self, now: Duration) {
-        if let Err(error) = self.pool.fail_suspects() {
-            tracing::error!(%error, "a member that returns garbage could not be failed");
-        }
+        self.watch_garbage();
         for n in self.pool.watch(now) {
             let device = self.pool.devices().get(usize::from(n.member.0)).cloned();
             let device = device.map_or_else(String::new, |d| d.info().name.clone());
@@ -197,6 +208,24 @@ impl Worker {
             } else {
                 tracing::info!(member = %n.member, device, ?took, ?peers, "a member is slow no more");
             }
+        }
+    }
+
+    /// Scrubs, then fails members that return garbage.
+    fn watch_garbage(&self) {
+        let to_be_failed = self.pool.to_be_failed();
+        if to_be_failed.is_empty() {
+            return;
+        }
+        let mut garbage = self.garbage.lock();
+        // Once for each: a person may end it.
+        let new = |member: &Uuid| garbage.asked.insert(*member);
+        if to_be_failed.into_iter().filter(new).count() > 0 {
+            tracing::warn!("a member returns garbage: the pool is scrubbed before it is failed");
+            self.shared.scrub.store(true, Ordering::Release);
+        }
+        if let Err(error) = self.pool.fail_suspects(&|member| garbage.scrubbed.contains(&member)) {
+            tracing::error!(%error, "a member that returns garbage could not be failed");
         }
     }
 
@@ -249,10 +278,14 @@ impl Worker {
         let pacer = Pacer::new(&self.pool);
         let over = || self.stopped() || !self.shared.scrub.load(Ordering::Acquire);
         let verifier = VolumeVerifier::of_mounted(&self.volume);
+        let to_be_failed = self.pool.to_be_failed();
         let result = self.pool.scrub(&verifier, &mut |progress, found| {
             self.shared.status.lock().scrubbing = Some((progress, found.clone()));
             pacer.pace(&over)
         });
+        if result.is_ok() && !over() {
+            self.garbage.lock().scrubbed.extend(to_be_failed);
+        }
         self.shared.scrub.store(false, Ordering::Release);
         let mut status = self.shared.status.lock();
         status.scrubbing = None;

@@ -89,6 +89,7 @@ pub struct Finding {
 
 /// What is known of a member.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts, each with its own meaning")]
 pub struct MemberFacts {
     /// Its place.
     pub index: u16,
@@ -288,6 +289,19 @@ fn withdrawn(pool: &PoolFacts) -> Option<Finding> {
     })
 }
 
+/// What to do about a member that has returned garbage.
+fn what_about_garbage(pool: &str, m: &MemberFacts) -> String {
+    let i = m.index;
+    if m.others_damaged {
+        return format!(
+            "others have, too, and each may hold what the other lacks: `braid scrub {pool}` to its end, then `braid fail {pool} {i} --force` takes it out"
+        );
+    }
+    format!(
+        "`braid scrub {pool}`, which mends the others by what it may still hold, then `braid fail {pool} {i}` takes it out"
+    )
+}
+
 fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
     let (name, i, path) = (&pool.name, m.index, &m.path);
     let who = format!("member {i} ({path})");
@@ -342,13 +356,7 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
         say(
             State::Damaged,
             format!("{who} has returned garbage at {} places that are sound on others", m.damaged),
-            if m.others_damaged {
-                format!(
-                    "others have, too, and each may hold what the other lacks: `braid scrub {name}` to its end, then `braid fail {name} {i} --force` takes it out"
-                )
-            } else {
-                format!("`braid fail {name} {i}` takes it out")
-            },
+            what_about_garbage(name, m),
         );
     }
     if m.slow && m.given_up.is_none() {

@@ -346,6 +346,38 @@ fn a_mirrors_member_of_garbage_is_failed() {
     fs.unmount().unwrap();
 }
 
+/// Each of two copies has garbage where the other has none: nearly everywhere one, in a few places that nobody
+/// reads at first the other. Before the first is failed everything is read, so nothing is lost.
+#[test]
+fn what_only_a_member_of_garbage_holds_is_not_lost_when_that_is_failed() {
+    let (pool, whole, sick) = mirrored();
+    let files: Vec<InodeNo> = whole.sound.values().map(|found| found.0).collect();
+    let damage = |on: usize, files: &[InodeNo]| {
+        let start = pool.label().members[on].data_start;
+        for ino in files {
+            let at = start + Bytes(ino.get() * 4096 + 512);
+            pool.devices()[on].write(at, &[0xa5; 3584]).unwrap();
+        }
+    };
+    damage(sick, &files[..100]);
+    damage(1 - sick, &files[280..]);
+    let fs = mount(&pool);
+    for ino in &files[..100] {
+        fs.getattr(*ino).unwrap();
+    }
+    assert_eq!(fs.pool().suspects().len(), 1);
+    // By the node's own maintenance: a scrub, then it looks again.
+    let ends = std::time::Instant::now() + std::time::Duration::from_mins(1);
+    while fs.maintenance().scrubs == 0 {
+        assert!(std::time::Instant::now() < ends, "no scrub: {:?}", fs.pool().suspects());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert_eq!(fs.pool().suspects().len(), 2);
+    assert_eq!(walk(&fs).sound, whole.sound);
+    fs.unmount().unwrap();
+}
+
 /// A member of a mirror has garbage for all contents of files, and for ten inodes. It is not failed for
 /// that, but suspected, and then contents come from the other member.
 #[test]

@@ -6,6 +6,7 @@ use braid_device::AlignedBuf;
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
+use uuid::Uuid;
 
 use crate::error::PoolError;
 use crate::health::slow::Noticed;
@@ -120,7 +121,7 @@ impl Pool {
             tracing::error!(
                 %member,
                 device = name,
-                "{SUSPECT_AT} blocks of metadata are damaged on this member and sound on others: it is suspected to return garbage, for file data too, and read only for what no other member has; after {FAIL_AT} it is failed; `braid fail` does so now"
+                "{SUSPECT_AT} blocks of metadata are damaged on this member and sound on others: it is suspected to return garbage, for file data too, and read only for what no other member has; after {FAIL_AT} the pool is scrubbed and it is failed"
             );
         }
     }
@@ -132,19 +133,32 @@ impl Pool {
         let count = |m| Some((m, topology.uuid(m).map_or(0, |uuid| suspicion.count(uuid))));
         topology.members().filter(in_use).filter_map(count).filter(|s| s.1 >= SUSPECT_AT).collect()
     }
-    /// Fails the members that have too many damaged places, if the others hold everything, and no damaged
-    /// place is known of those; those that it did. If two copies are damaged in different places, each has
-    /// what the other lacks.
+    /// The identities of the members that have so many damaged places that they are to be failed.
+    pub fn to_be_failed(&self) -> Vec<Uuid> {
+        let topology = self.0.epochs.snapshot();
+        let many = self.suspects().into_iter().filter(|s| s.1 >= FAIL_AT);
+        many.filter_map(|(member, _)| topology.uuid(member)).collect()
+    }
+    /// Fails the members that have too many damaged places, if others hold everything that are not
+    /// suspected; those that it did. Damage that nobody has met yet is not known. So only members of which
+    /// `scrubbed` says that everything was read, and mended, since they were to be failed: until then, of two
+    /// copies that are damaged in different places each has what the other lacks.
     ///
     /// # Errors
     /// As [`Pool::fail_member`], but for a member that cannot be spared: that one stays.
-    pub fn fail_suspects(&self) -> Result<Vec<MemberIndex>, PoolError> {
+    pub fn fail_suspects(
+        &self,
+        scrubbed: &dyn Fn(Uuid) -> bool,
+    ) -> Result<Vec<MemberIndex>, PoolError> {
         let mut failed = Vec::new();
         for (member, _) in self.suspects().into_iter().filter(|s| s.1 >= FAIL_AT) {
+            if !self.0.epochs.read().uuid(member).is_some_and(scrubbed) {
+                continue;
+            }
             {
                 let topology = self.0.epochs.read();
-                let damaged = |m| topology.damaged_places(m) > 0;
-                if !topology.can_lose_without(&[member], damaged) {
+                let suspected = |m| topology.is_suspected(m);
+                if !topology.can_lose_without(&[member], suspected) {
                     continue;
                 }
             }

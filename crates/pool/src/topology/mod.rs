@@ -276,11 +276,6 @@ impl Topology {
         Err(PoolError::OthersSuspected { member: self.name(member), index: member, others })
     }
 
-    /// How many places are known to be damaged on a member.
-    pub fn damaged_places(&self, member: MemberIndex) -> usize {
-        self.uuid(member).map_or(0, |m| self.suspicion.count(m))
-    }
-
     /// Whether a member is suspected to return garbage.
     pub fn is_suspected(&self, member: MemberIndex) -> bool {
         self.suspicion.any()

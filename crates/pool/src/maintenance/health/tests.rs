@@ -78,12 +78,12 @@ fn a_member_of_garbage_is_suspected_then_failed_and_one_that_is_needed_stays() {
                 steps.push(count);
             }
             if count < FAIL_AT {
-                assert_eq!(pool.fail_suspects().unwrap(), []);
+                assert_eq!(pool.fail_suspects(&|_| true).unwrap(), []);
             }
         }
         assert_eq!(steps[..2], [0, SUSPECT_AT], "{redundancy:?}");
         assert_eq!(pool.suspects(), [(sick, FAIL_AT)]);
-        assert_eq!(pool.fail_suspects().unwrap(), [sick]);
+        assert_eq!(pool.fail_suspects(&|_| true).unwrap(), [sick]);
         assert_eq!(pool.suspects(), []);
         let mut read = [0; 4096];
         for n in 0..FAIL_AT as u64 * 8 {
@@ -95,7 +95,7 @@ fn a_member_of_garbage_is_suspected_then_failed_and_one_that_is_needed_stays() {
             pool.accuse(MemberIndex(1), at(n));
         }
         assert_eq!(pool.suspects(), [(MemberIndex(1), FAIL_AT)]);
-        assert_eq!(pool.fail_suspects().unwrap(), []);
+        assert_eq!(pool.fail_suspects(&|_| true).unwrap(), []);
     }
 }
 
@@ -157,12 +157,11 @@ fn of_two_members_of_garbage_none_is_failed_while_the_other_stands_in_for_it() {
         let block = |n: usize| ByteOffset(n as u64 * 4096);
         let (one, other) = (MemberIndex(0), MemberIndex(1));
         (0..FAIL_AT).for_each(|n| pool.accuse(one, block(n * 2)));
-        // One place is enough.
-        pool.accuse(other, block(1));
-        assert_eq!(pool.fail_suspects().unwrap(), [], "{layout:?}");
+        (0..SUSPECT_AT).for_each(|n| pool.accuse(other, block(n * 2 + 1)));
+        assert_eq!(pool.fail_suspects(&|_| true).unwrap(), [], "{layout:?}");
         assert!(pool.member_states().iter().all(|(_, state)| *state == MemberState::Active));
-        (1..FAIL_AT).for_each(|n| pool.accuse(other, block(n * 2 + 1)));
-        assert_eq!(pool.fail_suspects().unwrap(), [], "{layout:?}");
+        (0..FAIL_AT).for_each(|n| pool.accuse(other, block(n * 2 + 1)));
+        assert_eq!(pool.fail_suspects(&|_| true).unwrap(), [], "{layout:?}");
         let spare = || MemoryDevice::new("spare", Bytes(64 << 20), Bytes(512)) as Arc<dyn Device>;
         // A copy of what it returns would be trusted.
         let to = Destination::Device { device: spare(), force: false };
@@ -185,5 +184,7 @@ fn two_members_of_garbage_are_failed_if_a_sound_one_has_everything() {
     for sick in [0, 2] {
         (0..FAIL_AT).for_each(|n| pool.accuse(MemberIndex(sick), ByteOffset(n as u64 * 4096)));
     }
-    assert_eq!(pool.fail_suspects().unwrap(), [MemberIndex(0), MemberIndex(2)]);
+    assert_eq!(pool.fail_suspects(&|_| false).unwrap(), [], "not scrubbed");
+    assert_eq!(pool.to_be_failed().len(), 2);
+    assert_eq!(pool.fail_suspects(&|_| true).unwrap(), [MemberIndex(0), MemberIndex(2)]);
 }
