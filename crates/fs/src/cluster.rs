@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use braid_format::lock_record::LockRecord;
 use braid_format::node::{RawHeartbeat, SlotRecord, SlotState};
@@ -23,6 +24,10 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::volume::Volume;
+
+/// A node that joins waits so long for what a dead one holds that nobody recovers: nodes that live claim one
+/// within a second or two.
+const UNCLAIMED_FOR: Duration = Duration::from_secs(5);
 
 /// The redundancy log of a slot that is recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,12 +235,13 @@ impl RegionLocks for Cluster {
     }
 
     /// Waits for no lock while it holds another. The wait may be for a dead node, and the node that
-    /// recovers that one may want what is held.
+    /// recovers that one may want what is held. A node that joins does not wait without end for a dead one
+    /// that nobody recovers ([`Cluster::acquire`]).
     fn hold(&self, locks: &[(u64, Hold)]) -> std::result::Result<HeldRegions, PoolError> {
         let manager = self.manager()?;
         if let [(n, hold)] = locks {
             let (lock, mode, local) = self.request(*n, *hold);
-            return Ok(Box::new(manager.acquire(lock, mode, local).map_err(lock_error)?));
+            return Ok(Box::new(self.acquire(&manager, lock, mode, local)?));
         }
         loop {
             let at_once = locks.iter().map(|(n, hold)| {
@@ -248,7 +254,7 @@ impl RegionLocks for Cluster {
             // One by one, for nothing but to have them here for a while.
             for (n, hold) in locks {
                 let (lock, mode, local) = self.request(*n, *hold);
-                drop(manager.acquire(lock, mode, local).map_err(lock_error)?);
+                drop(self.acquire(&manager, lock, mode, local)?);
             }
         }
     }
@@ -298,6 +304,46 @@ fn lock_error(error: LockError) -> PoolError {
 impl Cluster {
     fn manager(&self) -> std::result::Result<Arc<LockManager>, PoolError> {
         self.manager.lock().clone().ok_or(PoolError::Closed)
+    }
+
+    /// Takes the lock of a region. A node that joins has no watcher, and recovers no node but the one whose
+    /// slot it takes: if another dead one that nobody recovers keeps the region for a while, it gives up, and
+    /// tries another slot. That one's log is then recovered first.
+    fn acquire(
+        &self,
+        manager: &Arc<LockManager>,
+        lock: LockNo,
+        mode: Mode,
+        local: Local,
+    ) -> std::result::Result<Guard, PoolError> {
+        if self.membership.get().is_some() {
+            return manager.acquire(lock, mode, local).map_err(lock_error);
+        }
+        let (asked, since) = (Asked::default(), Cell::new(None::<Instant>));
+        let in_vain = || {
+            let kept = match self.is_kept_by_unclaimed(lock) {
+                Ok(kept) => kept,
+                Err(error) => return asked.note(Err(error)),
+            };
+            since.set(kept.then(|| since.get().unwrap_or_else(Instant::now)));
+            since.get().is_some_and(|since| since.elapsed() > UNCLAIMED_FOR)
+        };
+        let guard = manager.acquire_unless(lock, mode, local, &in_vain).map_err(lock_error)?;
+        asked.answered()?;
+        guard.ok_or_else(|| lock_error(LockError::Interrupted))
+    }
+
+    /// Whether a dead life holds a lock exclusively that no living node has claimed.
+    fn is_kept_by_unclaimed(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
+        if !self.is_kept_by_dead(lock)? {
+            return Ok(false);
+        }
+        let Some(record) = self.record(lock)? else { return Ok(false) };
+        let unclaimed = |life: &Life| {
+            let by = self.slot(life.slot).and_then(|slot| slot.recoverer);
+            *life != self.me && by.is_none_or(|by| by != self.me && self.peer_observer.is_gone(by))
+        };
+        Ok(record.holders.iter().all(unclaimed))
     }
 
     fn request(&self, n: u64, hold: Hold) -> (LockNo, Mode, Local) {

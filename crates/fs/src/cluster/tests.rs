@@ -13,21 +13,31 @@ use crate::{Fs, MountOptions, NoKernelCache};
 
 /// Nodes of one process, each with the mirror opened for itself.
 fn nodes<const N: usize>() -> [Fs; N] {
+    nodes_of(&MakeOptions::default()).1
+}
+
+fn nodes_of<const N: usize>(options: &MakeOptions) -> ([Arc<MemoryDevice>; 2], [Fs; N]) {
     let device = |i| MemoryDevice::new(&format!("m{i}"), Bytes(192 << 20), Bytes(512));
     let devices = [0, 1].map(device);
-    let all = || devices.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
-    let options = CreateOptions {
+    let of_pool = CreateOptions {
         redundancy: Redundancy::Mirror(2),
         log_slots: 4,
         ..CreateOptions::new("mirror")
     };
-    let pool = Pool::create(all(), &options).unwrap();
-    make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+    let pool = Pool::create(all_of(&devices), &of_pool).unwrap();
+    make(&pool, options, &mut |_, _| {}).unwrap();
     drop(pool);
-    [(); N].map(|()| {
-        let pool = Pool::assemble(all()).unwrap();
-        Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
-    })
+    let nodes = [(); N].map(|()| mount_on(&devices));
+    (devices, nodes)
+}
+
+fn all_of(devices: &[Arc<MemoryDevice>; 2]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|d| d.clone() as _).collect()
+}
+
+fn mount_on(devices: &[Arc<MemoryDevice>; 2]) -> Fs {
+    let pool = Pool::assemble(all_of(devices)).unwrap();
+    Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
 }
 
 fn cluster(fs: &Fs) -> &Arc<Cluster> {
@@ -154,6 +164,28 @@ fn who_died_while_it_recovered_another_is_recovered_though_that_one_holds_what_i
     all_end(writers(&[&lives], &[0, 1, 2]));
     assert_eq!(lives.lookup(lives.root(), b"f").unwrap().size, 4096);
     lives.unmount().unwrap();
+}
+
+/// All nodes that a pool has slots for die together. The one that mounts next takes the slot of one of them,
+/// whose journal has to be written where another holds everything.
+#[test]
+fn who_mounts_after_all_slots_have_died_together_gets_one() {
+    let options = MakeOptions { nodes: Some(2), ..MakeOptions::default() };
+    let (devices, [one, two]) = nodes_of(&options);
+    let user = crate::Cred { uid: 0, gid: 0, umask: 0, pid: 1 };
+    let (_, file) = one.create(one.root(), b"f", 0o600, 2, &user).unwrap();
+    one.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
+    one.fsync(file, false).unwrap();
+    let count = cluster(&two).count;
+    let all: Vec<_> = (0..count).map(|n| (n, Hold::Alone)).collect();
+    std::mem::forget(cluster(&two).hold(&all).unwrap());
+    for fs in [&two, &one] {
+        fs.core().withdraw(&Error::NotPermitted);
+    }
+    let mounted = mount_on(&devices);
+    assert_eq!(mounted.lookup(mounted.root(), b"f").unwrap().size, 4096);
+    all_end(writers(&[&mounted], &[0, 1, 2]));
+    mounted.unmount().unwrap();
 }
 
 /// A node that leaves while it recovers another ends that first: it needs locks, and a log.

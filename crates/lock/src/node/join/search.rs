@@ -145,7 +145,8 @@ impl Search {
             }
             Ok(Step::End(Some(joined))) => Ok(Step::End(Some(joined))),
             Ok(Step::End(None)) => self.try_next(rest, then, now),
-            Err(e @ LockError::Damaged { .. }) => {
+            // It may have to wait for what another dead one holds, which is recovered with that one's slot.
+            Err(e @ (LockError::Damaged { .. } | LockError::Recovery { .. })) => {
                 self.damaged = self.damaged.take().or(Some(e));
                 self.try_next(rest, then, now)
             }
