@@ -264,7 +264,7 @@ impl Topology {
     /// that are suspected. A failed one may.
     ///
     /// # Errors
-    /// [`PoolError::OthersSuspected`].
+    /// [`PoolError::OthersSuspected`], [`PoolError::TooManyLost`].
     pub fn sparable_beside_suspects(&self, member: MemberIndex) -> Result<(), PoolError> {
         let suspected = |m| self.is_suspected(m);
         if self.state(member) == MemberState::Failed || self.can_lose_without(&[member], suspected)
@@ -272,7 +272,10 @@ impl Topology {
             return Ok(());
         }
         let others = self.members().filter(|m| *m != member && suspected(*m));
-        let others = others.map(|m| self.name(m)).collect();
+        let others: Vec<String> = others.map(|m| self.name(m)).collect();
+        if others.is_empty() {
+            return self.sparable(member);
+        }
         Err(PoolError::OthersSuspected { member: self.name(member), index: member, others })
     }
 
