@@ -4,54 +4,15 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use common::served::{Served, wait_for_io};
 use common::{Cluster, Disks, can_mount, fails, ok, sh, wait_until};
 
-/// A server process; killed when dropped.
-struct Served {
-    child: Child,
-    /// `braid://ADDRESS/POOL`
-    url: String,
-}
-
-impl Served {
-    fn new(disks: &Disks, listen: &str) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
-        let devices = disks.names().join(":");
-        command.args(["serve", &devices, "--insecure", "--listen", listen]);
-        let log = std::fs::File::options().create(true).append(true).open(disks.path("serve.log"));
-        let mut child = command.stdout(Stdio::piped()).stderr(log.unwrap()).spawn().unwrap();
-        let mut url = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        let log = std::fs::read_to_string(disks.path("serve.log")).unwrap();
-        assert!(url.starts_with("braid://"), "{log}");
-        Self { child, url: url.trim().to_owned() }
-    }
-    fn address(&self) -> &str {
-        self.url.split('/').nth(2).unwrap()
-    }
-    /// As a power cut ends it.
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-    /// As a user ends it.
-    fn end(mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let ended = self.child.wait().unwrap();
-        assert!(ended.success(), "{ended}");
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
+/// Serves a pool without TLS.
+fn serve(disks: &Disks, listen: &str) -> Served {
+    Served::new(disks, &["--insecure", "--listen", listen])
 }
 
 /// A pool that nobody has mounted.
@@ -79,7 +40,7 @@ fn source(disks: &Disks, mib: u32) -> String {
 fn files_go_there_and_back_without_a_mount() {
     let disks = pool();
     let source = source(&disks, 20);
-    let served = Served::new(&disks, "127.0.0.1:0");
+    let served = serve(&disks, "127.0.0.1:0");
     let (url, back) = (&served.url, disks.path("back"));
     let said = ok(&["cp", &source, &format!("{url}/a"), "--insecure", "--verify", "-p"]);
     assert!(said.contains("20 MiB in") && !said.contains("was there"), "{said}");
@@ -115,7 +76,7 @@ fn a_copy_follows_nothing_that_others_put_in_its_way() {
     sh(&format!("mkdir -m 777 {dir}; chown 1000 {source}; chmod 4755 {source}"));
     let node = c.node(0).to_str().unwrap().to_owned();
     sh(&format!("mkdir -m 777 {node}/d; echo precious | tee {dir}/precious > {node}/precious"));
-    let served = Served::new(&c.disks, "127.0.0.1:0");
+    let served = serve(&c.disks, "127.0.0.1:0");
     let url = format!("{}/d", served.url);
     for (name, there, here) in [
         ("link", "ln -s ../precious", "ln -s precious"),
@@ -169,7 +130,7 @@ fn mistakes_are_named() {
     assert!(said.contains("--listen 127.0.0.1"), "{said}");
     let said = fails(&["serve", "no-such-pool", "--insecure", "--listen", "127.0.0.1:0"]);
     assert!(said.contains("no-such-pool"), "{said}");
-    let served = Served::new(&disks, "127.0.0.1:0");
+    let served = serve(&disks, "127.0.0.1:0");
     let url = &served.url;
     let cp =
         |source: &str, target: &str| fails(&["cp", source, target, "--insecure", "--retry", "1"]);
@@ -200,26 +161,12 @@ fn begin(args: &[&str]) -> Child {
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits until a process has read or written so much.
-fn wait_for_io(child: &Child, field: &str, mib: u64) {
-    let path = format!("/proc/{}/io", child.id());
-    let field = format!("{field}: ");
-    let bytes = || {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        let line = text.lines().find_map(|l| l.strip_prefix(&field).map(str::to_owned));
-        line.and_then(|l| l.parse::<u64>().ok()).unwrap_or(u64::MAX)
-    };
-    while bytes() < mib << 20 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-}
-
 /// Kills the server in the middle of copies, there and back. They go on when it is started again.
 #[test]
 fn copies_go_on_when_a_killed_server_is_started_again() {
     let disks = pool();
     let (source, back) = (source(&disks, 80), disks.path("back"));
-    let mut served = Served::new(&disks, "127.0.0.1:0");
+    let mut served = serve(&disks, "127.0.0.1:0");
     let (url, address) = (format!("{}/a", served.url), served.address().to_owned());
     let there = ["cp", &source, &url, "--insecure", "--chunk", "64K", "--connections", "3"];
     let again = ["cp", &url, &back, "--insecure", "--chunk", "64K", "--connections", "3"];
@@ -232,7 +179,7 @@ fn copies_go_on_when_a_killed_server_is_started_again() {
                 copy.try_wait().unwrap().is_none(),
                 "the copy was done before the server was killed"
             );
-            served = Served::new(&disks, &address);
+            served = serve(&disks, &address);
         }
         let out = copy.wait_with_output().unwrap();
         assert!(out.status.success(), "{out:?}");
@@ -247,7 +194,7 @@ fn copies_go_on_when_a_killed_server_is_started_again() {
 fn a_killed_copy_is_resumed() {
     let disks = pool();
     let source = source(&disks, 60);
-    let served = Served::new(&disks, "127.0.0.1:0");
+    let served = serve(&disks, "127.0.0.1:0");
     let url = format!("{}/a", served.url);
     let args = ["cp", &source, &url, "--insecure", "--chunk", "64K", "--connections", "3"];
     let mut copy = begin(&args);
@@ -272,7 +219,7 @@ fn a_mounted_node_and_clients_see_the_same_files() {
     }
     let c = Cluster::new(2, 400, 1);
     let source = source(&c.disks, 10);
-    let served = Served::new(&c.disks, "127.0.0.1:0");
+    let served = serve(&c.disks, "127.0.0.1:0");
     let (url, node, back) = (&served.url, c.node(0).display(), c.disks.path("back"));
     sh(&format!("mkdir {node}/dir"));
     for round in 0..3 {
@@ -288,10 +235,7 @@ fn a_mounted_node_and_clients_see_the_same_files() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
     let dir: PathBuf = c.node(0).to_owned();
     command.arg("serve").arg(&dir).args(["--insecure", "--listen", "127.0.0.1:0"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut url = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
-    let served = Served { child, url: url.trim().to_owned() };
+    let served = Served::begin(&mut command);
     let nodes = || ok(&["nodes", dir.to_str().unwrap()]);
     wait_until("both nodes are seen", || nodes().contains(&served.url));
     ok(&["cp", &format!("{}/dir/a", served.url), &back, "--insecure"]);

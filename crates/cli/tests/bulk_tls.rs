@@ -4,12 +4,13 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use braid_bulk::tls::{Folder, Validity, write_secret};
+use common::served::{Served, wait_for_io};
 use common::{Disks, fails, ok, sh, wait_until};
 use serde_json::Value;
 
@@ -52,7 +53,7 @@ impl Pool {
         file
     }
     fn serve(&self, listen: &str) -> Served {
-        Served::new(self, &["--dir", &self.dir(), "--listen", listen])
+        Served::new(&self.disks, &["--dir", &self.dir(), "--listen", listen])
     }
     fn source(&self, mib: u32) -> String {
         let path = self.path("source");
@@ -65,46 +66,6 @@ impl Pool {
     fn clean(&self) {
         let said = ok(&self.disks.with(&["check"], &[]));
         assert!(said.contains("clean"), "{said}");
-    }
-}
-
-/// A server process; killed when dropped.
-struct Served {
-    child: Child,
-    /// `braid://ADDRESS/POOL`
-    url: String,
-}
-
-impl Served {
-    fn new(pool: &Pool, words: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
-        command.arg("serve").arg(pool.devices()).args(words);
-        let log = std::fs::File::options().create(true).append(true).open(pool.path("serve.log"));
-        let mut child = command.stdout(Stdio::piped()).stderr(log.unwrap()).spawn().unwrap();
-        let mut url = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
-        assert!(url.starts_with("braid://"), "{}", pool.log());
-        Self { child, url: url.trim().to_owned() }
-    }
-    fn address(&self) -> &str {
-        self.url.split('/').nth(2).unwrap()
-    }
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-    fn end(mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let ended = self.child.wait().unwrap();
-        assert!(ended.success(), "{ended}");
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 
@@ -129,20 +90,6 @@ fn said(output: &Output) -> String {
 
 fn refused(words: &[&str]) -> String {
     said(&cp(words).output().unwrap())
-}
-
-/// Waits until a process has read or written so much.
-fn wait_for_io(child: &Child, field: &str, mib: u64) {
-    let path = format!("/proc/{}/io", child.id());
-    let field = format!("{field}: ");
-    let bytes = || {
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
-        let line = text.lines().find_map(|l| l.strip_prefix(&field).map(str::to_owned));
-        line.and_then(|l| l.parse::<u64>().ok()).unwrap_or(u64::MAX)
-    };
-    while bytes() < mib << 20 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
 }
 
 #[test]
@@ -258,7 +205,7 @@ fn mistakes_about_identities_are_named() {
     assert!(said.contains("braid serve init test") && said.contains("--insecure"), "{said}");
     // A server without TLS, and a client that wants it.
     served.end();
-    let served = Served::new(&pool, &["--insecure", "--listen", "127.0.0.1:0"]);
+    let served = Served::new(&pool.disks, &["--insecure", "--listen", "127.0.0.1:0"]);
     let bob = pool.invite("bob", &[]);
     let said = refused(&[&source, &format!("{}/a", served.url), "--identity", &bob]);
     assert!(said.contains("without TLS"), "{said}");
@@ -370,7 +317,7 @@ fn a_second_host_serves_with_what_the_first_gave_it() {
             .exists()
     );
     let alice = pool.invite("alice", &[]);
-    let served = Served::new(&pool, &["--dir", &second, "--listen", "127.0.0.1:0"]);
+    let served = Served::new(&pool.disks, &["--dir", &second, "--listen", "127.0.0.1:0"]);
     let words = [&source[..], &format!("{}/a", served.url), "--identity", &alice];
     done(cp(&words));
     assert!(fails(&["serve", "invite", "test", "x", "--dir", &second]).contains("ca.key"));

@@ -335,15 +335,11 @@ impl Cluster {
 
     /// Whether a dead life holds a lock exclusively that no living node has claimed.
     fn is_kept_by_unclaimed(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
-        if !self.is_kept_by_dead(lock)? {
-            return Ok(false);
-        }
-        let Some(record) = self.record(lock)? else { return Ok(false) };
         let unclaimed = |life: &Life| {
             let by = self.slot(life.slot).and_then(|slot| slot.recoverer);
-            *life != self.me && by.is_none_or(|by| by != self.me && self.peer_observer.is_gone(by))
+            by.is_none_or(|by| by != self.me && self.peer_observer.is_gone(by))
         };
-        Ok(record.holders.iter().all(unclaimed))
+        Ok(self.dead_keepers(lock)?.iter().any(unclaimed))
     }
 
     fn request(&self, n: u64, hold: Hold) -> (LockNo, Mode, Local) {
@@ -367,12 +363,18 @@ impl Cluster {
     /// Whether a dead life, of the slot that is recovered or of another, holds a lock exclusively.
     /// Then its log must be replayed on those bytes before anything else.
     fn is_kept_by_dead(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
-        let Some(record) = self.record(lock)? else { return Ok(false) };
+        Ok(!self.dead_keepers(lock)?.is_empty())
+    }
+
+    /// The dead lives that hold a lock exclusively, because of their logs.
+    fn dead_keepers(&self, lock: LockNo) -> std::result::Result<Vec<Life>, PoolError> {
+        let record = self.record(lock)?.filter(|record| record.mode == Mode::Exclusive);
         let unrecovered = |life: &Life| match self.log_of(*life) {
             Some(log) => log == Log::InUse,
             None => *life != self.me && self.is_unrecovered(*life),
         };
-        Ok(record.mode == Mode::Exclusive && record.holders.iter().any(unrecovered))
+        let holders = record.map(|record| record.holders).unwrap_or_default();
+        Ok(holders.into_iter().filter(unrecovered).collect())
     }
 
     /// The same, for a thread that waits; an error once this node gives recoveries up.

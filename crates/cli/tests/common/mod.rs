@@ -9,6 +9,7 @@ pub mod mute;
 pub mod net;
 pub mod pool;
 pub mod san;
+pub mod served;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -2,11 +2,11 @@
 //! others.
 //!
 //! ```text
-//!  sound --8 places--> suspected (named in the log and in `status`) --32 places--> failed by rule
+//!  sound --8 places--> suspected (named in the log and in `status`) --32 places, then a scrub--> failed by rule
 //! ```
 //! A place counts once, and only if the member returns garbage there when it is asked again: a
-//! block that is read while it is written may look damaged. A member that the pool cannot spare
-//! stays in use. File data has no checksums: a member that returns garbage for metadata returns it
+//! block that is read while it is written may look damaged. A member that the pool cannot spare,
+//! or that only suspected ones would stand in for, stays in use. File data has no checksums: a member that returns garbage for metadata returns it
 //! for file data too, so the pool is better without it.
 //!
 //! A suspected member is read last: only for what no other member has. So that it still comes to be
@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 /// Damaged places from which on a member is suspected.
 pub const SUSPECT_AT: usize = 8;
-/// Damaged places from which on a member is failed; as many are remembered.
+/// Damaged places from which on the pool is scrubbed and a member failed; as many are remembered.
 pub const FAIL_AT: usize = 32;
 
 /// Damaged places of each member, by its identity: numbers are given again. All epochs of an open pool

@@ -196,7 +196,6 @@ impl Pool {
             let old = topology.label.members.get(usize::from(member.0));
             let old = old.ok_or(PoolError::NoSuchMember { member })?;
             fits(&device, old)?;
-            topology.sparable(member)?;
             topology.sparable_beside_suspects(member)?;
             self.0.check_joins(&topology, &device, force)?;
         }

@@ -99,10 +99,8 @@ impl Topology {
     /// # Errors
     /// [`ChangeError::Suspected`].
     fn check_trusted(&self, member: MemberIndex) -> Result<(), PoolError> {
-        let gone = |m: &MemberIndex| *m == member || !self.readable(*m);
         let others_hold_it = |group: &Group| {
-            group.members().any(|m| m == member)
-                && group.members().filter(gone).count() <= group.spare_columns()
+            group.members().any(|m| m == member) && self.can_do_without(group, |m| m == member)
         };
         if !self.is_suspected(member) || !self.map.groups().iter().any(others_hold_it) {
             return Ok(());

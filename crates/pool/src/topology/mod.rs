@@ -238,11 +238,16 @@ impl Topology {
         doubtful: impl Fn(MemberIndex) -> bool,
     ) -> bool {
         let spared = |g: &Group| {
-            let gone = |m: &MemberIndex| members.contains(m) || !self.readable(*m) || doubtful(*m);
             g.members().all(|m| !members.contains(&m))
-                || g.members().filter(gone).count() <= g.spare_columns()
+                || self.can_do_without(g, |m| members.contains(&m) || doubtful(m))
         };
         !members.iter().any(|m| self.bare.contains(m)) && self.map.groups().iter().all(spared)
+    }
+
+    /// Whether a group's other members hold all that is to be on those that are `gone`, or lost already.
+    pub fn can_do_without(&self, group: &Group, gone: impl Fn(MemberIndex) -> bool) -> bool {
+        let gone = |m: &MemberIndex| !self.readable(*m) || gone(*m);
+        group.members().filter(gone).count() <= group.spare_columns()
     }
 
     /// Whether a member may be taken out, or is out already.
@@ -260,22 +265,20 @@ impl Topology {
         Err(PoolError::TooManyLost { name, can_lose, lost, refused: true })
     }
 
-    /// Whether a member may be taken out by an operator: what it holds undamaged is not missing on others
-    /// that are suspected. A failed one may.
+    /// Whether a member may be taken out by an operator, or is out already: what it holds undamaged is not
+    /// missing on others that are suspected.
     ///
     /// # Errors
-    /// [`PoolError::OthersSuspected`], [`PoolError::TooManyLost`].
+    /// [`PoolError::TooManyLost`], [`PoolError::OthersSuspected`].
     pub fn sparable_beside_suspects(&self, member: MemberIndex) -> Result<(), PoolError> {
+        self.sparable(member)?;
         let suspected = |m| self.is_suspected(m);
         if self.state(member) == MemberState::Failed || self.can_lose_without(&[member], suspected)
         {
             return Ok(());
         }
         let others = self.members().filter(|m| *m != member && suspected(*m));
-        let others: Vec<String> = others.map(|m| self.name(m)).collect();
-        if others.is_empty() {
-            return self.sparable(member);
-        }
+        let others = others.map(|m| self.name(m)).collect();
         Err(PoolError::OthersSuspected { member: self.name(member), index: member, others })
     }
 
@@ -288,8 +291,7 @@ impl Topology {
     /// Whether a member is not to be read, because it is suspected and the group's others have all that
     /// it should have.
     pub fn is_avoided(&self, group: &Group, member: MemberIndex) -> bool {
-        let out = |m: &MemberIndex| !self.readable(*m) || self.is_suspected(*m);
-        self.is_suspected(member) && group.members().filter(out).count() <= group.spare_columns()
+        self.is_suspected(member) && self.can_do_without(group, |m| self.is_suspected(m))
     }
 
     /// The columns of a mirror that reads go to: those in sync of members that are not suspected, or

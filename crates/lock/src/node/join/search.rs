@@ -29,8 +29,8 @@ pub(super) struct Search {
     /// Those of them whose lock would be seen here and is gone.
     unlocked: Vec<SlotRecord>,
     state: State,
-    /// What keeps a dead node from being recovered: another slot will do.
-    damaged: Option<LockError>,
+    /// Why a dead node could not be recovered: another slot will do.
+    unrecovered: Option<LockError>,
 }
 
 /// A slot that may be had.
@@ -89,7 +89,7 @@ impl Search {
         let rest = free.into_iter().map(candidate).collect();
         let state = State::Trying { under_way: None, rest, then: Then::Dead };
         let joiner = joiner.clone();
-        Self { joiner, places, taken, unlocked: Vec::new(), state, damaged: None }
+        Self { joiner, places, taken, unlocked: Vec::new(), state, unrecovered: None }
     }
 
     /// Ends without a slot if none can be had.
@@ -126,7 +126,7 @@ impl Search {
             // Found by a node that may live yet, or has left since.
             let life = candidate.record.life;
             let found = candidate.record.damage.map(|damage| damaged(life, damage));
-            self.damaged = self.damaged.take().or(found);
+            self.unrecovered = self.unrecovered.take().or(found);
         }
         self.none_left(then, now)
     }
@@ -147,7 +147,7 @@ impl Search {
             Ok(Step::End(None)) => self.try_next(rest, then, now),
             // It may have to wait for what another dead one holds, which is recovered with that one's slot.
             Err(e @ (LockError::Damaged { .. } | LockError::Recovery { .. })) => {
-                self.damaged = self.damaged.take().or(Some(e));
+                self.unrecovered = self.unrecovered.take().or(Some(e));
                 self.try_next(rest, then, now)
             }
             Err(e) => Err(e),
@@ -165,7 +165,7 @@ impl Search {
                 let silence = Silence::of(&earlier, self.joiner.sector_len, Timing::fence_after);
                 self.await_earlier(silence, others, now, None)
             }
-            Then::End => match self.damaged.take() {
+            Then::End => match self.unrecovered.take() {
                 Some(e) => Err(e),
                 None => Ok(Step::End(None)),
             },
