@@ -247,7 +247,8 @@ impl Member {
             state_epoch: self.state_epoch.0.into(),
             bytes_per_second: self.bytes_per_second.0.into(),
             state: (self.state as u16).into(),
-            class: (self.class as u16).into(),
+            class: self.class as u8,
+            flags: if self.suspected { RawMember::SUSPECTED } else { 0 },
             bus: self.bus.into(),
             successor: self.successor.map_or(0, |s| s.0.saturating_add(1)).into(),
             path: padded(&self.path),
@@ -258,22 +259,26 @@ impl Member {
 
 impl RawMember {
     fn decode(&self, at: ByteOffset) -> Result<Member, FormatError> {
-        let bad = |field, v: U16| FormatError::BadField {
+        let bad = |field, value: u16| FormatError::BadField {
             what: WHAT,
             at: at.0,
             field,
-            value: v.get().into(),
+            value: value.into(),
         };
+        if self.flags & !Self::SUSPECTED != 0 {
+            return Err(bad("member flags", self.flags.into()));
+        }
         Ok(Member {
             uuid: Uuid::from_bytes(self.uuid),
             data_start: ByteOffset(self.data_start.get()),
             data_len: Bytes(self.data_len.get()),
             device_size: Bytes(self.device_size.get()),
             state: MemberState::from_u16(self.state.get())
-                .ok_or_else(|| bad("member state", self.state))?,
+                .ok_or_else(|| bad("member state", self.state.get()))?,
             state_epoch: Epoch(self.state_epoch.get()),
-            class: DeviceClass::from_u16(self.class.get())
-                .ok_or_else(|| bad("device class", self.class))?,
+            suspected: self.flags & Self::SUSPECTED != 0,
+            class: DeviceClass::from_u8(self.class)
+                .ok_or_else(|| bad("device class", self.class.into()))?,
             bytes_per_second: Bytes(self.bytes_per_second.get()),
             bus: self.bus.get(),
             successor: self.successor.get().checked_sub(1).map(MemberIndex),

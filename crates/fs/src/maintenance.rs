@@ -139,6 +139,8 @@ struct Garbage {
     asked: HashSet<Uuid>,
     /// These were to be failed when a scrub began that has ended since.
     scrubbed: HashSet<Uuid>,
+    /// Not before then, since the thread's beginning, the labels are told again of those suspected.
+    mark_again: Duration,
 }
 
 impl Worker {
@@ -196,8 +198,9 @@ impl Worker {
     }
 
     /// Names members that have become slow, or are no longer slow. Nothing is done about them: a
-    /// slow member is worth more than none. Fails members that return garbage.
+    /// slow member is worth more than none. Marks and fails members that return garbage.
     fn watch(&self, now: Duration) {
+        self.mark_suspects(now);
         self.watch_garbage();
         for n in self.pool.watch(now) {
             let device = self.pool.devices().get(usize::from(n.member.0)).cloned();
@@ -208,6 +211,18 @@ impl Worker {
             } else {
                 tracing::info!(member = %n.member, device, ?took, ?peers, "a member is slow no more");
             }
+        }
+    }
+
+    /// Says in the labels which members are suspected, for other nodes and for later.
+    fn mark_suspects(&self, now: Duration) {
+        let mut garbage = self.garbage.lock();
+        if now < garbage.mark_again {
+            return;
+        }
+        if let Err(error) = self.pool.mark_suspects() {
+            garbage.mark_again = now + RETRY;
+            tracing::error!(%error, "the labels could not be told which members are suspected");
         }
     }
 

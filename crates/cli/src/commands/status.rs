@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use braid_format::label::{Label, MemberState};
+use braid_format::label::{Label, Member, MemberState};
 use braid_format::node::SlotDamage;
-use braid_format::{Bytes, NodeId};
+use braid_format::{Bytes, MemberIndex, NodeId};
 use braid_fs::ClusterView;
 use braid_fs::lock::NodeView;
 use braid_pool::device::answers;
@@ -293,6 +293,12 @@ impl Seen {
     }
     /// What the devices say.
     fn facts(&self) -> PoolFacts {
+        let suspected = |index: MemberIndex| {
+            let in_use = |m: &Member| m.suspected && m.state != MemberState::Failed;
+            self.label.members.get(usize::from(index.get())).is_some_and(in_use)
+        };
+        let any_but =
+            |index| self.info.members.iter().any(|m| m.index != index && suspected(m.index));
         let members = self.info.members.iter().map(|m| {
             let state = self.label.members.get(usize::from(m.index.get())).map(|m| m.state);
             let lost = match state {
@@ -306,6 +312,8 @@ impl Seen {
                 lost,
                 used: self.label.bytes_on(m.index).get() > 0,
                 filling: state == Some(MemberState::Rebuilding),
+                suspected: suspected(m.index),
+                others_suspected: any_but(m.index),
                 silent: self.silence(m),
                 ..MemberFacts::default()
             }

@@ -105,10 +105,12 @@ pub struct MemberFacts {
     pub percent: Option<u64>,
     /// It is slow beside its peers.
     pub slow: bool,
-    /// It has returned garbage at so many places.
+    /// It is suspected to return garbage,
+    pub suspected: bool,
+    /// and the node that was asked has met so many places where it did.
     pub damaged: usize,
-    /// Other members have returned garbage, too.
-    pub others_damaged: bool,
+    /// Other members are suspected, too.
+    pub others_suspected: bool,
     /// It answers nothing, for so many seconds (0: not known); and the node has given it up.
     pub silent: Option<(u64, bool)>,
     /// Why the node has given it up, if its sessions have ended for good.
@@ -166,8 +168,9 @@ pub fn facts(fs: &Fs) -> PoolFacts {
             filling: member.state == MemberState::Rebuilding,
             percent,
             slow: slow.contains(&index),
+            suspected: suspects.iter().any(|(m, _)| *m == index),
             damaged: suspects.iter().find(|(m, _)| *m == index).map_or(0, |(_, places)| *places),
-            others_damaged: suspects.iter().any(|(m, _)| *m != index),
+            others_suspected: suspects.iter().any(|(m, _)| *m != index),
             silent: silent
                 .iter()
                 .find(|s| s.member == index)
@@ -292,13 +295,13 @@ fn withdrawn(pool: &PoolFacts) -> Option<Finding> {
 /// What to do about a member that has returned garbage.
 fn what_about_garbage(pool: &str, m: &MemberFacts) -> String {
     let i = m.index;
-    if m.others_damaged {
+    if m.others_suspected {
         return format!(
-            "others have, too, and each may hold what the other lacks: `braid scrub {pool}` to its end, then `braid fail {pool} {i} --force` takes it out"
+            "others are, too, and each may hold what the other lacks: `braid scrub {pool}` to its end, then `braid fail {pool} {i} --force` takes it out; a scrub that finds nothing wrong ends the suspicion"
         );
     }
     format!(
-        "`braid scrub {pool}`, which mends the others by what it may still hold, then `braid fail {pool} {i}` takes it out"
+        "`braid scrub {pool}`, which mends the others by what it may still hold, then `braid fail {pool} {i}` takes it out; a scrub that finds nothing wrong ends the suspicion"
     )
 }
 
@@ -352,10 +355,14 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
         let means = format!("{who} is being filled{percent}; until then {rest}");
         say(State::Degraded, means, String::new());
     }
-    if m.damaged > 0 {
+    if m.suspected {
+        let places = match m.damaged {
+            0 => String::new(),
+            n => format!(": this node has met {n} places that are sound on others"),
+        };
         say(
             State::Damaged,
-            format!("{who} has returned garbage at {} places that are sound on others", m.damaged),
+            format!("{who} is suspected to return garbage{places}"),
             what_about_garbage(name, m),
         );
     }
@@ -364,7 +371,7 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
             State::Slow,
             format!("{who} takes more than four times as long as its peers, and holds them up"),
             // What a member of garbage returns is not copied.
-            if m.damaged > 0 {
+            if m.suspected {
                 String::new()
             } else {
                 format!("if it stays so, `braid evacuate {name} {i} --to DEVICE`")
@@ -506,7 +513,7 @@ mod tests {
             change(&mut pool);
             said(&pool)
         };
-        let cases: [(&dyn Fn(&mut PoolFacts), State, &str, &str); 9] = [
+        let cases: [(&dyn Fn(&mut PoolFacts), State, &str, &str); 10] = [
             (
                 &|p| p.members[1].lost = Lost::Failed,
                 State::Degraded,
@@ -526,7 +533,18 @@ mod tests {
                 "",
             ),
             (&|p| p.members[0].slow = true, State::Slow, "four times", "evacuate p 0"),
-            (&|p| p.members[0].damaged = 9, State::Damaged, "garbage at 9", "braid fail p 0"),
+            (
+                &|p| (p.members[0].suspected, p.members[0].damaged) = (true, 9),
+                State::Damaged,
+                "has met 9 places",
+                "braid fail p 0",
+            ),
+            (
+                &|p| p.members[0].suspected = true,
+                State::Damaged,
+                "(/dev/sd0) is suspected to return garbage; ",
+                "braid scrub p",
+            ),
             (
                 &|p| p.members[0].silent = Some((12, false)),
                 State::MemberSilent,

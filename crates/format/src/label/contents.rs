@@ -48,7 +48,7 @@ impl MemberState {
 
 /// What kind of device a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u16)]
+#[repr(u8)]
 pub enum DeviceClass {
     /// Not known.
     #[default]
@@ -62,7 +62,7 @@ pub enum DeviceClass {
 }
 impl DeviceClass {
     /// From the number on disk.
-    pub const fn from_u16(v: u16) -> Option<Self> {
+    pub const fn from_u8(v: u8) -> Option<Self> {
         Some(match v {
             0 => Self::Unknown,
             1 => Self::Rotational,
@@ -119,6 +119,8 @@ pub struct Member {
     pub state: MemberState,
     /// Epoch in which `state` was last changed.
     pub state_epoch: Epoch,
+    /// It has returned garbage where others had what is right: it is read last, by every node.
+    pub suspected: bool,
     /// Kind of device.
     pub class: DeviceClass,
     /// Bandwidth, bytes per second; 0 unknown.
@@ -350,6 +352,9 @@ impl Label {
         }
         if self.members.iter().any(|m| m.successor.is_some()) {
             bits |= features::SUCCESSION;
+        }
+        if self.members.iter().any(|m| m.suspected) {
+            bits |= features::SUSPECTED;
         }
         bits
     }

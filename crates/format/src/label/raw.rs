@@ -89,7 +89,9 @@ pub struct RawMember {
     /// A [`MemberState`].
     pub state: U16,
     /// A [`DeviceClass`].
-    pub class: U16,
+    pub class: u8,
+    /// [`RawMember::SUSPECTED`] or nothing.
+    pub flags: u8,
     /// Bus or controller it hangs on, counted from 1; 0 unknown.
     pub bus: U16,
     /// A leaving member: one more than the index of the spare that gets its contents; 0 none.
@@ -98,6 +100,10 @@ pub struct RawMember {
     pub path: [u8; 128],
     /// Serial number or world-wide name, padded with zero, for people.
     pub serial: [u8; 64],
+}
+impl RawMember {
+    /// In `flags`: the member is suspected to return garbage.
+    pub const SUSPECTED: u8 = 1;
 }
 const _: () = assert!(size_of::<RawMember>() == 256);
 const _: () = assert!(core::mem::offset_of!(RawMember, state) == 56);
@@ -183,10 +189,12 @@ pub mod features {
     pub const HOLES: u64 = 64;
     /// The pool is being destroyed: its members are to be wiped, and nobody may use them.
     pub const ENDED: u64 = 128;
+    /// A member is suspected to return garbage: what it holds is not to be trusted.
+    pub const SUSPECTED: u64 = 256;
     /// All bits of `features_ro_compat` that this version knows. No pool is opened to be read alone
     /// (labels are mended): a bit that is not known is refused as an incompatible one is.
     pub const KNOWN_RO: u64 = 0;
     /// All that this version can decode.
     pub const KNOWN: u64 =
-        MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE | SUCCESSION | HOLES | ENDED;
+        MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE | SUCCESSION | HOLES | ENDED | SUSPECTED;
 }

@@ -12,6 +12,7 @@ fn member(i: u8, mib: u64) -> Member {
         device_size: Bytes((mib + 2) * MIB),
         state: MemberState::Active,
         state_epoch: Epoch(1),
+        suspected: false,
         class: DeviceClass::SolidState,
         bytes_per_second: Bytes(500_000_000),
         bus: u16::from(i) + 1,
@@ -150,6 +151,24 @@ fn what_is_encoded_is_decoded() {
         rich().features_incompat(),
         features::MIRROR | features::PARITY | features::WEIGHTS | features::SUBPOOLS
     );
+}
+
+#[test]
+fn a_suspected_member_is_marked_and_older_versions_refuse_the_pool() {
+    let mut label = sample();
+    label.members[1].suspected = true;
+    let bytes = encoded(&label);
+    assert_eq!(Label::decode(&bytes, Label::COPY0_AT).unwrap().0, label);
+    assert_eq!(label.features_incompat(), features::SUSPECTED);
+    let flags = size_of::<RawLabel>() + core::mem::offset_of!(RawMember, flags);
+    let mut unknown = bytes;
+    unknown[flags] = 2;
+    match Label::decode(&resealed(unknown), Label::COPY0_AT) {
+        Err(FormatError::BadField { field, value, .. }) => {
+            assert_eq!((field, value), ("member flags", 2));
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub(super) fn members(sizes: &[u64]) -> Vec<Member> {
         device_size: Bytes(size + 2 * MIB),
         state: MemberState::Active,
         state_epoch: Epoch(1),
+        suspected: false,
         class: DeviceClass::Unknown,
         bytes_per_second: Bytes(0),
         bus: 0,

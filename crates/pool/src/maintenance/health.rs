@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::error::PoolError;
 use crate::health::slow::Noticed;
 use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
+use crate::labels::next_epoch;
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
 use crate::pool::Pool;
@@ -68,8 +69,7 @@ impl Pool {
     /// more. Whether there was some. It costs nothing while none is suspected.
     pub fn ask_suspects(&self, at: ByteOffset, len: usize, good: &dyn Fn(&[u8]) -> bool) -> bool {
         let asked = |topology: &Topology, member| {
-            let count = topology.uuid(member).map_or(0, |m| topology.suspicion.count(m));
-            (SUSPECT_AT..FAIL_AT).contains(&count)
+            topology.is_suspected(member) && topology.damaged(member) < FAIL_AT
         };
         self.0.health.suspicion.any() && self.ask(at, len, good, asked)
     }
@@ -125,13 +125,79 @@ impl Pool {
             );
         }
     }
-    /// Members in use that are suspected, and how many damaged places each has ([`FAIL_AT`]: or more).
+    /// Members in use that are suspected, and how many damaged places this node has met on each
+    /// ([`FAIL_AT`]: or more; 0: others have met them, or this node before it mounted the pool).
     pub fn suspects(&self) -> Vec<(MemberIndex, usize)> {
         let topology = self.0.epochs.snapshot();
-        let suspicion = &topology.suspicion;
         let in_use = |m: &MemberIndex| topology.state(*m) != MemberState::Failed;
-        let count = |m| Some((m, topology.uuid(m).map_or(0, |uuid| suspicion.count(uuid))));
-        topology.members().filter(in_use).filter_map(count).filter(|s| s.1 >= SUSPECT_AT).collect()
+        let suspected = topology.members().filter(in_use).filter(|m| topology.is_suspected(*m));
+        suspected.map(|m| (m, topology.damaged(m))).collect()
+    }
+    /// Writes into the labels which members this node suspects, if they do not say so yet: a new epoch.
+    /// Those that were marked. It costs nothing while none is suspected.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`] when the labels cannot be written.
+    pub fn mark_suspects(&self) -> Result<Vec<MemberIndex>, PoolError> {
+        if !self.0.health.suspicion.any() {
+            return Ok(Vec::new());
+        }
+        let in_use = |t: &Topology, m| t.state(m) != MemberState::Failed;
+        self.set_marks(true, &|t, m| in_use(t, m) && t.damaged(m) >= SUSPECT_AT)
+    }
+    /// The suspected members that a scrub may clear: all, if none is lost that it would compare them with;
+    /// but not those that are to be failed after it, and can be.
+    pub(crate) fn suspects_to_clear(&self) -> Vec<Uuid> {
+        let topology = self.0.epochs.snapshot();
+        if topology.lost().next().is_some() {
+            return Vec::new();
+        }
+        let suspected = |m| topology.is_suspected(m);
+        let failing = |m: MemberIndex| {
+            topology.damaged(m) >= FAIL_AT && topology.can_lose_without(&[m], suspected)
+        };
+        let suspects = topology.members().filter(|m| suspected(*m) && !failing(*m));
+        suspects.filter_map(|m| topology.uuid(m)).collect()
+    }
+    /// Ends the suspicion of `members`: a scrub that began when they were suspected has read everything and
+    /// found nothing wrong. Those that were suspected.
+    ///
+    /// # Errors
+    /// [`PoolError::Device`] when the labels cannot be written.
+    pub(crate) fn trust(&self, members: &[Uuid]) -> Result<Vec<MemberIndex>, PoolError> {
+        members.iter().for_each(|member| self.0.health.suspicion.forget(*member));
+        self.set_marks(false, &|t, m| t.uuid(m).is_some_and(|uuid| members.contains(&uuid)))
+    }
+    /// Marks, or no longer marks, the members that are `meant`; those that were changed.
+    fn set_marks(
+        &self,
+        suspected: bool,
+        meant: &dyn Fn(&Topology, MemberIndex) -> bool,
+    ) -> Result<Vec<MemberIndex>, PoolError> {
+        let to_change = |topology: &Topology| -> Vec<MemberIndex> {
+            let members = topology.members();
+            members.filter(|m| topology.is_marked(*m) != suspected && meant(topology, *m)).collect()
+        };
+        let _pass = self.1.pass()?;
+        if to_change(&self.0.epochs.snapshot()).is_empty() {
+            return Ok(Vec::new());
+        }
+        self.0.changing(|| {
+            let topology = self.0.epochs.write();
+            let members = to_change(&topology);
+            if members.is_empty() {
+                return Ok(members);
+            }
+            let mut next = next_epoch(&topology.label);
+            for member in &members {
+                if let Some(member) = next.members.get_mut(usize::from(member.0)) {
+                    member.suspected = suspected;
+                }
+            }
+            let devices = topology.devices.clone();
+            self.0.change(topology, next, devices)?;
+            Ok(members)
+        })
     }
     /// The identities of the members that have so many damaged places that they are to be failed.
     pub fn to_be_failed(&self) -> Vec<Uuid> {

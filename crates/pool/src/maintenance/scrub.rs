@@ -29,7 +29,8 @@ pub enum ReadPath {
 impl Pool {
     /// Compares every copy and every parity of the pool while it is in use, and heals what can be
     /// decided; durably, on return. `pace` is called after every chunk: it may sleep, and ends the work by
-    /// returning `false`.
+    /// returning `false`. If everything was there and nothing was wrong, no member that was suspected to
+    /// return garbage when this began is any more, but one that is to be failed and can be.
     ///
     /// # Errors
     /// [`PoolError::Device`] of a member that cannot be spared.
@@ -39,9 +40,15 @@ impl Pool {
         pace: &mut dyn FnMut(Progress, &Scrubbed) -> bool,
     ) -> Result<Scrubbed, PoolError> {
         let total = self.0.epochs.read().map.size();
+        let suspects = self.suspects_to_clear();
         let found = self.scrub_bytes((0, total.0), verifier, pace)?;
         if found.healed > Bytes(0) {
             self.flush()?;
+        }
+        if found.is_clean() && self.0.epochs.read().lost().next().is_none() {
+            for member in self.trust(&suspects)? {
+                tracing::info!(%member, "a scrub found nothing wrong: the member is no longer suspected");
+            }
         }
         Ok(found)
     }

@@ -79,6 +79,7 @@ impl Topology {
         let (provisional, suspicion) = (false, Arc::default());
         let topology = Self { label, map, info, devices, migration, bare, provisional, suspicion };
         topology.enough()?;
+        topology.heed_marks();
         Ok(topology)
     }
 
@@ -86,6 +87,14 @@ impl Topology {
     /// if it is the same move.
     pub fn continue_from(&mut self, before: &Self) {
         self.suspicion = before.suspicion.clone();
+        self.heed_marks();
+        // Whoever ended a suspicion has read all of the member.
+        let marked = before.label.members.iter().filter(|m| m.suspected);
+        for Member { uuid, .. } in marked {
+            if self.index_of(*uuid).is_none_or(|m| !self.is_marked(m)) {
+                self.suspicion.forget(*uuid);
+            }
+        }
         // What the successor has, and whether it failed, is known there, if it is the same move.
         let since =
             |t: &Self, m: MemberIndex| t.label.members.get(usize::from(m.0)).map(|m| m.state_epoch);
@@ -96,6 +105,18 @@ impl Topology {
         {
             *now = MigratingMember { leaving: now.leaving, ..pair.clone() };
         }
+    }
+
+    /// Reads look at suspicions from now on, if the label has some.
+    fn heed_marks(&self) {
+        if self.label.members.iter().any(|m| m.suspected) {
+            self.suspicion.note_marked();
+        }
+    }
+
+    /// Whether the label says that a member is suspected.
+    pub fn is_marked(&self, member: MemberIndex) -> bool {
+        self.label.members.get(usize::from(member.0)).is_some_and(|m| m.suspected)
     }
 
     /// The epoch, as heartbeats name it.
@@ -282,10 +303,14 @@ impl Topology {
         Err(PoolError::OthersSuspected { member: self.name(member), index: member, others })
     }
 
-    /// Whether a member is suspected to return garbage.
+    /// Whether a member is suspected to return garbage, by the label or by what this node has met.
     pub fn is_suspected(&self, member: MemberIndex) -> bool {
-        self.suspicion.any()
-            && self.uuid(member).is_some_and(|m| self.suspicion.count(m) >= SUSPECT_AT)
+        self.suspicion.any() && (self.is_marked(member) || self.damaged(member) >= SUSPECT_AT)
+    }
+
+    /// Damaged places that this node has met on a member.
+    pub fn damaged(&self, member: MemberIndex) -> usize {
+        self.uuid(member).map_or(0, |m| self.suspicion.count(m))
     }
 
     /// Whether a member is not to be read, because it is suspected and the group's others have all that

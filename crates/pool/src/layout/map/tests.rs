@@ -41,6 +41,7 @@ fn label(lens: &[u64], weights: &[u64], unit: u64) -> Label {
         device_size: Bytes(len + (2 << 20)),
         state: MemberState::Active,
         state_epoch: Epoch(1),
+        suspected: false,
         class: DeviceClass::Unknown,
         bytes_per_second: Bytes(0),
         bus: 0,

@@ -10,6 +10,7 @@ use crate::health::slow::{LEAST, WINDOW};
 use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
 use crate::layout::{Redundancy, parse};
 use crate::redundancy::tests::{Layout, consistent, devices, pool};
+use crate::redundancy::verifier::NoChecksums;
 use crate::{CreateOptions, Destination, Pool};
 
 #[test]
@@ -187,4 +188,60 @@ fn two_members_of_garbage_are_failed_if_a_sound_one_has_everything() {
     assert_eq!(pool.fail_suspects(&|_| false).unwrap(), [], "not scrubbed");
     assert_eq!(pool.to_be_failed().len(), 2);
     assert_eq!(pool.fail_suspects(&|_| true).unwrap(), [MemberIndex(0), MemberIndex(2)]);
+}
+
+/// What one node has seen is in the labels: who opens the pool after it does not trust the member either,
+/// until a scrub has read everything and found nothing wrong.
+#[test]
+fn a_suspicion_outlasts_the_node_and_ends_with_a_clean_scrub() {
+    for (n, layout) in [(2, Layout::Mirror), (4, Layout::Parity(1))] {
+        let all = devices(n, |_| FaultPlan::default());
+        let made = pool(&all, layout);
+        made.attach(0).unwrap();
+        made.write(ByteOffset(0), &[7; 1 << 20]).unwrap();
+        let (sick, other) = (MemberIndex(0), MemberIndex(1));
+        (0..SUSPECT_AT).for_each(|n| made.accuse(sick, ByteOffset(n as u64 * 4096)));
+        assert_eq!(made.mark_suspects().unwrap(), [sick], "{layout:?}");
+        let epoch = made.info().epoch;
+        assert_eq!(made.mark_suspects().unwrap(), [], "once");
+        assert_eq!(made.info().epoch, epoch);
+        drop(made);
+        let open = || {
+            let all = all.iter().map(|d| d.clone() as Arc<dyn Device>);
+            let pool = Pool::assemble(all.collect()).unwrap();
+            pool.attach(0).unwrap();
+            pool
+        };
+        let later = open();
+        assert_eq!(later.suspects(), [(sick, 0)], "{layout:?}");
+        let said = later.fail_member(other).unwrap_err().to_string();
+        assert!(said.contains("is suspected"), "{said}");
+        // What it returns is wrong in a place: that is mended, and the member is not trusted yet.
+        all[0].inner().write(later.label().members[0].data_start, &[0xee; 512]).unwrap();
+        let good = |bytes: &[u8]| bytes.iter().all(|b| *b == 7);
+        assert!(later.ask_suspects(ByteOffset(0), 4096, &good));
+        assert_eq!(later.suspects(), [(sick, 1)], "{layout:?}");
+        assert!(later.heal(ByteOffset(0), Bytes(4096), &good).unwrap());
+        assert_eq!(later.suspects(), [(sick, 1)], "{layout:?}");
+        let ended = later.scrub(&NoChecksums, &mut |_, _| false).unwrap();
+        assert!(!ended.finished && !later.suspects().is_empty(), "{layout:?}");
+        assert!(later.scrub(&NoChecksums, &mut |_, _| true).unwrap().is_clean(), "{layout:?}");
+        assert_eq!(later.suspects(), [], "{layout:?}");
+        drop(later);
+        let last = open();
+        assert_eq!(last.suspects(), [], "{layout:?}");
+        last.fail_member(other).unwrap();
+    }
+}
+
+/// A suspicion does not end because the member that it would be compared with is lost.
+#[test]
+fn a_scrub_without_the_other_copy_clears_nobody() {
+    let pool = pool(&devices(3, |_| FaultPlan::default()), Layout::Mirror);
+    pool.attach(0).unwrap();
+    pool.fail_member(MemberIndex(2)).unwrap();
+    (0..SUSPECT_AT).for_each(|n| pool.accuse(MemberIndex(0), ByteOffset(n as u64 * 4096)));
+    assert_eq!(pool.mark_suspects().unwrap(), [MemberIndex(0)]);
+    assert!(pool.scrub(&NoChecksums, &mut |_, _| true).unwrap().is_clean());
+    assert_eq!(pool.suspects().len(), 1);
 }

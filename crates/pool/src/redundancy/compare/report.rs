@@ -28,6 +28,10 @@ pub struct Scrubbed {
 }
 
 impl Scrubbed {
+    /// Everything was read, and nothing was wrong.
+    pub fn is_clean(&self) -> bool {
+        self.finished && self.healed.0 == 0 && self.undecided.0 == 0
+    }
     /// More of the same.
     pub(crate) fn add(&mut self, other: &Self) {
         self.healed.0 += other.healed.0;
