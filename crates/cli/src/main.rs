@@ -191,16 +191,7 @@ fn said(e: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    printable(&redacted(&text))
-}
-
-/// Control characters as escapes: names come from disks and from other users, and would speak to the terminal.
-fn printable(text: &str) -> String {
-    let shown = |c: char| {
-        let kept = !c.is_control() || matches!(c, '\n' | '\t');
-        if kept { c.to_string() } else { c.escape_default().to_string() }
-    };
-    text.chars().map(shown).collect()
+    answer::printable(&redacted(&text))
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {

@@ -130,6 +130,20 @@ fn a_destruction_that_was_broken_off_can_be_finished() {
     ok(&d.with(&["check"], &[]));
 }
 
+/// The device of a failed member is there: it is found by its label, and keeps none.
+#[test]
+fn a_failed_member_is_destroyed_with_its_pool() {
+    let d = Disks::new(3, 256);
+    ok(&d.with(&["create", "p"], &["--mirror", "3"]));
+    let mut fail = d.with(&["fail"], &[]);
+    let devices = d.names().join(":");
+    fail.splice(1.., [devices.as_str(), "1"]);
+    ok(&fail);
+    let said = ok(&d.with(&["destroy"], &["--yes"]));
+    assert!(said.contains("pool \"p\" is no more: 3 devices"), "{said}");
+    assert!(ok(&[&["scan"][..], &d.names()].concat()).starts_with("no pools found"));
+}
+
 #[test]
 fn a_damaged_dump_is_refused() {
     let d = Disks::new(1, 256);

@@ -321,25 +321,29 @@ impl Cluster {
         }
         let (asked, since) = (Asked::default(), Cell::new(None::<Instant>));
         let in_vain = || {
-            let kept = match self.is_kept_by_unclaimed(lock) {
-                Ok(kept) => kept,
+            let keeper = match self.unclaimed_keeper(lock) {
+                Ok(keeper) => keeper,
                 Err(error) => return asked.note(Err(error)),
             };
-            since.set(kept.then(|| since.get().unwrap_or_else(Instant::now)));
-            since.get().is_some_and(|since| since.elapsed() > UNCLAIMED_FOR)
+            since.set(keeper.map(|_| since.get().unwrap_or_else(Instant::now)));
+            let too_long = since.get().is_some_and(|since| since.elapsed() > UNCLAIMED_FOR);
+            let node = keeper.filter(|_| too_long).map(|keeper| keeper.slot);
+            asked.note(
+                node.map_or(Ok(false), |node| Err(lock_error(LockError::KeptByDead { node }))),
+            )
         };
         let guard = manager.acquire_unless(lock, mode, local, &in_vain).map_err(lock_error)?;
         asked.answered()?;
-        guard.ok_or_else(|| lock_error(LockError::Interrupted))
+        guard.ok_or_else(|| lock_error(LockError::GivenUp))
     }
 
-    /// Whether a dead life holds a lock exclusively that no living node has claimed.
-    fn is_kept_by_unclaimed(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
+    /// A dead life that holds a lock exclusively and that no living node has claimed.
+    fn unclaimed_keeper(&self, lock: LockNo) -> std::result::Result<Option<Life>, PoolError> {
         let unclaimed = |life: &Life| {
             let by = self.slot(life.slot).and_then(|slot| slot.recoverer);
             by.is_none_or(|by| by != self.me && self.peer_observer.is_gone(by))
         };
-        Ok(self.dead_keepers(lock)?.iter().any(unclaimed))
+        Ok(self.dead_keepers(lock)?.into_iter().find(unclaimed))
     }
 
     fn request(&self, n: u64, hold: Hold) -> (LockNo, Mode, Local) {

@@ -101,6 +101,14 @@ pub enum LockError {
         /// The damaged block.
         block: BlockNo,
     },
+    /// A dead node holds what the recovery of another needs, and no living node recovers it.
+    #[error(
+        "node {node} died too, and what it held has to be recovered first: mount without `-o slot=`, so that its slot can be taken"
+    )]
+    KeptByDead {
+        /// The dead node's slot.
+        node: NodeId,
+    },
     /// A slot or heartbeat area could not be read or written.
     #[error("node area: {0}")]
     NodeStore(#[source] StoreError),

@@ -13,6 +13,7 @@ use braid_fs::FileSystem;
 
 use super::operations::Served;
 use super::session::{Session, Sessions, Slot};
+use super::strangers::Strangers;
 use crate::error::LinkError;
 use crate::link::{Buffer, Link, Received};
 use crate::tls::{Channel, Peer};
@@ -32,6 +33,8 @@ pub struct Shared<F> {
     pub sessions: Sessions,
     /// The server ends.
     pub ending: AtomicBool,
+    /// Those who are turned away.
+    pub strangers: Strangers,
 }
 
 /// What a request comes to, as it is sent.
@@ -74,9 +77,12 @@ impl<F: FileSystem> Shared<F> {
         known: impl FnOnce(),
     ) {
         let mut client = String::new();
-        let served = self.serve_known((number, stream), known, &mut client);
-        if let Err(error) = served {
-            tracing::info!(%from, client, %error, "a connection has ended");
+        let served = self.serve_known((number, from), stream, known, &mut client);
+        match served {
+            Ok(()) => {}
+            // Anybody may try as often as he likes.
+            Err(error) if client.is_empty() => self.strangers.turned_away(from, &error),
+            Err(error) => tracing::info!(%from, client, %error, "a connection has ended"),
         }
     }
 
@@ -84,7 +90,8 @@ impl<F: FileSystem> Shared<F> {
     /// Why it ended, unless the client has closed it.
     fn serve_known(
         &self,
-        (number, stream): (u64, TcpStream),
+        (number, from): (u64, SocketAddr),
+        stream: TcpStream,
         known: impl FnOnce(),
         client: &mut String,
     ) -> Result<(), LinkError> {
@@ -113,7 +120,7 @@ impl<F: FileSystem> Shared<F> {
         let mut answer = Answer::of(&first.header, answer);
         if let Err(status) = &greeted {
             answer.header.status = status.0;
-            tracing::info!(client, %status, "a client is refused");
+            self.strangers.turned_away(from, status);
         }
         let sent = link.send(answer.header, &answer.args, &[]);
         let Ok((session, slot)) = greeted else { return sent };

@@ -5,6 +5,7 @@ mod operations;
 mod options;
 mod references;
 mod session;
+mod strangers;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -23,6 +24,7 @@ use operations::Served;
 pub use options::ServerOptions;
 pub use references::References;
 use session::{Session, Sessions};
+use strangers::Strangers;
 
 use crate::link::Cutter;
 use crate::wire::DATA_MAX;
@@ -129,7 +131,8 @@ impl<F: FileSystem> Server<F> {
         let sessions = Sessions::new(options.sessions_max, options.slots);
         let owners = AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0);
         let served = Served { files, references, options, verifier, owners };
-        let shared = Arc::new(Shared { served, sessions, ending: AtomicBool::new(false) });
+        let (ending, strangers) = (AtomicBool::new(false), Strangers::default());
+        let shared = Arc::new(Shared { served, sessions, ending, strangers });
         let connections = Arc::<Connections>::default();
         let mut server = Self { shared, connections, address, threads: Vec::new() };
         let (shared, connections) = (Arc::clone(&server.shared), Arc::clone(&server.connections));
@@ -233,7 +236,7 @@ fn begin<F: FileSystem>(
         }
     };
     if !connections.enter((number, from.ip()), options, cutter) {
-        tracing::warn!(%from, "too many connections: this one is closed");
+        shared.strangers.turned_away(from, &"there are too many");
         return;
     }
     let (shared, others) = (Arc::clone(shared), Arc::clone(connections));

@@ -44,8 +44,8 @@ pub fn run(args: &Args) -> ExitCode {
         for member in &pool.members {
             let index = member.index.map_or_else(|| "-".to_owned(), |i| i.to_string());
             match &member.state {
-                MemberCondition::Good => say!("  {index:>3}  {}", member.path.display()),
-                other => say!("  {index:>3}  {}  ({other})", member.path.display()),
+                MemberCondition::Good => say!("  {index:>3}  {}", answer::shown(&member.path)),
+                other => say!("  {index:>3}  {}  ({other})", answer::shown(&member.path)),
             }
         }
         for missing in &pool.missing {
@@ -76,7 +76,7 @@ fn why_not(path: &Path) -> String {
         Err(e) => format!("{e}"),
         Ok(mut devices) => match devices.pop().map(Found::read) {
             Some(found) if found.newest().is_none() => found.refusal().to_string(),
-            _ => format!("{}: its pool was not found", path.display()),
+            _ => format!("{}: its pool was not found", answer::shown(path)),
         },
     }
 }

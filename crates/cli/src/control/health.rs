@@ -292,7 +292,15 @@ fn withdrawn(pool: &PoolFacts) -> Option<Finding> {
     })
 }
 
-/// What to do about a member that has returned garbage.
+/// Where it did, as far as one node knows.
+fn places_met(damaged: usize) -> String {
+    match damaged {
+        0 => String::new(),
+        n => format!(": this node has met {n} places that are sound on others"),
+    }
+}
+
+/// What to do about a member that is suspected to return garbage.
 fn what_about_garbage(pool: &str, m: &MemberFacts) -> String {
     let i = m.index;
     if m.others_suspected {
@@ -356,15 +364,8 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
         say(State::Degraded, means, String::new());
     }
     if m.suspected {
-        let places = match m.damaged {
-            0 => String::new(),
-            n => format!(": this node has met {n} places that are sound on others"),
-        };
-        say(
-            State::Damaged,
-            format!("{who} is suspected to return garbage{places}"),
-            what_about_garbage(name, m),
-        );
+        let meaning = format!("{who} is suspected to return garbage{}", places_met(m.damaged));
+        say(State::Damaged, meaning, what_about_garbage(name, m));
     }
     if m.slow && m.given_up.is_none() {
         say(

@@ -13,6 +13,7 @@
 //! A process carries out one command, so there is one answer.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -120,8 +121,22 @@ pub fn line(value: Value) {
 pub fn say_line(text: fmt::Arguments<'_>) {
     match ANSWER.get() {
         Some(answer) => answer.lock().messages.push(text.to_string()),
-        None => println!("{text}"),
+        None => println!("{}", printable(&text.to_string())),
     }
+}
+
+/// Control characters as escapes: names come from disks and from other users, and would speak to the terminal.
+pub fn printable(text: &str) -> String {
+    let shown = |c: char| {
+        let kept = !c.is_control() || matches!(c, '\n' | '\t');
+        if kept { c.to_string() } else { c.escape_default().to_string() }
+    };
+    text.chars().map(shown).collect()
+}
+
+/// A path on one line, whatever characters it has.
+pub fn shown(path: &Path) -> String {
+    path.display().to_string().replace('\n', "\\n")
 }
 
 /// Lines for people, each with its end.

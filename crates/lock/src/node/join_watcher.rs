@@ -82,10 +82,11 @@ impl JoinWatcher<'_> {
         behind: &mut HashMap<NodeId, (Instant, bool)>,
     ) {
         let tag = self.store.pool().epoch();
-        for SlotObservation { record, .. } in observed {
+        for SlotObservation { record, lock_visible, life_locked, .. } in observed {
             let slot = record.life.slot;
             let uses_other = beats.of(record.acting()).is_some_and(|(beat, _)| tag_of(beat) != tag);
-            if user_of(record).is_none() || !uses_other {
+            let is_dead = *lock_visible && !life_locked;
+            if user_of(record).is_none() || is_dead || !uses_other {
                 behind.remove(&slot);
                 continue;
             }

@@ -165,7 +165,9 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Device`] when the labels cannot be written.
     pub(crate) fn trust(&self, members: &[Uuid]) -> Result<Vec<MemberIndex>, PoolError> {
-        members.iter().for_each(|member| self.0.health.suspicion.forget(*member));
+        for member in members {
+            self.0.health.suspicion.forget(*member);
+        }
         self.set_marks(false, &|t, m| t.uuid(m).is_some_and(|uuid| members.contains(&uuid)))
     }
     /// Marks, or no longer marks, the members that are `meant`; those that were changed.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use braid_device::Device;
-use braid_format::label::Label;
+use braid_format::label::{Label, MemberState};
 
 use crate::assembly::one_pool;
 use crate::error::PoolError;
@@ -50,8 +50,12 @@ impl Pool {
         }
         let topology = self.0.epochs.snapshot();
         let mut done = Destroyed { name: topology.label.name.clone(), ..Destroyed::default() };
-        for (member, device) in topology.devices.iter().enumerate() {
-            done.wipe(device, &topology.label, member);
+        let members = topology.label.members.iter();
+        for (index, (member, device)) in members.zip(&topology.devices).enumerate() {
+            // A failed member is not in use, but its device may be there.
+            let is_failed = member.state == MemberState::Failed;
+            let present = is_failed.then(|| self.0.open_member(member)).flatten();
+            done.wipe(present.as_ref().unwrap_or(device), &topology.label, index);
         }
         Ok(done)
     }
@@ -74,8 +78,8 @@ pub fn is_being_destroyed(devices: &[Arc<dyn Device>]) -> bool {
 }
 
 /// Wipes what is left of a pool whose [`Pool::destroy`] was broken off. `devices`: those that are there. One
-/// without a label is left alone, and so is one whose labels do not say that the pool has ended: a failed
-/// member, or one whose label was restored since.
+/// without a label is left alone, and so is one whose labels do not say that the pool has ended, if it had
+/// not failed before: its label was restored since.
 ///
 /// # Errors
 /// A device is of another pool, or no label says that its pool has ended. Nothing was changed then.
@@ -83,10 +87,16 @@ pub fn finish_destroy(devices: Vec<Arc<dyn Device>>) -> Result<Destroyed, PoolEr
     let mut found: Vec<Found> = devices.into_iter().map(Found::read).collect();
     found.retain(|f| f.newest().is_some());
     one_pool(&found)?;
-    let label = ended(&found).ok_or(PoolError::NotEnded)?;
+    let label = ended(&found).ok_or(PoolError::NotEnded)?.clone();
+    // The end was not written to it.
+    let had_failed = |own: &Label| {
+        let uuid = own.members.get(usize::from(own.member.0)).map(|m| m.uuid);
+        let mut members = label.members.iter();
+        members.any(|m| Some(m.uuid) == uuid && m.state == MemberState::Failed)
+    };
     let mut done = Destroyed { name: label.name.clone(), ..Destroyed::default() };
     for f in &found {
-        if let Some(own) = f.labels().find(|l| l.ended) {
+        if let Some(own) = f.labels().find(|l| l.ended || had_failed(l)) {
             done.wipe(&f.device, own, usize::from(own.member.0));
         } else {
             let why = "its labels do not say that the pool has ended";

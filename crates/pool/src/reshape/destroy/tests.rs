@@ -72,7 +72,7 @@ fn a_power_cut_leaves_a_pool_or_what_can_be_finished() {
     }
 }
 
-/// A member that has the label of before (it was restored since, or had failed) is nothing that a broken-off
+/// A member that has the label of before (it was restored since) is nothing that a broken-off
 /// destruction may wipe.
 #[test]
 fn what_does_not_say_that_it_has_ended_is_left() {
@@ -86,4 +86,15 @@ fn what_does_not_say_that_it_has_ended_is_left() {
     let done = finish_destroy(all.clone()).unwrap();
     assert_eq!((done.wiped.as_slice(), done.left.len()), (&["d1".to_owned()][..], 1), "{done:?}");
     assert_eq!(Found::read(all[0].clone()).newest(), Some(label));
+}
+
+/// A member that had failed was not told of the end: it is wiped nonetheless.
+#[test]
+fn a_failed_member_is_wiped_with_the_others() {
+    let all = disks("d", &[14; 3]);
+    let pool = made(all.clone(), Redundancy::Mirror(3));
+    pool.fail_member(braid_format::MemberIndex(1)).unwrap();
+    pool.end().unwrap();
+    let done = finish_destroy(all.clone()).unwrap();
+    assert_eq!((done.wiped.len(), done.left.len()), (3, 0), "{done:?}");
 }
