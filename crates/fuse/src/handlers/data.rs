@@ -19,6 +19,7 @@ use crate::abi::{
 use crate::caches::notify::{AnswerTo, DeferredAnswer};
 use crate::error::BadRequest;
 use crate::transport::reply::{Reply, Way};
+use crate::waits::lock_owners::Range;
 use braid_format::InodeNo;
 
 /// The answer to a write that the devices do not have yet.
@@ -111,25 +112,25 @@ impl<F: FileSystem> Call<'_, F> {
     pub(super) fn release(&mut self) -> Outcome<()> {
         let what: ReleaseIn = self.body.take()?;
         let (fh, mode) = OpenMode::split(what.fh);
-        if what.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
-            let all = self.unlock_all(what.lock_owner);
-            if let Err(errno) = self.files().flock(self.ino(), &all) {
-                tracing::error!(nodeid = self.nodeid, %errno, "a flock outlives its file");
-            }
+        let ino = self.ino();
+        if what.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0
+            && let Err(errno) = self.files().flock(ino, &self.unlock(fh, (0, u64::MAX)))
+        {
+            tracing::error!(nodeid = self.nodeid, %errno, "a flock outlives its file");
         }
-        for owner in self.server.lockers.released(fh) {
-            if let Err(errno) = self.files().setlk(self.ino(), &self.unlock_all(owner)) {
+        self.server.lockers.release((ino, fh), |owner, range| {
+            if let Err(errno) = self.files().setlk(ino, &self.unlock(owner, range)) {
                 tracing::error!(nodeid = self.nodeid, %errno, "a lock outlives its open file");
             }
-        }
+        });
         let result = self.files().release(fh);
         self.server.nodes().closed(self.nodeid, mode.cached);
         self.done(result)
     }
 
-    fn unlock_all(&self, owner: u64) -> Plock {
+    fn unlock(&self, owner: u64, (start, end): Range) -> Plock {
         let kind = PlockKind::Unlock;
-        Plock { start: 0, end: u64::MAX, kind, owner, pid: self.cred.pid, uid: self.cred.uid }
+        Plock { start, end, kind, owner, pid: self.cred.pid, uid: self.cred.uid }
     }
 
     pub(super) fn read(&mut self) -> Outcome<()> {
@@ -240,7 +241,7 @@ impl<F: FileSystem> Call<'_, F> {
         let what: FlushIn = self.body.take()?;
         let (fh, _) = OpenMode::split(what.fh);
         let result = self.files().flush(fh, what.lock_owner);
-        self.server.lockers.flushed(fh, what.lock_owner);
+        self.server.lockers.flushed((self.ino(), fh), what.lock_owner);
         self.done(result)
     }
     pub(super) fn fsync(&mut self) -> Outcome<()> {
@@ -328,8 +329,14 @@ impl<F: FileSystem> Call<'_, F> {
         lock.uid = self.cred.uid;
         let whole = what.lk_flags & abi::LK_FLOCK != 0;
         let unlock = lock.kind == PlockKind::Unlock;
-        if !whole && !unlock {
-            self.server.lockers.locking(OpenMode::split(what.fh).0, lock.owner);
+        let (fh, _) = OpenMode::split(what.fh);
+        if whole {
+            // The kernel's number of the open file description is given again while its RELEASE is under
+            // way; this one is not.
+            lock.owner = fh;
+        } else if !unlock {
+            let range = (lock.start, lock.end);
+            self.server.lockers.locking((self.ino(), fh), lock.owner, range);
         }
         if wait && !unlock {
             return self.lock_later(&lock, whole);

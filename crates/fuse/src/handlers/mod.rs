@@ -6,6 +6,7 @@ mod ioctl;
 mod names;
 #[cfg(test)]
 mod tests;
+mod truncate;
 mod wire;
 
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::wire::{self, OpenMode};
-use super::{Call, Outcome};
+use super::{Call, Outcome, truncate};
 use crate::abi::{
     self, AttrOut, CreateIn, Dirent, EntryOut, GetxattrIn, GetxattrOut, LinkIn, MkdirIn, MknodIn,
     OpenOut, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, SetxattrMoreIn,
@@ -115,6 +115,11 @@ impl<F: FileSystem> Call<'_, F> {
     pub(super) fn setattr(&mut self) -> Outcome<()> {
         let set: SetattrIn = self.body.take()?;
         let fh = (set.valid & abi::setattr::FH != 0).then(|| OpenMode::split(set.fh).0);
+        let cuts = fh.is_some() && set.valid & abi::setattr::SIZE != 0;
+        if cuts && !truncate::is_wanted(self.cred.pid) {
+            // The kernel does not look at the answer; io_uring's own ftruncate hears it.
+            return Err(Errno::OPNOTSUPP.into());
+        }
         let attr = self.files().setattr(self.ino(), &wire::set_attr(&set), fh)?;
         self.shows(&attr);
         // The kernel takes these over whatever it has been told to drop meanwhile: not to be kept.
