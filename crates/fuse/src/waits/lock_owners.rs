@@ -126,7 +126,9 @@ impl LockOwners {
             };
             state.unlocking.push((ino, id));
             MutexGuard::unlocked(&mut state, || {
-                ranges.into_iter().for_each(|range| unlock(id, range));
+                for range in ranges {
+                    unlock(id, range);
+                }
             });
             let one = state.unlocking.iter().position(|who| *who == (ino, id));
             one.map(|at| state.unlocking.swap_remove(at));
