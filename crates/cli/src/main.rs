@@ -34,8 +34,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::helper::{self, Helper};
 use commands::{
     add, advise, check, completion, cp, create, destroy, dump_label, evacuate, export, fail, fence,
-    generate, grow, iostat, label, locks, mount, nodes, probe, rebalance, remove, replace, scan,
-    scrub, serve, spare, status, target, top, trim, unmount, version,
+    generate, grow, iostat, label, locks, mount, nodes, probe, rebalance, remove, rename, replace,
+    scan, scrub, serve, spare, status, target, top, trim, unmount, version,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::{answer, lost_output};
@@ -72,6 +72,7 @@ enum Command {
     Rebalance(rebalance::Args),
     Evacuate(evacuate::Args),
     Remove(remove::Args),
+    Rename(rename::Args),
     Destroy(destroy::Args),
     Scrub(scrub::Args),
     Trim(trim::Args),
@@ -218,6 +219,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Rebalance(a) => rebalance::run(&a),
         Command::Evacuate(a) => evacuate::run(&a),
         Command::Remove(a) => remove::run(&a),
+        Command::Rename(a) => rename::run(&a),
         Command::Destroy(a) => destroy::run(&a),
         Command::Scrub(a) => scrub::run(&a),
         Command::Trim(a) => trim::run(&a),

@@ -145,6 +145,27 @@ fn a_failed_member_is_destroyed_with_its_pool() {
 }
 
 #[test]
+fn a_pool_gets_another_name_while_nobody_has_it() {
+    let d = Disks::new(2, 256);
+    ok(&d.with(&["create", "p"], &["--mirror", "2"]));
+    let devices = d.names().join(":");
+    for bad in ["", "a/b"] {
+        assert!(fails(&["rename", &devices, bad]).contains("name"), "{bad:?}");
+    }
+    assert!(ok(&["rename", &devices, "q"]).contains("pool 'p' is called 'q' now"));
+    assert!(ok(&[&["scan"][..], &d.names()].concat()).starts_with("q  "));
+    ok(&d.with(&["check"], &[]));
+    if can_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().to_str().unwrap();
+        ok(&["mount", &devices, dir]);
+        assert!(fails(&["rename", &devices, "r"]).contains("mounted"));
+        assert!(fails(&["rename", dir, "r"]).contains("braid unmount"));
+        ok(&["unmount", dir]);
+    }
+}
+
+#[test]
 fn a_damaged_dump_is_refused() {
     let d = Disks::new(1, 256);
     ok(&d.with(&["create", "p"], &[]));

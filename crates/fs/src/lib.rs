@@ -140,7 +140,9 @@ pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
 pub use inspect::{ClusterView, inspect};
 pub use maintenance::MaintenanceStatus;
 pub use meta::MetaStats;
-pub use mount::{NamedLock, NodeStatus, accept_members, destroy, give_slot_back, vouch_dead};
+pub use mount::{
+    NamedLock, NodeStatus, accept_members, destroy, give_slot_back, rename, vouch_dead,
+};
 pub use options::MountOptions;
 pub use plock::Canceller;
 pub use plock_table::{LockDone, Plock, PlockKind, WaitId};

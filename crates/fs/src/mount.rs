@@ -694,6 +694,18 @@ pub fn destroy(pool: Pool) -> Result<braid_pool::Destroyed> {
     destroy_of(&Volume::open(pool)?)
 }
 
+/// Gives a pool another name ([`Pool::rename`]).
+///
+/// # Errors
+/// A node has the pool mounted, or may have; no pool may be called so; a device failed.
+pub fn rename(pool: Pool, name: &str) -> Result<()> {
+    let volume = Volume::open(pool)?;
+    let _claimed = crate::exclusive_use::claim(&volume)?;
+    volume.confirm_identity()?;
+    let _taken_over = volume.pool.take_over()?;
+    Ok(volume.pool.rename(name)?)
+}
+
 /// From now on the members that a pool was opened without count as lost, for all nodes.
 pub(crate) fn count_as_lost(volume: &Volume) -> Result<()> {
     volume.may_change()?;

@@ -27,6 +27,7 @@ pub mod nodes;
 pub mod probe;
 pub mod rebalance;
 pub mod remove;
+pub mod rename;
 pub mod replace;
 pub mod scan;
 pub mod scrub;

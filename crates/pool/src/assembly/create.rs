@@ -180,12 +180,20 @@ fn examine_claimed(
     Ok((label, dirty))
 }
 
-fn check_options(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<(), PoolError> {
-    let name = &options.name;
+/// Whether a pool may be called so.
+///
+/// # Errors
+/// [`PoolError::BadName`].
+pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
     let plain = !name.contains(|c: char| c == '/' || c.is_control());
     if name.is_empty() || name.len() > Label::NAME_MAX || !plain {
-        return Err(PoolError::BadName { name: name.clone() });
+        return Err(PoolError::BadName { name: name.to_owned() });
     }
+    Ok(())
+}
+
+fn check_options(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<(), PoolError> {
+    check_name(&options.name)?;
     if devices.is_empty() {
         return Err(PoolError::NoDevices);
     }

@@ -6,3 +6,4 @@ pub mod member_verify;
 pub mod restore;
 
 pub(crate) use assemble::one_pool;
+pub(crate) use create::check_name;

@@ -1,4 +1,4 @@
-//! Changing the shape of a pool while it is in use: members join, leave and are moved.
+//! Changing a pool: members join, leave and are moved while it is in use; it gets another name, or ends.
 //!
 //! Every step is one change of the epoch ([`PoolState::change`](crate::pool::PoolState::change)). A
 //! crash at any moment leaves the topology before the step or the one after it.
@@ -9,6 +9,7 @@ mod destroy;
 pub(crate) mod evacuate;
 pub(crate) mod grow;
 mod remove;
+mod rename;
 #[cfg(test)]
 pub(crate) mod tests;
 

@@ -1,0 +1,43 @@
+//! `braid rename`
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::control;
+use crate::pools::sources;
+use crate::terminal::answer::{self, say};
+
+/// Give a pool another name.
+///
+/// No node may have it mounted. Its UUID and everything in it stay. What names the pool elsewhere is to be changed
+/// by hand: /etc/fstab, units, exports, and the folder of its certificates (`braid serve init --help`).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool's name, or its devices, separated by colons
+    pool: String,
+    /// Its new name: at most 63 bytes, no '/' and no control characters
+    name: String,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(mount) = control::look(&args.pool)? {
+        bail!(
+            "{} is mounted on {}: `braid unmount` it on every node first",
+            args.pool,
+            mount.mount_point.display()
+        );
+    }
+    let pool = sources::open(std::slice::from_ref(&args.pool), false)?;
+    let (before, uuid) = (pool.info().name.clone(), pool.info().uuid);
+    let namesakes = sources::discover(None);
+    if namesakes.iter().any(|other| other.name == args.name && other.uuid != uuid) {
+        bail!("there is a pool called '{}' on this host's devices already", args.name);
+    }
+    braid_fs::rename(pool, &args.name)?;
+    answer::add("pool", &args.name);
+    answer::add("before", &before);
+    say!("pool '{before}' is called '{}' now", args.name);
+    Ok(ExitCode::SUCCESS)
+}
