@@ -20,7 +20,7 @@ const SIZE: Bytes = Bytes(16 << 20);
 const KIND: ReservationKind = ReservationKind::WriteExclusiveAll;
 const AT: ByteOffset = ByteOffset(4096);
 /// Longer than a target takes to be there again, on a machine that does much else.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 /// What outlives a target.
 struct San {

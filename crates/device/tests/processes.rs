@@ -59,7 +59,7 @@ fn role() {
             let d = FileDevice::open(path, OpenOptions::default()).unwrap();
             let _held = d.abilities().locks.lock_byte(7).unwrap().unwrap();
             println!("holding");
-            std::thread::sleep(std::time::Duration::from_secs(60));
+            std::thread::sleep(std::time::Duration::from_mins(1));
         }
         "fork" => {
             // Rings and threads made before a fork must hurt neither side.

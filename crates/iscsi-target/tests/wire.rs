@@ -52,7 +52,7 @@ struct Initiator {
 impl Initiator {
     fn connect(target: &Target) -> Self {
         let stream = TcpStream::connect(target.address()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
         Self { stream, cmd_sn: 1, tag: 0, digests: false }
     }
     /// Logged in as port `isid` of initiator `name`, past the unit attentions of unit 0.
@@ -501,7 +501,7 @@ fn garbage_ends_its_own_connection_at_most() {
         for _ in 0..8 {
             let mut h = [0; 48];
             h.iter_mut().for_each(|b| *b = random.byte() & random.byte());
-            if random.byte() % 4 != 0 {
+            if !random.byte().is_multiple_of(4) {
                 // A known opcode, a number in order, few data: further into the code.
                 h[0] = [0x01, 0x41, 0x02, 0x42, 0x03, 0x43, 0x04, 0x05, 0x40]
                     [random.next() as usize % 9];

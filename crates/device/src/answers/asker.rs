@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_an_asker_says_is_understood() {
-        for said in [(0, Ok(())), (7, Err(Silent(Duration::from_millis(5000))))] {
+        for said in [(0, Ok(())), (7, Err(Silent(Duration::from_secs(5))))] {
             assert_eq!(answer(&line(said.0, said.1)), Some(said));
         }
         for line in ["", "\n", "x", "1 x", "-1"] {
