@@ -190,6 +190,14 @@ impl Cluster {
         manager.map_or_else(Vec::new, |m| m.wishes(RawHeartbeat::WISHES))
     }
 
+    /// Another node waits for a lock; nothing if it is none of these.
+    pub fn wished(&self, lock: LockNo, mode: Mode, overdue: bool) {
+        let manager = self.manager.lock().clone().filter(|_| self.range().contains(&lock));
+        if let Some(manager) = manager {
+            manager.heartbeat_wish(lock, mode, overdue);
+        }
+    }
+
     /// From now on no thread gets a region, or waits for one or for an epoch.
     pub fn withdraw(&self) {
         if let Some(manager) = &*self.manager.lock() {

@@ -142,11 +142,7 @@ impl Mounted {
             recovered: AtomicU64::new(0),
         });
         let joined = Membership::join(nodes, join, recoverer.clone());
-        let membership = joined.inspect_err(|_| {
-            if let Some(cluster) = recoverer.cluster.lock().take() {
-                cluster.end();
-            }
-        })?;
+        let membership = joined.inspect_err(|_| recoverer.end_cluster())?;
         let on = volume.clone();
         let cluster = recoverer.cluster(membership.me());
         let started = cluster.and_then(|cluster| {

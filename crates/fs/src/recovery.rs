@@ -82,7 +82,12 @@ impl Recover for Recoverer {
         if attached {
             return done;
         }
-        done.and(volume.pool.detach().map_err(pool_error))
+        let done = done.and(volume.pool.detach().map_err(pool_error));
+        if done.is_err() {
+            // Regions of a life that gives its slot up would be those of a dead one.
+            self.end_cluster();
+        }
+        done
     }
     fn finish(&self, dead: Life, _: Life) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
@@ -125,6 +130,12 @@ impl Recover for Recoverer {
         let cluster = self.cluster.try_lock().and_then(|c| c.clone());
         cluster.map_or_else(Vec::new, |c| c.wishes())
     }
+    fn wished(&self, lock: LockNo, mode: Mode, overdue: bool) {
+        let cluster = self.cluster.try_lock().and_then(|c| c.clone());
+        if let Some(cluster) = cluster {
+            cluster.wished(lock, mode, overdue);
+        }
+    }
     fn confirm(&self) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.volume.confirm()?)
     }
@@ -142,6 +153,14 @@ impl Recoverer {
             *cluster = Cluster::join(&self.volume, &self.nodes, &self.join, me)?;
         }
         Ok(cluster.clone())
+    }
+
+    /// This node could not join as it was to, and has no place among the others any more.
+    pub fn end_cluster(&self) {
+        let cluster = self.cluster.lock().take();
+        if let Some(cluster) = cluster {
+            cluster.end();
+        }
     }
 
     /// This node leaves, and has waited long enough: recoveries that wait for other nodes fail, now and

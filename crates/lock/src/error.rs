@@ -103,7 +103,7 @@ pub enum LockError {
     },
     /// A dead node holds what the recovery of another needs, and no living node recovers it.
     #[error(
-        "node {node} died too, and what it held has to be recovered first: mount without `-o slot=`, so that its slot can be taken"
+        "node {node} died too, and what it held has to be recovered first: mount without `-o slot=`, so that its slot can be taken; if it was of a host that is off, confirm that first (`braid fence POOL {node} --confirm`)"
     )]
     KeptByDead {
         /// The dead node's slot.

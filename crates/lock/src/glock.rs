@@ -392,6 +392,15 @@ impl LockManager {
     pub fn wish(&self, lock: LockNo, mode: Mode) {
         self.core.on_wish(lock, mode);
     }
+    /// As [`Self::wish`]. `overdue`: the wish has stood for long, so the record is looked at even if this node knows
+    /// nothing of the lock.
+    pub fn heartbeat_wish(&self, lock: LockNo, mode: Mode, overdue: bool) {
+        if overdue {
+            self.hint(lock, &Hint::Wanted(mode));
+        } else {
+            self.wish(lock, mode);
+        }
+    }
     /// A node was recovered, or left: whoever waits looks again.
     pub fn node_gone(&self) {
         let waited: Vec<LockNo> = self.core.wishes.lock().keys().copied().collect();

@@ -174,6 +174,11 @@ pub trait Recover: Send + Sync {
     fn wishes(&self) -> Vec<(LockNo, Mode)> {
         Vec::new()
     }
+    /// Another node waits for a lock that this one may have, while this one is joining. `overdue`: it has
+    /// waited for long. Does not wait.
+    fn wished(&self, lock: LockNo, mode: Mode, overdue: bool) {
+        let _ = (lock, mode, overdue);
+    }
     /// Called once the liveness lock of a slot is held and before the slot is changed: whoever
     /// makes a file system holds those locks meanwhile, so what is there now stays.
     ///

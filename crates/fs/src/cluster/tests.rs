@@ -40,6 +40,13 @@ fn mount_on(devices: &[Arc<MemoryDevice>; 2]) -> Fs {
     Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
 }
 
+/// Mounts by this slot, in a thread of its own.
+fn mounts_by(devices: &[Arc<MemoryDevice>; 2], slot: u16) -> JoinHandle<Fs> {
+    let pool = Pool::assemble(all_of(devices)).unwrap();
+    let options = MountOptions { slot: Some(NodeId(slot)), ..MountOptions::default() };
+    std::thread::spawn(move || Fs::mount(pool, options, Arc::new(NoKernelCache)).unwrap())
+}
+
 fn cluster(fs: &Fs) -> &Arc<Cluster> {
     fs.core().cluster.as_ref().unwrap()
 }
@@ -184,6 +191,75 @@ fn who_mounts_after_all_slots_have_died_together_gets_one() {
     }
     let mounted = mount_on(&devices);
     assert_eq!(mounted.lookup(mounted.root(), b"f").unwrap().size, 4096);
+    all_end(writers(&[&mounted], &[0, 1, 2]));
+    mounted.unmount().unwrap();
+}
+
+/// Two that died are taken over by two that mount at the same time. The first has what the log of the second
+/// dead one names, and its replay waits for what that one holds.
+#[test]
+fn who_mount_at_once_after_all_have_died_wait_for_each_other_only_for_a_while() {
+    let options = MakeOptions { nodes: Some(2), ..MakeOptions::default() };
+    let (devices, [one, two]) = nodes_of(&options);
+    let user = crate::Cred { uid: 0, gid: 0, umask: 0, pid: 1 };
+    let (_, file) = one.create(one.root(), b"f", 0o600, 2, &user).unwrap();
+    one.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
+    one.fsync(file, false).unwrap();
+    // Both logs name region 1, and neither holds it for itself.
+    for fs in [&one, &two] {
+        fs.core().volume.pool.write(ByteOffset(100 << 20), &[7; 4096]).unwrap();
+    }
+    for fs in [&one, &two] {
+        drop(cluster(fs).hold(&[(1, Hold::Shared)]).unwrap());
+    }
+    let others = (0..cluster(&two).count).filter(|n| *n != 1);
+    let others: Vec<_> = others.map(|n| (n, Hold::Alone)).collect();
+    std::mem::forget(cluster(&two).hold(&others).unwrap());
+    for fs in [&two, &one] {
+        fs.core().withdraw(&Error::NotPermitted);
+    }
+    let slot = |fs: &Fs| cluster(fs).me().slot.0;
+    let first = mounts_by(&devices, slot(&one));
+    let start = Instant::now();
+    let has_it = |life: &Life| life.slot.0 == slot(&one) && *life != cluster(&one).me();
+    while !cluster(&two)
+        .record(cluster(&two).lock(1))
+        .unwrap()
+        .is_some_and(|record| record.mode == Mode::Exclusive && record.holders.iter().any(has_it))
+    {
+        assert!(start.elapsed() < Duration::from_mins(1), "it does not recover the log");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let second = mounts_by(&devices, slot(&two));
+    while !(first.is_finished() && second.is_finished()) {
+        assert!(start.elapsed() < Duration::from_mins(1), "they wait for each other");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mounted = [first, second].map(|m| m.join().unwrap());
+    for fs in &mounted {
+        assert_eq!(fs.lookup(fs.root(), b"f").unwrap().size, 4096);
+    }
+    for fs in mounted {
+        fs.unmount().unwrap();
+    }
+}
+
+/// Whoever mounts by a free slot has no watcher at first either.
+#[test]
+fn who_mounts_by_a_free_slot_after_others_have_died_waits_for_none_of_them() {
+    let options = MakeOptions { nodes: Some(3), ..MakeOptions::default() };
+    let (devices, [one, two]) = nodes_of(&options);
+    let all: Vec<_> = (0..cluster(&two).count).map(|n| (n, Hold::Alone)).collect();
+    std::mem::forget(cluster(&two).hold(&all).unwrap());
+    for fs in [&two, &one] {
+        fs.core().withdraw(&Error::NotPermitted);
+    }
+    let (start, mounts) = (Instant::now(), mounts_by(&devices, 2));
+    while !mounts.is_finished() {
+        assert!(start.elapsed() < Duration::from_mins(1), "it waits for a dead one");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mounted = mounts.join().unwrap();
     all_end(writers(&[&mounted], &[0, 1, 2]));
     mounted.unmount().unwrap();
 }

@@ -11,7 +11,7 @@ use braid_pool::Reservable;
 use parking_lot::Mutex;
 
 use super::join::{Action, Event, Join, Joiner, Look, longest_wait};
-use super::join_watcher::JoinWatcher;
+use super::join_watcher::{JoinWatcher, PACE};
 use super::life::names_key;
 use super::observation::tag_of;
 use super::slot_write::Outcome;
@@ -42,6 +42,17 @@ pub(super) fn sweep(store: &dyn NodeStore, own: u64) {
     });
     if let Err(e) = swept {
         tracing::warn!("old registrations stay: {e}");
+    }
+}
+
+/// Until `next`, or until there is something to do.
+fn rest(next: Instant, is_due: impl Fn() -> bool) {
+    loop {
+        let left = next.saturating_duration_since(Instant::now());
+        std::thread::park_timeout(left.min(PACE));
+        if left <= PACE || is_due() {
+            return;
+        }
     }
 }
 
@@ -168,6 +179,7 @@ impl<'a> Claim<'a> {
             }
             Action::Prepare(life) => Event::Prepared(Box::new(self.prepare(life)?)),
             Action::Register(key) => Event::Registered(self.register(key)?),
+            Action::IsFenced(record) => Event::Is(self.options.proofs.of(&record).is_some()),
             Action::Fence(record, own) => Event::Is(self.fence(&record, own)),
             Action::Write { expected, new } => Event::Wrote(self.write(&expected, &new)?),
             Action::TakeKey(record, own) => {
@@ -248,6 +260,9 @@ impl<'a> Claim<'a> {
 
     /// Shuts a silent node out from the members, if that can be. `own`: this node's key.
     fn fence(&self, record: &SlotRecord, own: u64) -> bool {
+        if self.options.proofs.of(record).is_some() {
+            return true;
+        }
         let fencer = self.options.fencer(self.store, own, self.identity);
         match fencer.fence(record, &|| true) {
             Ok(method) => {
@@ -282,7 +297,8 @@ impl<'a> Claim<'a> {
         let said = Mutex::new(Moment::now());
         let Self { store, options, identity, recover, .. } = *self;
         let may_act = || Moment::now().since(*said.lock()) < options.timing.lease();
-        let join_watcher = JoinWatcher { store, options, identity, mine, may_act: &may_act };
+        let join_watcher =
+            JoinWatcher { store, options, identity, recover, mine, may_act: &may_act };
         std::thread::scope(|s| {
             let thread = || std::thread::Builder::new();
             let looking = thread().spawn_scoped(s, || join_watcher.run(&done));
@@ -297,6 +313,7 @@ impl<'a> Claim<'a> {
                         return;
                     }
                     let tag = store.pool().epoch();
+                    let wishes = recover.wishes();
                     let beat = Heartbeat {
                         life: mine.life,
                         pool_epoch: tag.epoch,
@@ -306,7 +323,7 @@ impl<'a> Claim<'a> {
                         inode_delta: 0,
                         meta_delta: 0,
                         stuck: None,
-                        wishes: recover.wishes(),
+                        wishes,
                     };
                     beat.encode(&mut sector);
                     let issued = Moment::now();
@@ -314,7 +331,8 @@ impl<'a> Claim<'a> {
                         Ok(()) => *said.lock() = issued,
                         Err(e) => tracing::warn!("heartbeat: {e}"),
                     }
-                    std::thread::park_timeout(options.timing.beat());
+                    let next = Instant::now() + options.timing.beat();
+                    rest(next, || done.load(Ordering::Acquire) || recover.wishes() != beat.wishes);
                 }
             });
             let result = match (&looking, &beating) {

@@ -12,12 +12,17 @@
 //!      |                                    |            | none                        |
 //!      |                                    v            v                             v
 //!      +--- another node frees one soon --- no slot: the join is refused      slot: Active, joined
+//!      |                                                 ^
+//!      +--- another has changed one, or one has not      | not recovered, and no other slot:
+//!           been tried yet ------------------------------+ looks again
 //! ```
 //!
 //! Invariants:
 //! * the liveness lock is held, and the key registered, before the slot names this node;
 //! * a dead node's slot is taken only after its proof of death ([`search`]), and after its fence if it
 //!   can be fenced by reservation and this kernel does not show its lock ([`take`]);
+//! * of slots that it could not recover a join tries none again before another node has changed a slot:
+//!   what was in its way is the same before that;
 //! * a join that ends without a slot has let its liveness lock go and given its key back.
 //!
 //! Parts, bottom up:
@@ -61,12 +66,22 @@ pub struct Join {
     /// Who recovers the dead node of the slot that it waits for, the heartbeat seen of that life last, and
     /// when it was new.
     recoverer: Option<(Life, Vec<u8>, Time)>,
+    /// Random names under which it has tried to take slots.
+    names: Vec<[u8; 16]>,
+    /// How many of them it had when it last began to search.
+    names_before: usize,
+    /// So many beats it pauses before it looks again, by chance: two that are in each other's way do so at
+    /// different times.
+    pause: u32,
     state: State,
 }
 
 /// A join waits for a slot for so many times [`Timing::fence_after`] at most, while whoever makes it free
 /// shows heartbeats.
 const WAITS_MAX: u32 = 20;
+
+/// The longest pause before a join looks again at slots that it could not recover.
+const PAUSE_BEATS: u64 = 4;
 
 /// The longest that a join with these timers waits for a slot that another node makes free.
 pub(super) fn longest_wait(timing: Timing) -> Duration {
@@ -81,6 +96,10 @@ enum State {
     Searching(Vec<SlotRecord>, Search),
     /// None of these could be had.
     ChoosingAgain(Vec<SlotRecord>),
+    /// None of these could be had, and one was not recovered: for a while nothing is done.
+    Pausing(Vec<SlotRecord>, LockError),
+    /// The same, then: whether that may be another now.
+    LookingAgain(Vec<SlotRecord>, LockError),
     /// For a slot that this life makes free.
     Waiting(Option<Life>),
     /// Whether that life shows heartbeats.
@@ -91,8 +110,9 @@ enum State {
 impl Join {
     /// A join of `joiner`. Begins with [`Event::Begin`].
     pub fn new(joiner: Joiner) -> Self {
-        let (begun, told, recoverer) = (Time::ZERO, false, None);
-        Self { joiner, begun, told, recoverer, state: State::Choosing }
+        let (begun, told, recoverer, names) = (Time::ZERO, false, None, Vec::new());
+        let (names_before, pause, state) = (0, 1, State::Choosing);
+        Self { joiner, begun, told, recoverer, names, names_before, pause, state }
     }
 
     /// Takes the answer to what was asked last, says what to do next.
@@ -112,6 +132,10 @@ impl Join {
     }
 
     fn go_on(&mut self, now: Time, event: Event) -> Flow<Joined> {
+        if let Event::Prepared(mine) = &event {
+            self.names.push(mine.node_uuid);
+            self.pause = 1 + u32::try_from(mine.nonce % PAUSE_BEATS).unwrap_or_default();
+        }
         match (std::mem::replace(&mut self.state, State::Over), event) {
             (State::Choosing, Event::Begin) => {
                 self.begun = now;
@@ -144,6 +168,14 @@ impl Join {
             (State::ChoosingAgain(before), event) => {
                 let look = event.slots()?;
                 self.wait_or_refuse(now, &before, &look.records)
+            }
+            (State::Pausing(before, why), event) => {
+                event.done()?;
+                self.choose(State::LookingAgain(before, why))
+            }
+            (State::LookingAgain(before, why), event) => {
+                let look = event.slots()?;
+                self.search_again(&before, why, look, now)
             }
             (State::Waiting(_) | State::Looking(_) | State::Over, event) => unasked(&event),
         }
@@ -190,6 +222,7 @@ impl Join {
             }
             Step::End(look) => {
                 let search = Search::new(&self.joiner, choice.clone(), look.places);
+                self.names_before = self.names.len();
                 self.search(choice, search, now, None)
             }
         }
@@ -202,14 +235,44 @@ impl Join {
         now: Time,
         event: Option<Event>,
     ) -> Flow<Joined> {
-        match search.step(now, event)? {
-            Step::Do(action) => {
+        match search.step(now, event) {
+            Ok(Step::Do(action)) => {
                 self.state = State::Searching(choice, search);
                 act(action)
             }
-            Step::End(Some(joined)) => Ok(Step::End(joined)),
-            Step::End(None) => self.choose(State::ChoosingAgain(choice)),
+            Ok(Step::End(Some(joined))) => Ok(Step::End(joined)),
+            Ok(Step::End(None)) => self.choose(State::ChoosingAgain(choice)),
+            Err(e @ (LockError::Damaged { .. } | LockError::Recovery { .. })) => {
+                self.state = State::Pausing(choice, e);
+                act(Action::Sleep(self.joiner.timing.beat() * self.pause))
+            }
+            Err(e) => Err(e),
         }
+    }
+
+    /// None of the slots that stood so as in `before` could be had, one of them because of `why`. What was in
+    /// the way there may be recovered by now, or be to be recovered with a slot that could not be had before.
+    fn search_again(
+        &mut self,
+        before: &[SlotRecord],
+        why: LockError,
+        Look { mut records, places, .. }: Look,
+        now: Time,
+    ) -> Flow<Joined> {
+        let is_own = |r: &SlotRecord| self.names.contains(&r.node_uuid);
+        let stands = |r: &SlotRecord| before.iter().any(|b| b == r);
+        let changed = records.iter().any(|r| !is_own(r) && !stands(r));
+        if !changed {
+            records.retain(|r| !is_own(r));
+        }
+        let tried = self.names.len() > self.names_before;
+        let lasts = now.saturating_sub(self.begun) < longest_wait(self.joiner.timing);
+        if records.is_empty() || !lasts || !(changed || tried) {
+            return Err(why);
+        }
+        self.names_before = self.names.len();
+        let search = Search::new(&self.joiner, records.clone(), places).after(why);
+        self.search(records, search, now, None)
     }
 
     /// Notes the heartbeat of `by`, which recovers the dead node of a slot.

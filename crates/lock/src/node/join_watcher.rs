@@ -1,10 +1,11 @@
 //! Watches and fences other nodes while this one joins, because it has no watcher yet. Recovering the
 //! slot that it takes may have to wait for locks of a silent node, and every change of the pool waits
-//! until each node uses the pool's epoch.
+//! until each node uses the pool's epoch. It also hears which locks others wait for: they would wait
+//! without end for what this node has and does not use, and this node perhaps for them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_format::NodeId;
 use braid_format::node::SlotRecord;
@@ -15,15 +16,24 @@ use super::observation::{Heartbeats, Observer, SlotObservation, tag_of};
 use super::slots::read_slots;
 use super::waits::LONG;
 use super::watch::{Watch, WatchAction, WatchEvent};
-use super::{HostIdentity, JoinOptions, NodeStore};
+use super::wishes::{Wish, Wishes};
+use super::{HostIdentity, JoinOptions, NodeStore, Recover};
 use crate::dlock::Time;
 use crate::error::LockError;
+
+/// Between two heartbeats of a node that joins and waits for something new, and between two looks of one
+/// whose locks others want.
+pub(super) const PACE: Duration = Duration::from_millis(20);
+/// So long after the last wish of another node it looks at that pace.
+const AFTERWARDS: Duration = Duration::from_secs(1);
 
 /// Looks at the other nodes, and fences those that are silent. It recovers nobody.
 pub(super) struct JoinWatcher<'a> {
     pub store: &'a dyn NodeStore,
     pub options: &'a JoinOptions,
     pub identity: &'a HostIdentity,
+    /// Who has the locks that others may want.
+    pub recover: &'a dyn Recover,
     /// The slot that is being taken, or has just been.
     pub mine: &'a SlotRecord,
     /// Whether this node says in heartbeats that it lives: who cannot do so fences nobody.
@@ -31,14 +41,25 @@ pub(super) struct JoinWatcher<'a> {
 }
 
 impl JoinWatcher<'_> {
-    /// Looks once in a beat, until `done`. A fence that is under way then is waited for.
+    /// Looks once in a beat, until `done`; only for wishes more often while others have some. A fence that
+    /// is under way then is waited for.
     pub fn run(&self, done: &AtomicBool) {
         let (beat, mut behind) = (self.options.timing.beat(), HashMap::new());
         let mut watch = Watch::new(self.mine.life, self.identity.clone(), beat);
         let (origin, mut nonce) = (Instant::now(), self.mine.nonce);
-        let mut beats = Heartbeats::default();
+        let (mut beats, mut wishes) = (Heartbeats::default(), Wishes::default());
+        let (mut look, mut often) = (origin + beat, origin);
         while !done.load(Ordering::Acquire) {
-            std::thread::park_timeout(beat);
+            let now = Instant::now();
+            let next = if now < often { look.min(now + PACE) } else { look };
+            std::thread::park_timeout(next.saturating_duration_since(now));
+            if Instant::now() < look {
+                if self.look_for_wishes(&mut beats, origin.elapsed(), &mut wishes) {
+                    often = Instant::now() + AFTERWARDS;
+                }
+                continue;
+            }
+            look = Instant::now() + beat;
             let mut events = match self.observe(&mut beats, origin.elapsed()) {
                 Ok(observed) => {
                     self.log_lagging(&observed, &beats, &mut behind);
@@ -55,7 +76,28 @@ impl JoinWatcher<'_> {
                     events.extend(self.perform(action));
                 }
             }
+            if self.pass_on(&beats, &mut wishes) {
+                often = Instant::now() + AFTERWARDS;
+            }
         }
+    }
+
+    /// Reads the heartbeats for what others wait for; whether there is something new.
+    fn look_for_wishes(&self, beats: &mut Heartbeats, now: Time, wishes: &mut Wishes) -> bool {
+        let Ok(bytes) = self.store.read_heartbeats() else { return false };
+        for (slot, sector) in (0..).map(NodeId).zip(bytes.chunks_exact(self.store.sector_len())) {
+            beats.note(now, slot, sector);
+        }
+        self.pass_on(beats, wishes)
+    }
+
+    /// What others wait for that this node may have.
+    fn pass_on(&self, beats: &Heartbeats, wishes: &mut Wishes) -> bool {
+        let news = wishes.look(beats.iter().filter(|beat| beat.life != self.mine.life));
+        for Wish { lock, mode, overdue } in &news {
+            self.recover.wished(*lock, *mode, *overdue);
+        }
+        !news.is_empty()
     }
 
     fn perform(&self, action: WatchAction) -> Option<WatchEvent> {

@@ -99,7 +99,10 @@ impl World {
             Action::ReadHeartbeatCopies => self.join_look(pid, Reads::Copies),
             Action::IsLifeLocked(slot) => Some(Event::Is(self.is_life_locked(pid, slot))),
             // Nobody changes the members here.
-            Action::IsLifePartlyLocked(_) | Action::IsBehind(_) => Some(Event::Is(false)),
+            // Who joins fences nobody but the node whose slot it takes.
+            Action::IsFenced(_) | Action::IsLifePartlyLocked(_) | Action::IsBehind(_) => {
+                Some(Event::Is(false))
+            }
             Action::Sleep(pause)
             | Action::AwaitSlot { pause, .. }
             | Action::AwaitBehind { pause, .. } => {

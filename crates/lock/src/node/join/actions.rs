@@ -111,6 +111,9 @@ pub enum Action {
     Prepare(Life),
     /// Register this key with every member, if every member has reservations.
     Register(u64),
+    /// Is who acts by this slot known to be fenced? It may have been fenced while this node recovered
+    /// another.
+    IsFenced(Box<SlotRecord>),
     /// Fence the node that acts by this slot by reservation; the answer is whether it is fenced. The
     /// number is this node's own key.
     Fence(Box<SlotRecord>, u64),

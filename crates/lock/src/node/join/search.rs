@@ -6,7 +6,9 @@
 //!   more than the watcher looks;
 //! * a person has said so in its slot;
 //! * it is of an earlier boot of this machine, and silent for as long as a fence may take. If it can be
-//!   fenced by reservation it is, before anything of it is touched ([`super::take`]).
+//!   fenced by reservation it is, before anything of it is touched ([`super::take`]);
+//! * this node has fenced it while it recovered the dead node of another slot, which it could not for
+//!   what this one holds.
 
 use std::collections::VecDeque;
 
@@ -62,6 +64,12 @@ enum State {
     },
     /// Are those nodes silent?
     Unlocked(Silence),
+    /// Is the node of this slot fenced, which nothing else shows to be dead?
+    Asking {
+        candidate: Candidate,
+        rest: Candidates,
+        then: Then,
+    },
     /// Are those of earlier boots silent?
     Earlier {
         silence: Silence,
@@ -92,6 +100,11 @@ impl Search {
         Self { joiner, places, taken, unlocked: Vec::new(), state, unrecovered: None }
     }
 
+    /// The same, for a node that could not recover a dead one before, because of `why`.
+    pub fn after(self, why: LockError) -> Self {
+        Self { unrecovered: Some(why), ..self }
+    }
+
     /// Ends without a slot if none can be had.
     pub fn step(&mut self, now: Time, event: Option<Event>) -> Flow<Option<Joined>> {
         match (std::mem::replace(&mut self.state, State::Over), event) {
@@ -109,6 +122,13 @@ impl Search {
             (State::Earlier { silence, others }, event) => {
                 self.await_earlier(silence, others, now, event)
             }
+            (State::Asking { candidate, rest, then }, Some(event)) => {
+                if event.is()? {
+                    return self.take(candidate.record, rest, then, now);
+                }
+                self.leave(&candidate);
+                self.try_next(rest, then, now)
+            }
             (_, event) => unasked(&event.unwrap_or(Event::Begin)),
         }
     }
@@ -118,17 +138,33 @@ impl Search {
     fn try_next(&mut self, mut rest: Candidates, then: Then, now: Time) -> Flow<Option<Joined>> {
         while let Some(candidate) = rest.pop_front() {
             if candidate.can_be_taken() {
-                let record = candidate.record;
-                let seen = self.joiner.identity.sees_lock_of(&record, &self.places);
-                let take = Take::new(&self.joiner, record, seen);
-                return self.go_on(take, rest, then, now, None);
+                return self.take(candidate.record, rest, then, now);
             }
-            // Found by a node that may live yet, or has left since.
-            let life = candidate.record.life;
-            let found = candidate.record.damage.map(|damage| damaged(life, damage));
-            self.unrecovered = self.unrecovered.take().or(found);
+            if !is_recovered_by_other(&candidate.record) {
+                let record = Box::new(candidate.record.clone());
+                self.state = State::Asking { candidate, rest, then };
+                return act(Action::IsFenced(record));
+            }
+            self.leave(&candidate);
         }
         self.none_left(then, now)
+    }
+    fn take(
+        &mut self,
+        record: SlotRecord,
+        rest: Candidates,
+        then: Then,
+        now: Time,
+    ) -> Flow<Option<Joined>> {
+        let seen = self.joiner.identity.sees_lock_of(&record, &self.places);
+        self.go_on(Take::new(&self.joiner, record, seen), rest, then, now, None)
+    }
+    /// Its node may live yet, or its dead node is another's to recover. Damage was found by one that may
+    /// live yet, or has left since.
+    fn leave(&mut self, candidate: &Candidate) {
+        let life = candidate.record.life;
+        let found = candidate.record.damage.map(|damage| damaged(life, damage));
+        self.unrecovered = self.unrecovered.take().or(found);
     }
     fn go_on(
         &mut self,

@@ -49,8 +49,10 @@ struct World {
     by_lock: bool,
     /// A fence succeeds.
     fences: bool,
+    /// Slots whose nodes are known to be fenced.
+    fenced: HashSet<NodeId>,
     /// How the recovery of a dead node ends.
-    recovers: fn() -> Result<(), NotRecovered>,
+    recovers: fn(&mut World, Life) -> Result<(), NotRecovered>,
     /// From this action on, counted from one, the store fails once.
     fail_at: Option<usize>,
     done: Vec<String>,
@@ -68,7 +70,8 @@ impl World {
             beats: 0,
             by_lock: false,
             fences: true,
-            recovers: || Ok(()),
+            fenced: HashSet::new(),
+            recovers: |_, _| Ok(()),
             fail_at: None,
             done: Vec::new(),
             has: (false, false),
@@ -132,6 +135,7 @@ impl World {
             }
             Action::IsLifeLocked(slot) => Event::Is(self.locked.contains(&slot)),
             Action::IsLifePartlyLocked(_) | Action::IsBehind(_) => Event::Is(false),
+            Action::IsFenced(record) => Event::Is(self.fenced.contains(&record.life.slot)),
             Action::AwaitBehind { .. } => Event::Done,
             Action::Sleep(pause) | Action::AwaitSlot { pause, .. } => {
                 self.now += pause;
@@ -144,7 +148,8 @@ impl World {
             Action::Confirm | Action::TakeKey(..) | Action::Follow => Event::Done,
             Action::Prepare(life) => {
                 let other = active(life.slot.0, 1);
-                Event::Prepared(Box::new(SlotRecord { life, nonce: 1000, ..other }))
+                let node_uuid = uuid::Uuid::new_v4().into_bytes();
+                Event::Prepared(Box::new(SlotRecord { life, node_uuid, nonce: 1000, ..other }))
             }
             Action::Register(_) => {
                 assert!(self.has.0, "a key without a liveness lock");
@@ -168,7 +173,7 @@ impl World {
                 let record = self.slot(dead.slot);
                 assert_eq!(record.recoverer, Some(mine.life));
                 assert_eq!((record.state, record.life), (SlotState::Recovering, dead));
-                Event::Recovered((self.recovers)())
+                Event::Recovered((self.recovers)(self, dead))
             }
             Action::LetGo { registered } => {
                 assert_eq!(registered, self.has.1);
@@ -287,7 +292,7 @@ fn what_fails_leaves_neither_lock_nor_key_behind() {
 #[test]
 fn damage_is_noted_and_another_slot_will_do() {
     let damage = SlotDamage { block: BlockNo(9), part: DamagedPart::Journal, replayed: false };
-    let recovers = || {
+    let recovers = |_: &mut World, _| {
         let damage = SlotDamage { block: BlockNo(9), part: DamagedPart::Journal, replayed: false };
         Err(NotRecovered::Damaged { damage, source: "spoiled".into() })
     };
@@ -298,7 +303,7 @@ fn damage_is_noted_and_another_slot_will_do() {
     // The second one has nothing left in its journal: it is another's to recover, and then free.
     let second = SlotRecord { vouched: true, ..active(1, 2) };
     let mut world =
-        World { recovers: || Ok(()), ..World::new(vec![world.slots[0].clone(), second]) };
+        World { recovers: |_, _| Ok(()), ..World::new(vec![world.slots[0].clone(), second]) };
     world.beating.insert(NodeId(0));
     assert_eq!(world.join(None).unwrap().life.slot, NodeId(1));
     // What another node has found is said where no slot can be had.
@@ -311,6 +316,93 @@ fn damage_is_noted_and_another_slot_will_do() {
     let mut world = World::new(vec![other]);
     assert!(matches!(world.join(None), Err(LockError::Damaged { .. })));
     assert_eq!(world.done("LockLife"), 0);
+}
+
+fn kept_by_dead() -> Result<(), NotRecovered> {
+    Err(NotRecovered::Failed("another dead one holds what it needs".into()))
+}
+
+/// What the dead node of slot 0 needs another dead one holds, of another host, which was fenced meanwhile.
+#[test]
+fn who_was_fenced_for_the_recovery_of_another_is_recovered_too() {
+    let other = SlotRecord { machine_id: [8; 16], fence_key: 5, ..active(1, 2) };
+    let recovers = |world: &mut World, dead: Life| match dead.slot {
+        NodeId(0) => {
+            world.fenced.insert(NodeId(1));
+            kept_by_dead()
+        }
+        _ => Ok(()),
+    };
+    let mut world = World { recovers, ..World::new(vec![active(0, 1), other.clone()]) };
+    assert_eq!(world.join(None).unwrap().life.slot, NodeId(1));
+    // Nothing has fenced it.
+    let recovers = |_: &mut World, _| kept_by_dead();
+    let mut world = World { recovers, ..World::new(vec![active(0, 1), other.clone()]) };
+    let refused = world.join(None);
+    assert!(matches!(refused, Err(LockError::Recovery { node, .. }) if node == life(0, 1)));
+    assert_eq!((world.done("Recover"), world.slots[1].clone()), (1, other));
+    assert_eq!(world.has, (false, false));
+}
+
+/// Two join at once, and what is in the way of both is in one slot: only one of them gets that.
+#[test]
+fn who_cannot_recover_a_slot_looks_again_once_others_have_changed_one() {
+    // The other one has slot 1 at first: what is in the way of this one.
+    let recovers = |world: &mut World, dead: Life| {
+        let is_there = world.slots[1].state != SlotState::Active;
+        match dead.slot {
+            NodeId(0) if is_there => kept_by_dead(),
+            _ => Ok(()),
+        }
+    };
+    let joins = SlotRecord {
+        state: SlotState::Recovering,
+        recoverer: Some(life(1, 2)),
+        node_uuid: [9; 16],
+        ..active(1, 1)
+    };
+    let world = || {
+        let mut world = World { recovers, ..World::new(vec![active(0, 1), joins.clone()]) };
+        world.locked.insert(NodeId(1));
+        world
+    };
+    // It never gets it.
+    let mut stuck = world();
+    assert!(matches!(stuck.join(None), Err(LockError::Recovery { .. })));
+    assert_eq!(stuck.done("Recover"), 1);
+    // It has it by then.
+    let mut later = world();
+    let mut join = Join::new(later.joiner(None));
+    let mut event = Event::Begin;
+    let joined = loop {
+        match join.step(later.now, event) {
+            Action::End(how) => break how.unwrap(),
+            action => {
+                if matches!(action, Action::LetGo { .. }) {
+                    later.slots[1] = SlotRecord { node_uuid: [9; 16], ..active(1, 1) };
+                }
+                event = later.perform(action);
+            }
+        }
+    };
+    assert_eq!(joined.life.slot, NodeId(0));
+    // It dies: its slot can be had.
+    let mut dies = World {
+        recovers: |world, dead| match dead.slot {
+            NodeId(0) => {
+                world.locked.clear();
+                kept_by_dead()
+            }
+            _ => Ok(()),
+        },
+        ..world()
+    };
+    assert_eq!(dies.join(None).unwrap().life.slot, NodeId(1));
+    assert_eq!(dies.done("Recover"), 2);
+    // The slot that was asked for is the only one.
+    let mut asked = World { recovers: |_, _| kept_by_dead(), ..world() };
+    assert!(matches!(asked.join(Some(NodeId(0))), Err(LockError::Recovery { .. })));
+    assert_eq!(asked.done("Recover"), 1);
 }
 
 #[test]

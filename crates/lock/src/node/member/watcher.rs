@@ -11,7 +11,7 @@ use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 
 use super::state::NodeState;
 use crate::Life;
-use crate::dlock::{Hint, Time};
+use crate::dlock::Time;
 use crate::node::cached::Cached;
 use crate::node::fence::Fencer;
 use crate::node::fencing::Means;
@@ -24,12 +24,13 @@ use crate::node::wishes::{Wish, Wishes};
 use crate::node::{FenceMethod, NotFenced, NotRecovered};
 
 impl NodeState {
-    /// Fences silent nodes until the watcher does so.
+    /// Fences silent nodes, and gives up what others want, until the watcher does so.
     pub(super) fn watch_while_joining(&self) {
         let mine = self.mine.lock().clone();
         let may_act = || self.may_fence();
         let (store, options, identity) = (&*self.store, &self.options, &self.identity);
-        JoinWatcher { store, options, identity, mine: &mine, may_act: &may_act }
+        let recover = &*self.recover;
+        JoinWatcher { store, options, identity, recover, mine: &mine, may_act: &may_act }
             .run(&self.is_watched);
     }
 
@@ -300,11 +301,8 @@ impl NodeState {
             wishes.look(beats.iter().filter(|b| b.life != self.me))
         };
         for Wish { lock, mode, overdue } in news {
-            let Some(manager) = self.manager_of(lock) else { continue };
-            if overdue {
-                manager.hint(lock, &Hint::Wanted(mode));
-            } else {
-                manager.wish(lock, mode);
+            if let Some(manager) = self.manager_of(lock) {
+                manager.heartbeat_wish(lock, mode, overdue);
             }
         }
     }
