@@ -2,6 +2,7 @@
 //!
 //! Map, bottom up (a module uses only those above it):
 //! ```text
+//!  simulation what the simulator decides: time, pauses, nonces
 //!  runtime    what a user's mounts keep on this host while they run
 //!  interrupt  waits of a thread are ended from outside
 //!  dlock      the protocol of one device lock at one node, a pure `step(now, event) -> actions`
@@ -36,6 +37,7 @@ pub mod interrupt;
 pub mod node;
 pub mod peers;
 pub mod runtime;
+pub mod simulation;
 pub mod store;
 
 pub use braid_format::lock_record::{Life, Mode};

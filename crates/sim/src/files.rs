@@ -19,8 +19,8 @@ use braid_lock::dlock::Time;
 use braid_lock::glock::{Demoted, Wish};
 use braid_lock::{Life, Mode};
 
-use crate::Sabotage;
-use crate::contents::{Overlapping, content, value_of};
+use crate::{Mirrors, Sabotage};
+use crate::contents::{Overlapping, Write, content, value_of};
 use crate::disk::LEN;
 use crate::image::{CELLS, LOCKS_MAX, Place, SECTORS};
 use crate::locks::{Lock, Plan};
@@ -396,6 +396,20 @@ impl World {
         let now = self.nonce();
         self.files.contents.die(|_| true, now);
         for cell in 0..LOCKS_MAX * CELLS {
+            if self.is_parity() {
+                // What a recovery makes of it is seen at the end: until then whatever may be left is.
+                for sector in sectors_of(cell) {
+                    let contents = &self.files.contents;
+                    let writes = contents.sectors.get(&sector).into_iter().flatten();
+                    let values: Vec<u64> = writes.map(Write::value).collect();
+                    let survives = |value: &u64| contents.may_survive(sector, *value);
+                    let survivors: Vec<u64> = values.into_iter().filter(survives).collect();
+                    if !survivors.is_empty() {
+                        self.files.contents.settle(sector, &survivors, now);
+                    }
+                }
+                continue;
+            }
             let copies = self.disk.cell(cell);
             let values =
                 copies.iter().map(|((device, _), bytes)| (*device, values_of(cell, bytes)));
@@ -424,6 +438,20 @@ impl World {
         let survivors = found.iter().map(|f| f.1).filter(|v| contents.may_survive(sector, *v));
         let survivors: Vec<u64> = survivors.collect();
         self.files.contents.settle(sector, &survivors, now);
+    }
+    /// Power has been cut, all logs are recovered, and the pool gives this.
+    pub(crate) fn check_cell_at_last(&mut self, cell: usize, bytes: &[u8]) {
+        for (sector, value) in values_of(cell, bytes) {
+            let contents = &self.files.contents;
+            if !contents.may_survive(sector, value) {
+                let writes = contents.sectors.get(&sector).cloned();
+                let what = format!("sector {sector} of a file is left with {value}: {writes:?}");
+                return self.fail(what);
+            }
+        }
+    }
+    pub(crate) fn is_parity(&self) -> bool {
+        self.cluster.mirrors.is_some_and(Mirrors::is_parity)
     }
     /// Whether nodes read what a device holds.
     fn is_read(&self, device: u16) -> bool {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use braid_format::MemberIndex;
 use braid_format::label::MemberState;
 
-use crate::Sabotage;
+use crate::{Mirrors, Sabotage};
 use crate::disk::{Address, Op};
 use crate::node::{Process, State};
 use crate::random::Random;
@@ -120,7 +120,10 @@ impl World {
     }
     fn break_device(&mut self) {
         let random = &mut self.members.random;
-        let device = u16::try_from(random.below(u64::from(self.cluster.devices))).unwrap_or(0);
+        let spared = self.cluster.mirrors.filter(|m| m.mirrors_metadata());
+        let spared = spared.map_or(0, Mirrors::of_metadata);
+        let count = u64::from(self.cluster.devices - spared);
+        let device = spared + u16::try_from(random.below(count)).unwrap_or(0);
         let faults = [Fault::Write, Fault::Flush, Fault::Dead, Fault::PowerLost];
         let fault = *random.pick(&faults);
         // Without it nothing goes on.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use braid_format::NodeId;
 use braid_format::node::{LockPlace, SlotRecord};
-use braid_fs::simulation::Metadata;
+use braid_fs::simulation::{Metadata, Terms};
 use braid_lock::dlock::Time;
 use braid_lock::node::fencing::Fencing;
 use braid_lock::node::join::Join;
@@ -27,14 +27,14 @@ use braid_lock::node::observation::Heartbeats;
 use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::Watch;
 use braid_lock::node::wishes::Wishes;
-use braid_lock::{HostIdentity, Life, Proofs, Timing};
+use braid_lock::{HostIdentity, JoinOptions, Life, Proofs, Timing};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, Op};
 use crate::files::Opened;
 use crate::kernel::Kernel;
 use crate::locks::{Lock, Plan};
-use crate::mirrors::Own;
+use crate::mirrors::{Knows, Own};
 use crate::work::{Assembler, Task, Work};
 use crate::world::{Event, Pid, World};
 pub(crate) use fence::Fence;
@@ -43,6 +43,8 @@ pub(crate) use fence::Fence;
 /// times this.
 const BEAT: Duration = Duration::from_millis(20);
 const BEAT_OF_HOSTS: Duration = Duration::from_millis(10);
+/// Locks on regions, where contents stand on mirrors: few, so that they are met often.
+const REGIONS: u64 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -158,11 +160,13 @@ pub(crate) struct Process {
     /// Its journal is being closed.
     closing: bool,
     /// It is clean; the slot is to be freed once nothing is under way.
-    closed: bool,
+    pub(crate) closed: bool,
     /// Power was cut: nothing of it lands any more.
     pub(crate) cut: bool,
     /// A write or a flush of it has failed that it cannot do without.
     pub(crate) withdraws: bool,
+    /// When it is to give regions up.
+    pub(crate) regions_at: Option<Time>,
     /// Devices that refuse it, and how many requests it had issued before.
     pub(crate) barred: Vec<(u16, u64)>,
 }
@@ -178,7 +182,23 @@ impl World {
     pub(crate) fn assembler(&self, pid: Pid) -> Option<Assembler> {
         self.cluster.mirrors?;
         let (image, peers) = (self.disk.image.clone(), self.peers.clone());
-        Some(Arc::new(move || Own::assemble(&image, &peers, pid)))
+        let process = self.processes.get(pid);
+        let join = JoinOptions {
+            timing: self.timing(),
+            identity: Some(self.identity_of(pid)),
+            proofs: process.map(|p| p.member.proofs.clone()).unwrap_or_default(),
+            ..JoinOptions::default()
+        };
+        let put_back = |sabotage| self.cluster.sabotage == Some(sabotage);
+        let terms = Terms {
+            regions: REGIONS,
+            its_dead_first: !put_back(Sabotage::LeaveItsDead),
+            waits_end: !put_back(Sabotage::WaitForUnclaimed),
+        };
+        let lock_places = self.places_of(pid);
+        let (slots, keys) = (self.cluster.slots, self.cluster.hosts);
+        let knows = Knows { pid, join, lock_places, slots, keys, terms };
+        Some(Arc::new(move || Own::assemble(&image, &peers, &knows)))
     }
     pub(crate) fn start(&mut self, node: u16) {
         let locks = usize::from(self.cluster.locks);
@@ -220,7 +240,7 @@ impl World {
             tokens: 0,
             requests: HashMap::new(),
             locks: (0..locks).map(|l| Lock::new(self.disk.image.lock_no(l), threads)).collect(),
-            work: Some(Work::new(self.disk.image.clone(), threads, self.assembler(pid))),
+            work: None,
             waits: vec![None; threads],
             plans: vec![Plan::default(); threads],
             member,
@@ -229,8 +249,13 @@ impl World {
             closed: false,
             cut: false,
             withdraws: false,
+            regions_at: None,
             barred: Vec::new(),
         });
+        let work = Work::new(self.disk.image.clone(), threads, self.assembler(pid));
+        if let Some(process) = self.processes.get_mut(pid) {
+            process.work = Some(work);
+        }
         if self.cluster.mirrors.is_some() {
             self.work(pid, Task::Assemble);
         } else {
@@ -326,7 +351,7 @@ impl World {
         inodes.map(|inode| LockPlace { inode, ..own }).collect()
     }
     /// Whether another process is seen to hold the liveness lock of a slot.
-    fn is_life_locked(&self, pid: Pid, slot: NodeId) -> bool {
+    pub(crate) fn is_life_locked(&self, pid: Pid, slot: NodeId) -> bool {
         self.lives.get(&(self.place_of(pid), slot.0)).is_some_and(|holder| *holder != pid)
     }
     /// The clock that rests while the host is suspended.
@@ -335,6 +360,10 @@ impl World {
     }
     pub(crate) fn suspended(&self, pid: Pid) -> Duration {
         self.processes.get(pid).map_or(Duration::ZERO, |p| p.suspended)
+    }
+    /// It has not joined yet.
+    pub(crate) fn joins(&self, pid: Pid) -> bool {
+        self.processes.get(pid).is_some_and(|p| p.member.join.is_some())
     }
     fn member(&mut self, pid: Pid) -> Option<&mut Member> {
         Some(&mut self.processes.get_mut(pid)?.member)
@@ -356,7 +385,8 @@ impl World {
             return self.recovered_by(pid, dead, true);
         }
         let believing = self.cluster.sabotage == Some(Sabotage::BelieveCleanHeaders);
-        self.work(pid, Task::Recover { dead, believing });
+        let by = self.processes.get(pid).and_then(|p| p.me.or(p.member.life));
+        self.work(pid, Task::Recover { dead, by, believing });
     }
     pub(crate) fn recovered_by(&mut self, pid: Pid, dead: Life, done: bool) {
         self.note(|| format!("process {pid} has recovered {dead:?}: {done}"));

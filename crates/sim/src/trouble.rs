@@ -6,7 +6,7 @@ use braid_format::Incarnation;
 use braid_format::node::SlotState;
 use braid_lock::{Life, Mode};
 
-use crate::Sabotage;
+use crate::{Mirrors, Sabotage};
 use crate::disk::{Address, Late, Op, blocks_of};
 use crate::node::State;
 use crate::work::Work;
@@ -142,7 +142,8 @@ impl World {
                 process.in_flight += 1;
             }
         }
-        if let Some(me) = me {
+        let copied = self.cluster.mirrors.is_some_and(Mirrors::mirrors_metadata);
+        if let Some(me) = me.filter(|_| !copied) {
             self.rot_journal(me);
         }
         self.fence_if_quiet(pid);

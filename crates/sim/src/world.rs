@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::rot::Rotten;
-use braid_format::NodeId;
+use braid_format::{LockNo, NodeId};
 use braid_format::node::LockPlace;
 use braid_lock::Life;
+use braid_lock::simulation::SimulationScope;
 use braid_lock::dlock::{Hint, Time};
 use braid_lock::glock::Event as LockEvent;
 
 use crate::disk::{Address, Answer, Disk, Fates, LEN, Op};
 use crate::files::Files;
 use crate::image::{Image, Place};
+use crate::lane::HOOKS;
 use crate::members::Members;
 use crate::mirrors::Peers;
 use crate::model::Model;
@@ -53,8 +55,10 @@ pub(crate) enum Event {
     Thread { pid: Pid, thread: usize },
     /// A lane that waited for other nodes looks again.
     GoOn { pid: Pid, lane: usize },
-    /// Others want regions.
+    /// Regions are to be given up.
     Regions { pid: Pid },
+    /// A message about a region arrives.
+    AboutRegion { pid: Pid, from: Life, lock: LockNo, hint: Hint },
     /// A program closes a file.
     Close { pid: Pid, lock: usize },
     /// A thread has finished with it.
@@ -110,6 +114,7 @@ impl Event {
             | Self::Close { pid, .. }
             | Self::GoOn { pid, .. }
             | Self::Regions { pid }
+            | Self::AboutRegion { pid, .. }
             | Self::EndUse { pid, .. } => Some(*pid),
         }
     }
@@ -325,6 +330,10 @@ impl World {
     pub(crate) fn run(mut self) -> Result<Report, Box<Failure>> {
         let end = self.cluster.faults.until + self.cluster.faults.patience;
         let _drawn = self.cluster.mirrors.map(|_| draw_identities(self.seed));
+        let _simulated = self.cluster.mirrors.map(|_| SimulationScope::of(HOOKS));
+        if self.cluster.faults.hints_lost == 1000 {
+            self.peers.mute();
+        }
         while let Some(((at, serial), event)) = self.queue.pop_first() {
             if at > end || self.broken.is_some() {
                 break;
@@ -402,6 +411,9 @@ impl World {
             Event::Thread { pid, thread } => self.thread_wants(pid, thread),
             Event::GoOn { pid, lane } => self.lane_goes_on(pid, lane),
             Event::Regions { pid } => self.give_regions_up(pid),
+            Event::AboutRegion { pid, from, lock, hint } => {
+                self.heard_about_region(pid, from, lock, hint);
+            }
             Event::Close { pid, lock } => self.close_file(pid, lock),
             Event::EndUse { pid, thread } => self.end_use(pid, thread),
             Event::Crash { pid } => self.crash(pid),
@@ -446,7 +458,9 @@ impl World {
         // A failed read of data makes a node withdraw: less often, or nothing else would happen.
         let spared = data && self.random.below(16) != 0;
         // Of members of mirrors: `members`.
-        let member = self.cluster.mirrors.is_some() && self.disk.device_of(address) != 0;
+        let member = self.cluster.mirrors.is_some_and(|m| {
+            m.mirrors_metadata() && data || self.disk.image.is_member(self.disk.device_of(address))
+        });
         let reads = op == Op::Read && purpose.may_fail() && !spared && !member;
         let risky = (data && op != Op::Read) || (compares && matches!(address, Address::Slot(_)));
         if faulty && risky && self.random.permille(crashing) {

@@ -1,6 +1,6 @@
 //! Heartbeats, and the lease that goes with them.
 
-use braid_format::node::{Heartbeat, SlotRecord, SlotState};
+use braid_format::node::{Heartbeat, RawHeartbeat, SlotRecord, SlotState};
 use braid_lock::dlock::Time;
 use braid_lock::node::lease::{Action, Event, Loss};
 
@@ -24,21 +24,24 @@ impl World {
         }
     }
     pub(crate) fn beat(&mut self, pid: Pid, series: u64) {
+        let (tag, regions) = (self.epoch_of(pid), self.region_wishes(pid));
         let Some(process) = self.processes.get_mut(pid) else { return };
         let member = &mut process.member;
         let goes_on = series != 0 && member.series == series;
         let Some(life) = member.life.filter(|_| goes_on) else { return };
         member.sequence += 1;
+        let wishes = process.locks.iter().filter_map(Lock::wish).chain(regions);
+        let wishes = wishes.take(RawHeartbeat::WISHES).collect();
         let beat = Heartbeat {
             life,
-            pool_epoch: 1,
-            pool_change: 0,
+            pool_epoch: tag.epoch,
+            pool_change: tag.change,
             sequence: member.sequence,
             free_delta: 0,
             inode_delta: 0,
             meta_delta: 0,
             stuck: None,
-            wishes: process.locks.iter().filter_map(Lock::wish).collect(),
+            wishes,
         };
         let mut bytes = vec![0; LEN];
         beat.encode(&mut bytes);
@@ -46,7 +49,7 @@ impl World {
         self.submit(pid, Address::Beat(life.slot.0), Op::Write(bytes), Purpose::Beat(self.now));
         // Work does not follow the beat of faster ones.
         self.keep_house(pid, sequence);
-        self.follow_epochs(pid);
+        self.tell_seconds();
         let often = if self.cluster.hosts { 40 } else { 20 };
         match self.random.below(often) {
             0 => self.commit(pid),

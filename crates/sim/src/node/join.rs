@@ -14,6 +14,7 @@ use super::slots::For;
 use super::{Purpose, State};
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
+use crate::work::Task;
 use crate::world::{Event as WorldEvent, Pid, World};
 
 /// What a look of a join is at.
@@ -107,6 +108,10 @@ impl World {
                 None
             }
             Action::LockLife(slot) => Some(Event::Is(self.lock_life(pid, slot))),
+            Action::Follow if self.cluster.mirrors.is_some() => {
+                self.work(pid, Task::Follow);
+                None
+            }
             Action::Confirm | Action::Follow => Some(Event::Done),
             Action::Prepare(life) => Some(Event::Prepared(self.prepare(pid, life))),
             Action::Register(key) => {

@@ -1,19 +1,20 @@
 //! What a process sees of the others, and does about it: does what the watcher's steps say.
 
 use braid_format::NodeId;
-use braid_format::node::SlotRecord;
+use braid_format::node::{SlotRecord, SlotState};
 use braid_lock::dlock::Time;
 use braid_lock::glock::Event as LockEvent;
 use braid_lock::node::fencing::Means;
-use braid_lock::node::observation::{Observer, SlotObservation};
+use braid_lock::node::observation::{Observer, SlotObservation, tag_of};
 use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::{Recovery, WatchAction, WatchEvent};
 use braid_lock::{FenceMethod, Life};
-use braid_pool::EpochTag;
 
+use super::Process;
 use super::slots::For;
 use crate::Sabotage;
 use crate::disk::LEN;
+use crate::work::Task;
 use crate::world::{Pid, World};
 
 impl World {
@@ -48,6 +49,7 @@ impl World {
         member.slots.extend(slots.iter().map(|record| (record.life.slot, record.clone())));
         self.mend_own_slot(pid, bytes);
         let observations = self.observations(pid, slots, now);
+        self.follow_epochs(pid);
         self.watch(pid, WatchEvent::Observed(observations));
         self.pass_on_wishes(pid);
     }
@@ -79,7 +81,7 @@ impl World {
             places: self.places_of(pid),
             by_lock: false,
             means,
-            epoch: EpochTag { epoch: 1, change: 0 },
+            epoch: self.epoch_of(pid),
         };
         let observed = |record: SlotRecord| {
             let (beats, slot) = (&process.member.beats, record.life.slot);
@@ -114,9 +116,26 @@ impl World {
         for wish in member.wishes.look(others) {
             let Some(process) = self.processes.get(pid) else { return };
             let found = process.locks.iter().position(|l| l.number() == wish.lock);
-            let Some(at) = found else { continue };
+            let Some(at) = found else {
+                self.region_wished(pid, wish.lock, wish.mode);
+                continue;
+            };
             let event = if wish.overdue { LockEvent::Look } else { LockEvent::Wished(wish.mode) };
             self.step(pid, at, event);
+        }
+    }
+
+    /// Another node may have changed the pool.
+    fn follow_epochs(&mut self, pid: Pid) {
+        if self.cluster.mirrors.is_none() {
+            return;
+        }
+        let mine = self.epoch_of(pid);
+        let Some(Process { member, .. }) = self.processes.get(pid) else { return };
+        let mut used = member.slots.values().filter(|slot| slot.state != SlotState::Free);
+        let said = |slot: &SlotRecord| member.beats.of_slot(slot.life.slot).map(tag_of);
+        if used.any(|slot| said(slot).is_some_and(|tag| tag != mine)) {
+            self.work_if_free(pid, Task::Follow);
         }
     }
 
@@ -169,6 +188,7 @@ impl World {
                 self.fail(format!("process {pid} was evicted although it lives"));
             }
             WatchAction::Gone(_) => {
+                self.region_holder_gone(pid);
                 for lock in 0..usize::from(self.cluster.locks) {
                     if self.lock_waits(pid, lock) {
                         self.step(pid, lock, LockEvent::Look);
