@@ -106,6 +106,8 @@ pub(crate) struct Member {
     series: u64,
     sequence: u64,
     watch: Option<Watch>,
+    /// It looks at the others once in a beat.
+    looks: bool,
     leave: Option<Leave>,
     fencings: Vec<Fencing>,
     /// The nodes that it has fenced.
@@ -214,6 +216,7 @@ impl World {
             series: 0,
             sequence: 0,
             watch: None,
+            looks: false,
             leave: None,
             fencings: Vec::new(),
             proofs: Proofs::default(),
@@ -281,6 +284,11 @@ impl World {
                 if let Answer::Done(bytes) = answer {
                     self.see(pid, &bytes);
                 }
+                let mirrors = self.cluster.mirrors.is_some();
+                if let Some(member) = self.member(pid).filter(|m| mirrors && m.watch.is_none()) {
+                    member.looks = false;
+                    return;
+                }
                 self.after(self.beat_len(), Event::Look { pid });
             }
             Purpose::Join(reads) => self.join_read(pid, reads, answer),
@@ -296,7 +304,9 @@ impl World {
         work.metadata = Some(metadata);
         process.state = State::Running;
         process.member.watch = Some(Watch::new(me, identity, beat));
-        self.after(beat / 2, Event::Look { pid });
+        if !std::mem::replace(&mut process.member.looks, true) {
+            self.after(beat / 2, Event::Look { pid });
+        }
         for thread in 0..usize::from(self.cluster.threads) {
             let pause = self.random.time(Duration::from_millis(20));
             self.after(pause, Event::Thread { pid, thread });
@@ -360,10 +370,6 @@ impl World {
     }
     pub(crate) fn suspended(&self, pid: Pid) -> Duration {
         self.processes.get(pid).map_or(Duration::ZERO, |p| p.suspended)
-    }
-    /// It has not joined yet.
-    pub(crate) fn joins(&self, pid: Pid) -> bool {
-        self.processes.get(pid).is_some_and(|p| p.member.join.is_some())
     }
     fn member(&mut self, pid: Pid) -> Option<&mut Member> {
         Some(&mut self.processes.get_mut(pid)?.member)

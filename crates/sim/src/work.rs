@@ -44,8 +44,8 @@ const THREADS: usize = 5;
 pub(crate) enum Task {
     /// Puts a pool of its own together.
     Assemble,
-    /// Other nodes have changed the pool.
-    Follow,
+    /// Other nodes have changed the pool, or may have before this one `joins`.
+    Follow { joins: bool },
     /// Gives up regions that others want.
     GiveUp,
     /// A message about a region came.
@@ -168,7 +168,7 @@ impl Work {
             | Task::Demote { .. }
             | Task::Close => 0,
             Task::Recover { .. } => 1,
-            Task::Follow => 2,
+            Task::Follow { .. } => 2,
             Task::Replace { .. } | Task::Rebuild { .. } => 3,
             Task::GiveUp | Task::Heard { .. } => 4,
             Task::Use { thread, .. } | Task::Overwrite { thread, .. } => THREADS + thread,
@@ -363,7 +363,7 @@ fn job(task: &Task, tools: Tools, me: Option<Life>) -> Option<Job> {
             Box::new(move || Outcome::Synced(metadata.close().and_then(|()| leave())))
         }
         Task::Assemble
-        | Task::Follow
+        | Task::Follow { .. }
         | Task::GiveUp
         | Task::Heard { .. }
         | Task::Replace { .. }
@@ -684,7 +684,7 @@ impl World {
     }
     /// A task of the pool itself has ended.
     fn settled(&mut self, pid: Pid, task: &Task, done: Result<(), Error>) {
-        if matches!((task, &done), (Task::Follow, Ok(()))) && self.joins(pid) {
+        if matches!((task, &done), (Task::Follow { joins: true }, Ok(()))) {
             return self.join_goes_on(pid);
         }
         match (task, done) {

@@ -367,6 +367,8 @@ impl World {
             self.end();
         }
         self.report.acknowledged = self.model.acknowledged();
+        // While lanes still see that their nodes have died.
+        self.processes.clear();
         match self.broken.take() {
             None => Ok(self.report),
             Some(what) => Err(Box::new(Failure {

@@ -8,6 +8,7 @@ use super::Purpose;
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
 use crate::locks::Lock;
+use crate::work::Task;
 use crate::world::{Event as WorldEvent, Pid, World};
 
 impl World {
@@ -50,12 +51,20 @@ impl World {
         // Work does not follow the beat of faster ones.
         self.keep_house(pid, sequence);
         self.tell_seconds();
+        if self.cluster.mirrors.is_some() && self.joins(pid) {
+            self.work_if_free(pid, Task::Follow { joins: false });
+        }
         let often = if self.cluster.hosts { 40 } else { 20 };
         match self.random.below(often) {
             0 => self.commit(pid),
             1 if self.cluster.checkpoints => self.checkpoint(pid),
             _ => {}
         }
+    }
+    /// It has no watcher yet that follows changes of the pool.
+    fn joins(&self, pid: Pid) -> bool {
+        let process = self.processes.get(pid);
+        process.is_some_and(|p| p.member.join.is_some() || p.member.watch.is_none())
     }
     pub(super) fn beat_answered(&mut self, pid: Pid, issued: Time, answer: &Answer) {
         self.lease_step(

@@ -8,6 +8,7 @@ use braid_format::node::{SlotRecord, SlotState};
 use braid_lock::node::NotRecovered;
 use braid_lock::node::join::{Action, Event, Join, Joined, Joiner, Look};
 use braid_lock::node::slot_write::Outcome;
+use braid_lock::node::watch::Watch;
 use braid_lock::{Life, LockError, StoreError};
 
 use super::slots::For;
@@ -78,6 +79,10 @@ impl World {
     }
     pub(super) fn recovered_to_join(&mut self, pid: Pid, done: bool) {
         self.end_beats(pid);
+        if let Some(member) = self.member(pid) {
+            member.watch = None;
+            member.fencings.clear();
+        }
         let failed = || NotRecovered::Failed("a read failed".into());
         let how = if done { Ok(()) } else { Err(failed()) };
         self.join_step(pid, Event::Recovered(how));
@@ -109,7 +114,7 @@ impl World {
             }
             Action::LockLife(slot) => Some(Event::Is(self.lock_life(pid, slot))),
             Action::Follow if self.cluster.mirrors.is_some() => {
-                self.work(pid, Task::Follow);
+                self.work(pid, Task::Follow { joins: true });
                 None
             }
             Action::Confirm | Action::Follow => Some(Event::Done),
@@ -139,6 +144,7 @@ impl World {
             }
             Action::Recover { dead, .. } => {
                 self.begin_beats(pid, 0);
+                self.watch_to_join(pid);
                 self.begin_recovery(pid, dead);
                 None
             }
@@ -158,6 +164,19 @@ impl World {
         }
     }
 
+    /// While it recovers whose slot it takes it fences those that are silent.
+    fn watch_to_join(&mut self, pid: Pid) {
+        if self.cluster.mirrors.is_none() {
+            return;
+        }
+        let (identity, beat) = (self.identity_of(pid), self.beat_len());
+        let Some(member) = self.member(pid) else { return };
+        let Some(life) = member.life else { return };
+        member.watch = Some(Watch::new(life, identity, beat));
+        if !std::mem::replace(&mut member.looks, true) {
+            self.after(beat, WorldEvent::Look { pid });
+        }
+    }
     fn join_look(&mut self, pid: Pid, reads: Reads) -> Option<Event> {
         self.submit(pid, Address::Slots, Op::Read, Purpose::Join(reads));
         None

@@ -72,7 +72,8 @@ impl World {
     ) -> Vec<SlotObservation> {
         let blinks = self.blinks(pid, &slots);
         let Some(process) = self.processes.get(pid) else { return Vec::new() };
-        let Some(me) = process.me else { return Vec::new() };
+        let joins = process.me.is_none();
+        let Some(me) = process.me.or(process.member.life) else { return Vec::new() };
         let identity = self.identity_of(pid);
         let means = Means { key: process.member.key, command: false, host: identity.host.clone() };
         let observer = Observer {
@@ -95,7 +96,8 @@ impl World {
             }
             observed
         };
-        slots.into_iter().map(observed).collect()
+        let own = |record: &SlotRecord| joins && record.life.slot == me.slot;
+        slots.into_iter().filter(|record| !own(record)).map(observed).collect()
     }
     /// The slot whose liveness lock is not seen at this look, though it is held: never at two in a row.
     fn blinks(&mut self, pid: Pid, slots: &[SlotRecord]) -> Option<NodeId> {
@@ -135,7 +137,7 @@ impl World {
         let mut used = member.slots.values().filter(|slot| slot.state != SlotState::Free);
         let said = |slot: &SlotRecord| member.beats.of_slot(slot.life.slot).map(tag_of);
         if used.any(|slot| said(slot).is_some_and(|tag| tag != mine)) {
-            self.work_if_free(pid, Task::Follow);
+            self.work_if_free(pid, Task::Follow { joins: false });
         }
     }
 
@@ -147,11 +149,27 @@ impl World {
         }
         let (now, nonce) = (self.clock(pid), self.nonce());
         let Some(watch) = self.member(pid).and_then(|m| m.watch.as_mut()) else { return };
-        for action in watch.step(now, nonce, event) {
+        let actions = watch.step(now, nonce, event);
+        if self.member(pid).is_some_and(|member| member.join.is_some()) {
+            return self.watch_while_joining(pid, actions);
+        }
+        for action in actions {
             self.watch_action(pid, action);
         }
         // Whatever has ended, a fence as well as a recovery, may be the last that a leave waits for.
         self.leave_if_done(pid);
+    }
+    /// It recovers nobody but whose slot it takes.
+    fn watch_while_joining(&mut self, pid: Pid, actions: Vec<WatchAction>) {
+        for action in actions {
+            match action {
+                WatchAction::Fence(record) => self.begin_fence(pid, record),
+                WatchAction::Write { new, .. } => {
+                    self.watch(pid, WatchEvent::Wrote(new.life.slot, false));
+                }
+                _ => {}
+            }
+        }
     }
     fn watch_action(&mut self, pid: Pid, action: WatchAction) {
         match action {
