@@ -94,6 +94,18 @@ pub(crate) fn values_of(cell: usize, bytes: &[u8]) -> Vec<(u64, u64)> {
     sectors_of(cell).zip(bytes.chunks(LEN)).map(|(s, b)| (s, value_of(s, b))).collect()
 }
 
+/// Of a row with one parity: whether its parts, taken together, are not zeros.
+fn is_uneven(row: &[(Place, Vec<u8>)]) -> bool {
+    let mut sum = vec![0; SECTORS * LEN];
+    let parts = row.iter().flat_map(|(_, part)| (0..).zip(part));
+    for (n, byte) in parts {
+        if let Some(of_sum) = sum.get_mut::<usize>(n) {
+            *of_sum ^= byte;
+        }
+    }
+    sum.iter().any(|byte| *byte != 0)
+}
+
 fn is_active(members: &[(MemberIndex, MemberState)], device: u16) -> bool {
     let state = members.iter().find(|(member, _)| member.0 == device).map(|m| m.1);
     state == Some(MemberState::Active)
@@ -484,7 +496,12 @@ impl World {
         }
     }
     fn compare_copies(&mut self, cell: usize, copies: &[(Place, Vec<u8>)]) {
-        if copies.windows(2).any(|pair| matches!(pair, [(_, a), (_, b)] if a != b)) {
+        let differ = if self.is_parity() {
+            is_uneven(copies)
+        } else {
+            copies.windows(2).any(|pair| matches!(pair, [(_, a), (_, b)] if a != b))
+        };
+        if differ {
             let found: Vec<_> = copies.iter().map(|(at, b)| (at.0, values_of(cell, b))).collect();
             self.fail(format!("copies differ, and nobody writes: (device, values) {found:?}"));
         }

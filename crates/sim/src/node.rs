@@ -446,6 +446,7 @@ impl World {
             member.lease = Some(Lease::new(timing, member.begun));
         }
         self.begin_beats(pid, 1 << 32);
+        self.watch_to_join(pid);
         self.work(pid, Task::Open);
     }
 }

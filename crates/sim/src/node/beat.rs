@@ -4,7 +4,7 @@ use braid_format::node::{Heartbeat, RawHeartbeat, SlotRecord, SlotState};
 use braid_lock::dlock::Time;
 use braid_lock::node::lease::{Action, Event, Loss};
 
-use super::Purpose;
+use super::{Purpose, State};
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
 use crate::locks::Lock;
@@ -64,7 +64,7 @@ impl World {
     /// It has no watcher yet that follows changes of the pool.
     fn joins(&self, pid: Pid) -> bool {
         let process = self.processes.get(pid);
-        process.is_some_and(|p| p.member.join.is_some() || p.member.watch.is_none())
+        process.is_some_and(|p| p.state == State::Joining)
     }
     pub(super) fn beat_answered(&mut self, pid: Pid, issued: Time, answer: &Answer) {
         self.lease_step(

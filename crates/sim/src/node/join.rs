@@ -164,8 +164,8 @@ impl World {
         }
     }
 
-    /// While it recovers whose slot it takes it fences those that are silent.
-    fn watch_to_join(&mut self, pid: Pid) {
+    /// While it recovers whose slot it takes, and until it runs, it fences those that are silent.
+    pub(super) fn watch_to_join(&mut self, pid: Pid) {
         if self.cluster.mirrors.is_none() {
             return;
         }

@@ -10,8 +10,8 @@ use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::{Recovery, WatchAction, WatchEvent};
 use braid_lock::{FenceMethod, Life};
 
-use super::Process;
 use super::slots::For;
+use super::{Process, State};
 use crate::Sabotage;
 use crate::disk::LEN;
 use crate::work::Task;
@@ -150,7 +150,7 @@ impl World {
         let (now, nonce) = (self.clock(pid), self.nonce());
         let Some(watch) = self.member(pid).and_then(|m| m.watch.as_mut()) else { return };
         let actions = watch.step(now, nonce, event);
-        if self.member(pid).is_some_and(|member| member.join.is_some()) {
+        if self.processes.get(pid).is_some_and(|process| process.state == State::Joining) {
             return self.watch_while_joining(pid, actions);
         }
         for action in actions {
