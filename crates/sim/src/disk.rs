@@ -178,8 +178,10 @@ impl Disk {
     }
     fn put(&mut self, pid: Pid, address: Address, bytes: Vec<u8>, compared: bool) {
         let ((device, at), _) = self.place(address);
-        let data =
-            matches!(address, Address::Data(..)) && self.image.is_lost_with_node((device, at));
+        // What was compared is there once it is answered: others act on it.
+        let data = matches!(address, Address::Data(..))
+            && !compared
+            && self.image.is_lost_with_node((device, at));
         if matches!(address, Address::Data(..)) {
             for (at, bytes) in self.beside_records((device, at), bytes) {
                 let media = self.media(device);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::rot::Rotten;
+use braid_format::lock_record::LockRecord;
 use braid_format::{LockNo, NodeId};
 use braid_format::node::LockPlace;
 use braid_lock::Life;
@@ -544,6 +545,7 @@ impl World {
                 let mut done = self.disk.land(pid, address, op);
                 self.members.landed(pid, self.disk.device_of(address), op);
                 if !matches!(done, Answer::Mismatch(_)) && *op != Op::Read {
+                    self.note_region(pid, address, op);
                     self.changed(address);
                 }
                 if let (Answer::Done(bytes), Op::Read, Address::Data(place, _)) =
@@ -561,6 +563,18 @@ impl World {
         } else if tells != Tells::Nothing {
             let back = self.random.time(Duration::from_micros(50));
             self.after(back, Event::Answer { pid, token, answer });
+        }
+    }
+    /// For the trace: what a lock on a region says from now on.
+    fn note_region(&mut self, pid: Pid, address: Address, op: &Op) {
+        let (Some(_), Address::Data(..), Op::CompareAndWrite { new, .. }) =
+            (&self.trace, address, op)
+        else {
+            return;
+        };
+        let found = (0..64).find_map(|n| LockRecord::decode(new, LockNo(n)).ok());
+        if let Some(record) = found {
+            self.note(|| format!("process {pid} writes of a region: {record:?}"));
         }
     }
     /// A read sees some sectors of the writes that are under way to the same place. (Nothing is that
