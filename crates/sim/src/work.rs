@@ -22,7 +22,7 @@ use braid_pool::{EpochTag, PoolRequest};
 use crate::Sabotage;
 use crate::disk::{Answer, LEN, blocks_of};
 use crate::files::{contents_of, values_of};
-use crate::image::{BlockIndex, CELLS, Image, SECTORS, set_value, value_of};
+use crate::image::{BlockIndex, CELLS, Image, SECTORS, SLOTS, set_value, value_of};
 use crate::lane::{Lane, Other, Reply, Request, Stop};
 use crate::mirrors::{Message, Own};
 use crate::node::Purpose;
@@ -36,8 +36,10 @@ const PAUSE: Duration = Duration::from_micros(400);
 /// Until a thread that gives regions up runs.
 const REGIONS: Duration = Duration::from_micros(50);
 
+/// The first lane of recoveries, where a node has a pool of its own: one for each slot.
+const RECOVERIES: usize = 5;
 /// The first lane of a thread.
-const THREADS: usize = 5;
+const THREADS: usize = RECOVERIES + SLOTS as usize;
 
 /// Something a node does that takes requests.
 #[derive(Debug, Clone)]
@@ -158,7 +160,7 @@ impl Work {
         self.waiting.clear();
         (self.metadata, self.own) = (None, None);
     }
-    fn lane_of(task: &Task) -> usize {
+    fn lane_of(&self, task: &Task) -> usize {
         match task {
             Task::Assemble
             | Task::Open
@@ -167,6 +169,10 @@ impl Work {
             | Task::Checkpoint
             | Task::Demote { .. }
             | Task::Close => 0,
+            // As the watcher does it: each by itself, for one may wait for what another ends.
+            Task::Recover { dead, .. } if self.assembler.is_some() => {
+                RECOVERIES + usize::from(dead.slot.get())
+            }
             Task::Recover { .. } => 1,
             Task::Follow { .. } => 2,
             Task::Replace { .. } | Task::Rebuild { .. } => 3,
@@ -421,7 +427,7 @@ impl World {
         self.note(|| format!("process {pid} is to {task:?}"));
         let Some(process) = self.processes.get_mut(pid) else { return };
         let Some(work) = &mut process.work else { return };
-        let lane = Work::lane_of(&task);
+        let lane = work.lane_of(&task);
         if let Task::Recover { dead, .. } = task {
             work.recovering.push(dead);
         }
@@ -582,7 +588,7 @@ impl World {
     }
     pub(crate) fn work_if_free(&mut self, pid: Pid, task: Task) {
         let work = self.processes.get(pid).and_then(|p| p.work.as_ref());
-        if work.is_some_and(|work| work.is_free(Work::lane_of(&task))) {
+        if work.is_some_and(|work| work.is_free(work.lane_of(&task))) {
             self.work(pid, task);
         }
     }
