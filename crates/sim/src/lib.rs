@@ -190,6 +190,8 @@ pub struct Cluster {
     pub files: bool,
     /// Contents of files stand on mirrors, and each node has a pool of its own.
     pub mirrors: Option<Mirrors>,
+    /// Locks on regions there: where there is one, what stands on all groups meets.
+    pub regions: u64,
     /// What goes wrong.
     pub faults: Faults,
     /// A bug put in on purpose, to see that it is found.
@@ -329,6 +331,7 @@ impl Cluster {
             clones: false,
             files: false,
             mirrors: None,
+            regions: 1,
             faults,
             sabotage: None,
         }
@@ -369,7 +372,9 @@ impl Cluster {
         Self::on_mirrors(seed, mirrors)
     }
     fn on_mirrors(seed: u64, mirrors: Mirrors) -> Self {
-        Self { mirrors: Some(mirrors), devices: mirrors.devices(), ..Self::of_files(seed) }
+        let regions = *Random::new(seed ^ 0x0072_6567_696f).pick(&[1, 1, 5]);
+        let devices = mirrors.devices();
+        Self { mirrors: Some(mirrors), regions, devices, ..Self::of_files(seed) }
     }
     /// By which argument `sim` makes it from a seed.
     pub(crate) fn kind(&self) -> &'static str {

@@ -43,8 +43,6 @@ pub(crate) use fence::Fence;
 /// times this.
 const BEAT: Duration = Duration::from_millis(20);
 const BEAT_OF_HOSTS: Duration = Duration::from_millis(10);
-/// Locks on regions, where contents stand on mirrors: few, so that they are met often.
-const REGIONS: u64 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -193,7 +191,7 @@ impl World {
         };
         let put_back = |sabotage| self.cluster.sabotage == Some(sabotage);
         let terms = Terms {
-            regions: REGIONS,
+            regions: self.cluster.regions,
             its_dead_first: !put_back(Sabotage::LeaveItsDead),
             waits_end: !put_back(Sabotage::WaitForUnclaimed),
         };
