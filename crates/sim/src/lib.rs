@@ -121,6 +121,7 @@ mod rot;
 mod scale;
 mod trouble;
 mod volume;
+mod waits;
 mod work;
 mod world;
 

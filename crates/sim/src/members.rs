@@ -70,6 +70,10 @@ impl Members {
             Op::Read | Op::CompareAndWrite { .. } => {}
         }
     }
+    /// A device does not do what it should.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.fault.is_some()
+    }
     /// Copies may differ until somebody meets it.
     pub(crate) fn may_differ(&self) -> bool {
         matches!(self.fault, Some((_, Fault::PowerLost | Fault::Met)))

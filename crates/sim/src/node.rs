@@ -121,6 +121,9 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
     pub(crate) fn lease_until(&self) -> Option<Time> {
         self.lease.as_ref().map(Lease::until)
     }
@@ -165,6 +168,7 @@ pub(crate) struct Process {
     pub(crate) cut: bool,
     /// A write or a flush of it has failed that it cannot do without.
     pub(crate) withdraws: bool,
+    pub(crate) started: Time,
     /// When it is to give regions up.
     pub(crate) regions_at: Option<Time>,
     /// Devices that refuse it, and how many requests it had issued before.
@@ -250,6 +254,7 @@ impl World {
             closed: false,
             cut: false,
             withdraws: false,
+            started: self.now,
             regions_at: None,
             barred: Vec::new(),
         });

@@ -131,6 +131,7 @@ impl World {
         self.peers.ended(pid);
         process.work.iter_mut().for_each(Work::die);
         self.report.crashes += 1;
+        self.note_death();
         self.note(|| format!("process {pid} {me:?} dies"));
         let (late, fates) = self.disk.crash(pid, &mut self.random);
         self.report.fates(fates);

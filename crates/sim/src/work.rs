@@ -15,7 +15,7 @@ use braid_format::node::{DamagedPart, SlotDamage};
 use braid_format::{Bytes, LockNo, MemberIndex, NodeId};
 use braid_fs::Error;
 use braid_fs::simulation::{Metadata, Places, Replayed, Writer, replay, replay_believing};
-use braid_lock::dlock::Hint;
+use braid_lock::dlock::{Hint, Time};
 use braid_lock::{Life, Mode, NotRecovered, simulation};
 use braid_pool::{EpochTag, PoolRequest};
 
@@ -108,6 +108,8 @@ pub(crate) struct Read {
 struct Queue {
     lane: Option<Lane<Outcome>>,
     now: Option<Task>,
+    /// When it began that.
+    since: Time,
     later: VecDeque<Task>,
 }
 
@@ -185,7 +187,7 @@ impl Work {
         self.queues.first().map_or(0, |q| q.later.len() + usize::from(q.now.is_some()))
     }
     /// Begins the next task of a lane, if it has none, and it is its turn.
-    fn begin(&mut self, lane: usize, me: Option<Life>) -> Option<Stop<Outcome>> {
+    fn begin(&mut self, lane: usize, me: Option<Life>, now: Time) -> Option<Stop<Outcome>> {
         let queue = self.queues.get(lane)?;
         if queue.now.is_some() || queue.later.is_empty() || !self.takes_turn(Waiting::Begin(lane)) {
             return None;
@@ -199,7 +201,7 @@ impl Work {
             metadata: self.metadata.clone(),
         };
         let job = job(&task, tools, me);
-        queue.now = Some(task);
+        (queue.now, queue.since) = (Some(task), now);
         let lane = queue.lane.get_or_insert_with(Lane::new);
         Some(job.map_or_else(|| Stop::Done(Outcome::Synced(Ok(()))), |job| lane.start(job)))
     }
@@ -231,6 +233,10 @@ impl Work {
     /// It replaces or fills a member.
     pub(crate) fn maintains(&self) -> bool {
         self.queues.get(3).is_some_and(|q| q.now.is_some() || !q.later.is_empty())
+    }
+    /// What its lanes do, and since when.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = (&Task, Time)> {
+        self.queues.iter().filter_map(|queue| Some((queue.now.as_ref()?, queue.since)))
     }
     /// It has a pool of its own, and nothing to do in a lane.
     fn is_free(&self, lane: usize) -> bool {
@@ -460,9 +466,9 @@ impl World {
     fn run_lane(&mut self, pid: Pid, lane: usize, mut stop: Option<Stop<Outcome>>) {
         loop {
             let Some(process) = self.processes.get_mut(pid) else { return };
-            let me = process.me;
+            let (me, now) = (process.me, self.now);
             let Some(work) = &mut process.work else { return };
-            let Some(next) = stop.take().or_else(|| work.begin(lane, me)) else { return };
+            let Some(next) = stop.take().or_else(|| work.begin(lane, me, now)) else { return };
             match next {
                 Stop::Asks(request) => return self.work_request(pid, lane, request),
                 Stop::Panicked(what) => {

@@ -277,6 +277,9 @@ pub(crate) struct World {
     /// What the nodes' pools know of each other.
     pub(crate) peers: Arc<Peers>,
     pub(crate) members: Members,
+    /// Since when everything is well.
+    pub(crate) well_since: Option<Time>,
+    pub(crate) last_death: Time,
     /// Counts power cuts, which every host survives with another boot.
     pub(crate) boot: u8,
     /// Counts how often each host started anew by itself.
@@ -311,6 +314,8 @@ impl World {
             files: Files::default(),
             peers: Arc::default(),
             members: Members::new(seed),
+            well_since: None,
+            last_death: Time::ZERO,
             boot: 1,
             host_boots: vec![0; usize::from(cluster.nodes)],
             bad_slots: BTreeMap::new(),

@@ -51,6 +51,7 @@ impl World {
         // Work does not follow the beat of faster ones.
         self.keep_house(pid, sequence);
         self.tell_seconds();
+        self.check_waits();
         if self.cluster.mirrors.is_some() && self.joins(pid) {
             self.work_if_free(pid, Task::Follow { joins: false });
         }
