@@ -161,8 +161,8 @@ fn errors_of_the_past_are_found() {
     for (sabotage, cluster, seed, why) in [
         (S::OpenerForEver, files, 12, "is an opener of lock"),
         (S::UnflushedContents, files, 20, "of a file is left with"),
-        (S::SplitCopies, mirrors, 108, "copies differ"),
-        (S::IgnoreFailedFlushes, mirrors, 12, "of a file"),
+        (S::SplitCopies, mirrors, 52, "copies differ"),
+        (S::IgnoreFailedFlushes, mirrors, 71, "of a file"),
         (S::LeaveItsDead, parity, 138, "waits since"),
         (S::TrustUnseenLocks, hosts, 0, "which is not fenced"),
         (S::TrustSilence, hosts, 180, "which is not fenced"),
