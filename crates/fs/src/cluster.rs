@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -108,6 +108,9 @@ pub(crate) struct Cluster {
     recovering: Mutex<Vec<(NodeId, Log)>>,
     /// This node leaves: its recoveries wait for nobody any more.
     gives_up: AtomicBool,
+    /// Exclusive holds granted so far, and those whose records are durable.
+    granted: AtomicU64,
+    durable: AtomicU64,
 }
 
 impl Cluster {
@@ -139,6 +142,8 @@ impl Cluster {
             manager: Mutex::default(),
             recovering: Mutex::default(),
             gives_up: AtomicBool::new(false),
+            granted: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
             pool,
             me,
             count,
@@ -296,7 +301,9 @@ impl RegionLocks for Cluster {
         let manager = self.manager()?;
         if let [(n, hold)] = locks {
             let (lock, mode, local) = self.request(*n, *hold);
-            return Ok(Box::new(self.acquire(&manager, lock, mode, local)?));
+            let held = self.acquire(&manager, lock, mode, local)?;
+            self.make_grants_durable(locks)?;
+            return Ok(Box::new(held));
         }
         loop {
             let at_once = locks.iter().map(|(n, hold)| {
@@ -304,6 +311,7 @@ impl RegionLocks for Cluster {
                 manager.try_acquire(lock, mode, local)
             });
             if let Some(held) = at_once.collect::<Option<Vec<Guard>>>() {
+                self.make_grants_durable(locks)?;
                 return Ok(Box::new(held));
             }
             // One by one, for nothing but to have them here for a while.
@@ -332,6 +340,7 @@ impl RegionLocks for Cluster {
             asked.answered()?;
             held.extend(guard);
         }
+        self.make_grants_durable(locks)?;
         Ok(Box::new(held))
     }
 }
@@ -392,6 +401,19 @@ impl Cluster {
         let guard = manager.acquire_unless(lock, mode, local, &in_vain).map_err(lock_error)?;
         asked.answered()?;
         guard.ok_or_else(|| lock_error(LockError::Interrupted))
+    }
+
+    /// Records that say that this node has a region for itself are durable before its log names the region:
+    /// otherwise a power cut might keep what the log says, and take the record, and another node write there before
+    /// that log is recovered over it.
+    fn make_grants_durable(&self, locks: &[(u64, Hold)]) -> std::result::Result<(), PoolError> {
+        let granted = self.granted.load(Ordering::Acquire);
+        let alone = locks.iter().any(|(_, hold)| *hold != Hold::Shared);
+        if alone && self.durable.load(Ordering::Acquire) < granted {
+            self.pool.flush()?;
+            self.durable.fetch_max(granted, Ordering::AcqRel);
+        }
+        Ok(())
     }
 
     /// Whether a dead life holds a lock exclusively that no living node has claimed.
@@ -572,6 +594,11 @@ impl Peers for Cluster {
 }
 
 impl GlockOps for Cluster {
+    fn granted(&self, lock: LockNo, mode: Mode) {
+        if mode == Mode::Exclusive && lock != self.recovery {
+            self.granted.fetch_add(1, Ordering::AcqRel);
+        }
+    }
     fn demote(
         &self,
         lock: LockNo,
