@@ -108,9 +108,8 @@ pub(crate) struct Cluster {
     recovering: Mutex<Vec<(NodeId, Log)>>,
     /// This node leaves: its recoveries wait for nobody any more.
     gives_up: AtomicBool,
-    /// Exclusive holds granted so far, and those whose records are durable.
-    granted: AtomicU64,
-    durable: AtomicU64,
+    /// Exclusive locks of regions granted so far.
+    grants: AtomicU64,
 }
 
 impl Cluster {
@@ -142,8 +141,7 @@ impl Cluster {
             manager: Mutex::default(),
             recovering: Mutex::default(),
             gives_up: AtomicBool::new(false),
-            granted: AtomicU64::new(0),
-            durable: AtomicU64::new(0),
+            grants: AtomicU64::new(0),
             pool,
             me,
             count,
@@ -282,7 +280,6 @@ impl Cluster {
     fn lock(&self, n: u64) -> LockNo {
         LockNo(self.first.0 + n * self.stride)
     }
-
 }
 
 fn pool_error(error: Error) -> PoolError {
@@ -290,6 +287,9 @@ fn pool_error(error: Error) -> PoolError {
 }
 
 impl RegionLocks for Cluster {
+    fn grants(&self) -> u64 {
+        self.grants.load(Ordering::Acquire)
+    }
     fn count(&self) -> u64 {
         self.count
     }
@@ -301,9 +301,7 @@ impl RegionLocks for Cluster {
         let manager = self.manager()?;
         if let [(n, hold)] = locks {
             let (lock, mode, local) = self.request(*n, *hold);
-            let held = self.acquire(&manager, lock, mode, local)?;
-            self.make_grants_durable(locks)?;
-            return Ok(Box::new(held));
+            return Ok(Box::new(self.acquire(&manager, lock, mode, local)?));
         }
         loop {
             let at_once = locks.iter().map(|(n, hold)| {
@@ -311,7 +309,6 @@ impl RegionLocks for Cluster {
                 manager.try_acquire(lock, mode, local)
             });
             if let Some(held) = at_once.collect::<Option<Vec<Guard>>>() {
-                self.make_grants_durable(locks)?;
                 return Ok(Box::new(held));
             }
             // One by one, for nothing but to have them here for a while.
@@ -340,7 +337,6 @@ impl RegionLocks for Cluster {
             asked.answered()?;
             held.extend(guard);
         }
-        self.make_grants_durable(locks)?;
         Ok(Box::new(held))
     }
 }
@@ -401,19 +397,6 @@ impl Cluster {
         let guard = manager.acquire_unless(lock, mode, local, &in_vain).map_err(lock_error)?;
         asked.answered()?;
         guard.ok_or_else(|| lock_error(LockError::Interrupted))
-    }
-
-    /// Records that say that this node has a region for itself are durable before its log names the region:
-    /// otherwise a power cut might keep what the log says, and take the record, and another node write there before
-    /// that log is recovered over it.
-    fn make_grants_durable(&self, locks: &[(u64, Hold)]) -> std::result::Result<(), PoolError> {
-        let granted = self.granted.load(Ordering::Acquire);
-        let alone = locks.iter().any(|(_, hold)| *hold != Hold::Shared);
-        if alone && self.durable.load(Ordering::Acquire) < granted {
-            self.pool.flush()?;
-            self.durable.fetch_max(granted, Ordering::AcqRel);
-        }
-        Ok(())
     }
 
     /// Whether a dead life holds a lock exclusively that no living node has claimed.
@@ -596,7 +579,7 @@ impl Peers for Cluster {
 impl GlockOps for Cluster {
     fn granted(&self, lock: LockNo, mode: Mode) {
         if mode == Mode::Exclusive && lock != self.recovery {
-            self.granted.fetch_add(1, Ordering::AcqRel);
+            self.grants.fetch_add(1, Ordering::AcqRel);
         }
     }
     fn demote(

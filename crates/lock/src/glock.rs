@@ -56,12 +56,12 @@ use crate::{Life, Mode};
 pub use self::asks::AskStats;
 pub use self::core::ManagerOptions;
 use self::core::{Core, SHUT_DOWN, WITHDRAWN};
-use self::work_queue::WorkQueue;
 pub use self::guard::Guard;
 pub use self::hold::Keep;
 pub use self::ops::{DemoteFailed, Demoted, DemotionWaits, GlockOps};
 pub use self::state::{Admission, Glock, Local, Request, Wish};
 pub use self::step::{Action, Context, Event};
+use self::work_queue::WorkQueue;
 
 /// Counters since the manager began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

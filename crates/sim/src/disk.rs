@@ -395,11 +395,7 @@ impl Disk {
     pub(crate) fn slot(&self, slot: u16) -> Result<SlotRecord, String> {
         SlotRecord::decode(&self.at(Address::Slot(slot)), NodeId(slot)).map_err(|e| e.to_string())
     }
-    /// Generation and value of a block as it is read now, if it is whole.
-    pub(crate) fn seen(&self, block: BlockIndex) -> Option<(Generation, u64)> {
-        self.body(block, |media| &media.seen)
-    }
-    /// As without power.
+    /// Generation and value of a block as it would be read without power, if it is whole.
     pub(crate) fn stable(&self, block: BlockIndex) -> Option<(Generation, u64)> {
         self.body(block, |media| &media.stable)
     }

@@ -19,7 +19,6 @@ use braid_lock::dlock::Time;
 use braid_lock::glock::{Demoted, Wish};
 use braid_lock::{Life, Mode};
 
-use crate::{Mirrors, Sabotage};
 use crate::contents::{Overlapping, Write, content, value_of};
 use crate::disk::LEN;
 use crate::image::{CELLS, LOCKS_MAX, Place, SECTORS};
@@ -27,6 +26,7 @@ use crate::locks::{Lock, Plan};
 use crate::node::State;
 use crate::work::Task;
 use crate::world::{Event, Pid, World};
+use crate::{Mirrors, Sabotage};
 
 /// How long a program keeps a file open, at most.
 const OPEN: Duration = Duration::from_millis(300);

@@ -14,12 +14,12 @@ use std::time::Duration;
 use braid_format::MemberIndex;
 use braid_format::label::MemberState;
 
-use crate::{Mirrors, Sabotage};
 use crate::disk::{Address, Op};
 use crate::node::{Process, State};
 use crate::random::Random;
 use crate::work::Task;
 use crate::world::{Event, Pid, Tells, World};
+use crate::{Mirrors, Sabotage};
 
 /// Between two looks at the members, at most.
 const LOOKS: Duration = Duration::from_millis(120);

@@ -6,11 +6,11 @@ use braid_format::Incarnation;
 use braid_format::node::SlotState;
 use braid_lock::{Life, Mode};
 
-use crate::{Mirrors, Sabotage};
 use crate::disk::{Address, Late, Op, blocks_of};
 use crate::node::State;
 use crate::work::Work;
 use crate::world::{Event, Pid, World};
+use crate::{Mirrors, Sabotage};
 
 /// A slot record that became unreadable is readable again after so long at most, if it ever is.
 const BAD_MAX: Duration = Duration::from_millis(300);

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use crate::rot::Rotten;
 use braid_format::lock_record::LockRecord;
-use braid_format::{LockNo, NodeId};
 use braid_format::node::LockPlace;
+use braid_format::{LockNo, NodeId};
 use braid_lock::Life;
-use braid_lock::simulation::SimulationScope;
 use braid_lock::dlock::{Hint, Time};
 use braid_lock::glock::Event as LockEvent;
+use braid_lock::simulation::SimulationScope;
 
 use crate::disk::{Address, Answer, Disk, Fates, LEN, Op};
 use crate::files::Files;

@@ -44,6 +44,9 @@ fn seeds_that_failed_once() {
     // header was lost with the power.
     run(14_746, &Cluster::of_files(14_746), false).unwrap_or_else(|failure| panic!("{failure}"));
     run(12_716, &Cluster::of_hosts(12_716), false).unwrap_or_else(|failure| panic!("{failure}"));
+    // A node wrote to parity under a region lock whose record went with the power, and its log stayed: it was
+    // replayed over what another node wrote there meanwhile.
+    run(1109, &Cluster::of_parity(1109), false).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Nodes on hosts of their own: silence, fences, late writes. `BRAID_SIM_HOSTS=FIRST..LAST` chooses

@@ -170,7 +170,8 @@ impl PeerObserver {
             seen.insert(life.slot, Seen { life, sequence, locked, since, beats_unlocked });
             return Ok(false);
         };
-        let (silent, timing) = (simulation::since(before.since), Timing::of_slot(record.io_timeout));
+        let (silent, timing) =
+            (simulation::since(before.since), Timing::of_slot(record.io_timeout));
         let fenceable = record.fence_key != 0 && self.store.pool().reservable() == Reservable::All;
         let trusted = before.beats_unlocked < Watch::BEATS_DISTRUSTED;
         let enough = if trusted && self.identity.sees_lock_of(record, &self.store.lock_places()) {
