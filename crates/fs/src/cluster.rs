@@ -7,9 +7,9 @@
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use braid_format::lock_record::LockRecord;
 use braid_format::node::{RawHeartbeat, SlotRecord, SlotState};
@@ -18,6 +18,7 @@ use braid_format::{LockNo, NodeId};
 use braid_lock::{
     DemoteFailed, Demoted, GlockOps, Guard, JoinOptions, Life, Liveness, Local, LockError,
     LockManager, LockStore, ManagerOptions, Membership, Mode, NodeStore, PeerObserver, Peers,
+    simulation,
 };
 use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
 use parking_lot::Mutex;
@@ -25,9 +26,55 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::volume::Volume;
 
-/// A node that joins waits so long for what a dead one holds that nobody recovers: nodes that live claim one
-/// within a second or two.
-const UNCLAIMED_FOR: Duration = Duration::from_secs(5);
+/// A node that joins waits for so many beats for what a dead one holds that nobody recovers: 5 s, usually. Nodes
+/// that live claim one within a second or two.
+const UNCLAIMED_FOR: u32 = 20;
+
+/// What is other than usual in simulations.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Most regions that have locks of their own.
+    pub regions: u64,
+    /// [`UNCLAIMED_FOR`]; `None`: without an end.
+    pub unclaimed_for: Option<u32>,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { regions: u64::MAX, unclaimed_for: Some(UNCLAIMED_FOR) }
+    }
+}
+
+/// A node that has joined, as its pool's locks need it: [`Membership`].
+pub(crate) trait Joined: Send + Sync {
+    /// The other nodes should learn soon which epoch this one uses.
+    fn announce(&self);
+    /// It is over.
+    fn has_ended(&self) -> bool;
+    /// Sends a hint about a region.
+    fn hint(&self, to: Life, lock: LockNo, hint: &braid_lock::Hint);
+    /// Whether hints reach that node.
+    fn reaches(&self, life: Life) -> bool;
+}
+
+impl Joined for Weak<Membership> {
+    fn announce(&self) {
+        if let Some(membership) = self.upgrade() {
+            membership.announce();
+        }
+    }
+    fn has_ended(&self) -> bool {
+        self.upgrade().is_none_or(|membership| membership.has_ended())
+    }
+    fn hint(&self, to: Life, lock: LockNo, hint: &braid_lock::Hint) {
+        if let Some(membership) = self.upgrade() {
+            membership.hint(to, lock, hint);
+        }
+    }
+    fn reaches(&self, life: Life) -> bool {
+        self.upgrade().is_some_and(|membership| membership.reaches(life))
+    }
+}
 
 /// The redundancy log of a slot that is recovered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +97,10 @@ pub(crate) struct Cluster {
     stride: u64,
     count: u64,
     store: Arc<dyn LockStore>,
-    membership: OnceLock<Weak<Membership>>,
+    /// Once it has joined.
+    joined: OnceLock<Box<dyn Joined>>,
+    /// For how long it waits for what a dead node holds that nobody recovers, while it joins.
+    unclaimed_for: Option<std::time::Duration>,
     /// What is done before this node says that it uses another epoch.
     adopted: OnceLock<Box<dyn Fn() + Send + Sync>>,
     manager: Mutex<Option<Arc<LockManager>>>,
@@ -58,6 +108,8 @@ pub(crate) struct Cluster {
     recovering: Mutex<Vec<(NodeId, Log)>>,
     /// This node leaves: its recoveries wait for nobody any more.
     gives_up: AtomicBool,
+    /// Exclusive locks of regions granted so far.
+    grants: AtomicU64,
 }
 
 impl Cluster {
@@ -67,9 +119,11 @@ impl Cluster {
         nodes: &Arc<dyn NodeStore>,
         options: &JoinOptions,
         me: Life,
+        bounds: Bounds,
     ) -> Result<Option<Arc<Self>>> {
         let sb = &volume.sb;
         let count = u64::from(sb.named_count.get() - RawSuperblock::NAMED_COUNT);
+        let count = count.min(bounds.regions);
         if sb.node_slots.get() < 2 || count == 0 {
             return Ok(None);
         }
@@ -81,11 +135,13 @@ impl Cluster {
             recovery: volume.named(RawSuperblock::NAMED_RECOVERY),
             first: volume.named(u64::from(RawSuperblock::NAMED_COUNT)),
             stride: volume.geo.slot_blocks(),
-            membership: OnceLock::new(),
+            joined: OnceLock::new(),
+            unclaimed_for: bounds.unclaimed_for.map(|beats| options.timing.beat() * beats),
             adopted: OnceLock::new(),
             manager: Mutex::default(),
             recovering: Mutex::default(),
             gives_up: AtomicBool::new(false),
+            grants: AtomicU64::new(0),
             pool,
             me,
             count,
@@ -111,10 +167,15 @@ impl Cluster {
 
     /// From now on hints come, and other nodes learn this node's epoch.
     pub fn attach(&self, membership: &Arc<Membership>) {
-        self.membership.set(Arc::downgrade(membership)).ok();
+        self.has_joined(Box::new(Arc::downgrade(membership)));
         if let Some(manager) = &*self.manager.lock() {
             membership.attach_regions(self.range(), manager);
         }
+    }
+
+    /// It has joined.
+    pub fn has_joined(&self, joined: Box<dyn Joined>) {
+        self.joined.set(joined).ok();
     }
 
     /// Says what is done before this node says that it uses another epoch. It takes no lock.
@@ -227,10 +288,6 @@ impl Cluster {
     fn lock(&self, n: u64) -> LockNo {
         LockNo(self.first.0 + n * self.stride)
     }
-
-    fn membership(&self) -> Option<Arc<Membership>> {
-        self.membership.get()?.upgrade()
-    }
 }
 
 fn pool_error(error: Error) -> PoolError {
@@ -238,6 +295,9 @@ fn pool_error(error: Error) -> PoolError {
 }
 
 impl RegionLocks for Cluster {
+    fn grants(&self) -> u64 {
+        self.grants.load(Ordering::Acquire)
+    }
     fn count(&self) -> u64 {
         self.count
     }
@@ -310,7 +370,11 @@ fn lock_error(error: LockError) -> PoolError {
 }
 
 impl Cluster {
-    fn manager(&self) -> std::result::Result<Arc<LockManager>, PoolError> {
+    /// The manager of the locks of regions.
+    ///
+    /// # Errors
+    /// This node no longer uses the pool.
+    pub fn manager(&self) -> std::result::Result<Arc<LockManager>, PoolError> {
         self.manager.lock().clone().ok_or(PoolError::Closed)
     }
 
@@ -324,7 +388,7 @@ impl Cluster {
         mode: Mode,
         local: Local,
     ) -> std::result::Result<Guard, PoolError> {
-        if self.membership.get().is_some() {
+        if self.joined.get().is_some() {
             return manager.acquire(lock, mode, local).map_err(lock_error);
         }
         let (asked, since) = (Asked::default(), Cell::new(None::<Instant>));
@@ -333,8 +397,11 @@ impl Cluster {
                 Ok(keeper) => keeper,
                 Err(error) => return asked.note(Err(error)),
             };
-            since.set(keeper.map(|_| since.get().unwrap_or_else(Instant::now)));
-            let too_long = since.get().is_some_and(|since| since.elapsed() > UNCLAIMED_FOR);
+            let now = simulation::now();
+            since.set(keeper.map(|_| since.get().unwrap_or(now)));
+            let so_long = since.get().map(|since| now.saturating_duration_since(since));
+            let too_long =
+                so_long.zip(self.unclaimed_for).is_some_and(|(so_long, most)| so_long > most);
             let node = keeper.filter(|_| too_long).map(|keeper| keeper.slot);
             asked.note(
                 node.map_or(Ok(false), |node| Err(lock_error(LockError::KeptByDead { node }))),
@@ -479,13 +546,14 @@ impl Others for Cluster {
         }
     }
     fn announce(&self) {
-        if let Some(membership) = self.membership() {
-            membership.announce();
+        if let Some(joined) = self.joined.get() {
+            joined.announce();
         }
     }
     fn has_ended(&self) -> bool {
         self.has_withdrawn()
-            || self.membership.get().is_some_and(|m| m.upgrade().is_none_or(|m| m.has_ended()))
+            || simulation::has_ended()
+            || self.joined.get().is_some_and(|joined| joined.has_ended())
     }
 }
 
@@ -512,16 +580,21 @@ impl Peers for Cluster {
         if self.peer_observer.is_over(life) || nothing() { Liveness::Dead } else { Liveness::Alive }
     }
     fn hint(&self, to: Life, lock: LockNo, hint: &braid_lock::Hint) {
-        if let Some(membership) = self.membership() {
-            membership.hint(to, lock, hint);
+        if let Some(joined) = self.joined.get() {
+            joined.hint(to, lock, hint);
         }
     }
     fn reaches(&self, life: Life) -> bool {
-        self.membership().is_some_and(|membership| membership.reaches(life))
+        self.joined.get().is_some_and(|joined| joined.reaches(life))
     }
 }
 
 impl GlockOps for Cluster {
+    fn granted(&self, lock: LockNo, mode: Mode) {
+        if mode == Mode::Exclusive && lock != self.recovery {
+            self.grants.fetch_add(1, Ordering::AcqRel);
+        }
+    }
     fn demote(
         &self,
         lock: LockNo,

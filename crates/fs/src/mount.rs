@@ -20,7 +20,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::alloc::Alloc;
 use crate::attr::{KernelCache, NoKernelCache};
-use crate::cluster::Cluster;
+use crate::cluster::{Bounds, Cluster};
 use crate::core::Core;
 use crate::deferred_ops::DeferredOps;
 use crate::dirty_files::DirtyFiles;
@@ -137,6 +137,7 @@ impl Mounted {
             nodes: nodes.clone(),
             join: join.clone(),
             cluster: Mutex::default(),
+            bounds: Bounds::default(),
             leaving: RwLock::default(),
             finishing: Mutex::default(),
             recovered: AtomicU64::new(0),

@@ -15,11 +15,11 @@ use braid_lock::interrupt::Interrupt;
 use braid_lock::{JoinOptions, Life, Mode, NodeStore, NotRecovered, Recover};
 use parking_lot::{Mutex, RwLock};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Bounds, Cluster};
 use crate::deferred_ops::DeferredOps;
 use crate::error::{Error, Result};
 use crate::make::area_kind;
-use crate::replay::Writer;
+use crate::replay::{Replayed, Writer};
 use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 
@@ -32,6 +32,7 @@ pub(crate) struct Recoverer {
     pub nodes: Arc<dyn NodeStore>,
     pub join: JoinOptions,
     pub cluster: Mutex<Option<Arc<Cluster>>>,
+    pub bounds: Bounds,
     /// This node leaves: as while it is joining. Held for reading while a node is recovered.
     pub leaving: RwLock<bool>,
     /// Second halves of recoveries under way, and whether they may still wait for other nodes.
@@ -49,45 +50,8 @@ pub(crate) struct Finishing {
 
 impl Recover for Recoverer {
     fn recover(&self, dead: Life, by: Life) -> std::result::Result<(), NotRecovered> {
-        let volume = &self.volume;
         let _stays = self.leaving.read();
-        let cluster = self.cluster(by).map_err(|e| NotRecovered::Failed(e.into()))?;
-        let pool_error = |e: braid_pool::PoolError| NotRecovered::Failed(Error::from(e).into());
-        // What follows writes: if this node has no redundancy log yet, the dead node's serves.
-        let attached = volume.pool.is_attached();
-        let make_whole = || {
-            let verifier = VolumeVerifier::of(volume);
-            if attached {
-                return volume.pool.recover_log_with(dead.slot.get(), &verifier);
-            }
-            volume.pool.restart_migration()?;
-            volume.pool.attach_with(dead.slot.get(), &verifier)
-        };
-        let whole = match &cluster {
-            Some(cluster) => {
-                // It may have begun to change the pool.
-                volume.pool.follow().map_err(pool_error)?;
-                cluster.recover(dead.slot, make_whole)
-            }
-            None => make_whole(),
-        };
-        let done = whole.map_err(pool_error).and_then(|whole| {
-            log_made_whole(dead.slot, &whole);
-            if let Some(cluster) = &cluster {
-                self.recover_logs_of_its_dead(cluster, dead).map_err(pool_error)?;
-            }
-            self.replay(dead)
-        });
-        // Whatever came of it: the log is the dead node's.
-        if attached {
-            return done;
-        }
-        let done = done.and(volume.pool.detach().map_err(pool_error));
-        if done.is_err() {
-            // Regions of a life that gives its slot up would be those of a dead one.
-            self.end_cluster();
-        }
-        done
+        self.recover_journal(dead, by, true).map(drop)
     }
     fn finish(&self, dead: Life, _: Life) -> std::result::Result<(), NotRecovered> {
         let volume = &self.volume;
@@ -142,6 +106,55 @@ impl Recover for Recoverer {
 }
 
 impl Recoverer {
+    /// What a dead node was writing is whole, and its journal replayed. `its_dead`: first what those were writing
+    /// that it was recovering (once they were left for later).
+    pub fn recover_journal(
+        &self,
+        dead: Life,
+        by: Life,
+        its_dead: bool,
+    ) -> std::result::Result<Replayed, NotRecovered> {
+        let volume = &self.volume;
+        let cluster = self.cluster(by).map_err(|e| NotRecovered::Failed(e.into()))?;
+        let pool_error = |e: braid_pool::PoolError| NotRecovered::Failed(Error::from(e).into());
+        // What follows writes: if this node has no redundancy log yet, the dead node's serves.
+        let attached = volume.pool.is_attached();
+        let make_whole = || {
+            let verifier = VolumeVerifier::of(volume);
+            if attached {
+                return volume.pool.recover_log_with(dead.slot.get(), &verifier);
+            }
+            volume.pool.restart_migration()?;
+            volume.pool.attach_with(dead.slot.get(), &verifier)
+        };
+        let whole = match &cluster {
+            Some(cluster) => {
+                // It may have begun to change the pool.
+                volume.pool.follow().map_err(pool_error)?;
+                cluster.recover(dead.slot, make_whole)
+            }
+            None => make_whole(),
+        };
+        let done = whole.map_err(pool_error).and_then(|whole| {
+            log_made_whole(dead.slot, &whole);
+            if let Some(cluster) = cluster.as_ref().filter(|_| its_dead) {
+                self.recover_logs_of_its_dead(cluster, dead).map_err(pool_error)?;
+            }
+            self.replay(dead)
+        });
+        // Whatever came of it: the log is the dead node's.
+        if attached {
+            return done;
+        }
+        let detached = volume.pool.detach().map_err(pool_error);
+        let done = done.and_then(|replayed| detached.map(|()| replayed));
+        if done.is_err() {
+            // Regions of a life that gives its slot up would be those of a dead one.
+            self.end_cluster();
+        }
+        done
+    }
+
     /// This node's place among the others, made when it is first needed.
     pub fn cluster(&self, me: Life) -> Result<Option<Arc<Cluster>>> {
         let mut cluster = self.cluster.lock();
@@ -150,7 +163,7 @@ impl Recoverer {
             of_before.end();
         }
         if cluster.is_none() {
-            *cluster = Cluster::join(&self.volume, &self.nodes, &self.join, me)?;
+            *cluster = Cluster::join(&self.volume, &self.nodes, &self.join, me, self.bounds)?;
         }
         Ok(cluster.clone())
     }
@@ -210,14 +223,14 @@ impl Recoverer {
     }
 
     /// The dead node's journal.
-    fn replay(&self, dead: Life) -> std::result::Result<(), NotRecovered> {
+    fn replay(&self, dead: Life) -> std::result::Result<Replayed, NotRecovered> {
         let volume = &self.volume;
         let replayed = crate::replay::replay(volume, dead.slot, Writer::Life(dead.incarnation))
             .map_err(|e| not_recovered(volume, dead.slot, false, e))?;
         if replayed.transactions > 0 {
             tracing::info!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
         }
-        Ok(())
+        Ok(replayed)
     }
 }
 

@@ -17,6 +17,10 @@ use crate::inode::Inode;
 use crate::meta::Meta;
 pub use crate::replay::Writer;
 
+mod sharing;
+
+pub use sharing::{Link, Sharing, Terms};
+
 /// The kind of the blocks that a simulation changes: nothing but its user looks inside.
 const KIND: MetaKind = MetaKind::DirLeaf;
 

@@ -49,6 +49,7 @@ use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::peers::Peers;
 use crate::runtime::join_all;
+use crate::simulation;
 use crate::store::LockStore;
 use crate::{Life, Mode};
 
@@ -60,6 +61,7 @@ pub use self::hold::Keep;
 pub use self::ops::{DemoteFailed, Demoted, DemotionWaits, GlockOps};
 pub use self::state::{Admission, Glock, Local, Request, Wish};
 pub use self::step::{Action, Context, Event};
+use self::work_queue::WorkQueue;
 
 /// Counters since the manager began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -154,6 +156,9 @@ impl LockManager {
         let demoters = options.demoters.max(1);
         let core = Arc::new(Core::new(me, store, peers, ops, options));
         let manager = Arc::new(Self { core: core.clone(), threads: Mutex::new(Vec::new()) });
+        if simulation::is_simulated() {
+            return Ok(manager);
+        }
         for kind in DemotionWaits::ALL {
             for n in 0..kind.demoters(demoters) {
                 let core = core.clone();
@@ -265,6 +270,13 @@ impl LockManager {
     /// until the demotions are done: the caller has no guard.
     pub fn drop_idle(&self, keep: usize) {
         self.core.shrink(keep);
+        if simulation::is_simulated() {
+            while self.core.shrinks.are_pending() && !simulation::has_ended() {
+                self.demote_due();
+                simulation::pause(Duration::from_millis(1));
+            }
+            return;
+        }
         if self.core.stopped().is_none() {
             self.core.shrinks.wait();
         }
@@ -363,7 +375,7 @@ impl LockManager {
     pub fn waits(&self, time: Duration) -> Vec<(LockNo, Duration, Vec<Life>)> {
         let long: Vec<_> = {
             let wishes = self.core.wishes.lock();
-            let ages = wishes.iter().map(|(lock, (since, _))| (*lock, since.elapsed()));
+            let ages = wishes.iter().map(|(lock, (since, _))| (*lock, simulation::since(*since)));
             ages.filter(|(_, age)| *age > time).collect()
         };
         let holders = |lock| {
@@ -403,7 +415,8 @@ impl LockManager {
     }
     /// A node was recovered, or left: whoever waits looks again.
     pub fn node_gone(&self) {
-        let waited: Vec<LockNo> = self.core.wishes.lock().keys().copied().collect();
+        let mut waited: Vec<LockNo> = self.core.wishes.lock().keys().copied().collect();
+        waited.sort_unstable();
         for lock in waited {
             self.core.on_look(lock, true);
         }
@@ -424,10 +437,17 @@ impl LockManager {
         self.core.table.for_each(|entry| all.push(entry.clone()));
         for entry in &all {
             while entry.state.lock().users() > 0 {
-                std::thread::sleep(Duration::from_millis(1));
+                if simulation::has_ended() {
+                    return Err(LockError::Withdrawn);
+                }
+                simulation::pause(Duration::from_millis(1));
             }
         }
         let all = Mutex::new(all);
+        if simulation::is_simulated() {
+            let stable = self.core.demote_share(&all);
+            return if stable { Ok(()) } else { Err(LockError::Withdrawn) };
+        }
         let threads = self.core.options.demoters.max(1);
         let stable = std::thread::scope(|scope| {
             let share = || self.core.demote_share(&all);
@@ -447,6 +467,17 @@ impl LockManager {
     /// From now on every acquire fails and no record is read or written. Does not block.
     pub fn withdraw(&self) {
         self.core.withdraw();
+    }
+    /// In a simulation, where no demoters run: does what they would do now.
+    pub fn demote_due(&self) {
+        while let Some(entry) = self.core.work.iter().find_map(WorkQueue::next_due) {
+            self.core.visit(&entry);
+        }
+    }
+    /// In a simulation: how long from now demoters would have something to do.
+    pub fn demotion_due_in(&self) -> Option<Duration> {
+        let due = self.core.work.iter().filter_map(WorkQueue::due_at).min()?;
+        Some(due.saturating_duration_since(simulation::now()))
     }
     /// Whether it has withdrawn, of itself or told to.
     pub fn has_withdrawn(&self) -> bool {

@@ -2,16 +2,17 @@
 //!
 //! Map, bottom up (a module uses only those above it):
 //! ```text
-//!  runtime    what a user's mounts keep on this host while they run
-//!  interrupt  waits of a thread are ended from outside
-//!  dlock      the protocol of one device lock at one node, a pure `step(now, event) -> actions`
-//!  error      why a lock operation failed
-//!  hints      messages that say "look at this lock", over Unix sockets and TCP: for speed only
-//!  peers      what a lock manager asks about other nodes
-//!  store      where lock records are, and how they are compared and written
-//!  glock      cluster locks: what this node holds and caches; demoted on demand by a pipeline
-//!  node       slots, heartbeats, the watcher, the liveness lock, recovery
-//!  etcd       lock records and node slots in etcd
+//!  simulation  what the simulator decides: time, pauses, nonces
+//!  runtime     what a user's mounts keep on this host while they run
+//!  interrupt   waits of a thread are ended from outside
+//!  dlock       the protocol of one device lock at one node, a pure `step(now, event) -> actions`
+//!  error       why a lock operation failed
+//!  hints       messages that say "look at this lock", over Unix sockets and TCP: for speed only
+//!  peers       what a lock manager asks about other nodes
+//!  store       where lock records are, and how they are compared and written
+//!  glock       cluster locks: what this node holds and caches; demoted on demand by a pipeline
+//!  node        slots, heartbeats, the watcher, the liveness lock, recovery
+//!  etcd        lock records and node slots in etcd
 //! ```
 //!
 //! Invariants (the exhaustive search and the simulator check the first four at every step):
@@ -36,6 +37,7 @@ pub mod interrupt;
 pub mod node;
 pub mod peers;
 pub mod runtime;
+pub mod simulation;
 pub mod store;
 
 pub use braid_format::lock_record::{Life, Mode};

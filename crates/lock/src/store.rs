@@ -17,6 +17,7 @@ use braid_pool::{Pool, ReadPath};
 use parking_lot::Mutex;
 
 use crate::error::StoreError;
+use crate::simulation;
 
 pub use braid_device::CawOutcome;
 
@@ -80,7 +81,7 @@ pub(crate) fn read_record(
             return Ok(decoded);
         }
         match pauses.next() {
-            Some(pause) => std::thread::sleep(pause),
+            Some(pause) => simulation::pause(pause),
             None => return Ok(decoded),
         }
     }

@@ -7,7 +7,7 @@ use braid_fs::simulation::{Replayed, Writer, replay};
 use braid_lock::{Life, Mode};
 
 use crate::disk::{Address, Answer, Op, blocks_of};
-use crate::image::{BLOCKS, BlockIndex, CELLS, Place, SLOTS};
+use crate::image::{BLOCKS, BlockIndex, CELLS, LOCKS_MAX, Place, SLOTS};
 use crate::lane::{Lane, Stop};
 use crate::mirrors::Own;
 use crate::node::{Process, State};
@@ -51,6 +51,10 @@ impl World {
             return self.check_overwrite(pid, (cell, place), bytes);
         }
         let Some(block) = self.disk.block_at(place) else { return };
+        // As the other copy has it: the two are made the same.
+        if self.disk.other_copy(place, bytes.len()).is_some_and(|other| other == *bytes) {
+            return;
+        }
         let lock = block / BLOCKS;
         let Some(process) = self.processes.get(pid) else { return };
         let record = match self.disk.record(lock) {
@@ -68,7 +72,7 @@ impl World {
         let Some((new, _)) = self.disk.image.decode(block, bytes) else {
             return self.fail(format!("process {pid} writes damage to block {block}"));
         };
-        if let Some((old, _)) = self.disk.seen(block)
+        if let Some((old, _)) = self.disk.seen_at(block, place)
             && new < old
         {
             self.fail(format!("process {pid} writes {new:?} of block {block} over {old:?}"));
@@ -76,6 +80,9 @@ impl World {
     }
     /// Who writes contents holds their lock exclusively or concurrently, or writes what another copy holds.
     fn check_overwrite(&mut self, pid: Pid, (cell, place): (usize, Place), bytes: &[u8]) {
+        if self.is_parity() && self.makes_rows_whole(pid) {
+            return;
+        }
         let copies = self.disk.seen_cell(cell);
         let mut others = copies.iter().filter(|(at, _)| *at != place);
         if others.any(|(_, other)| other.iter().zip(bytes).all(|(a, b)| a == b)) {
@@ -87,6 +94,12 @@ impl World {
             Ok(record) => self.fail(format!("{me:?} writes contents under {record:?}")),
             Err(e) => self.fail(e),
         }
+    }
+    /// It recovers a log, its own or another's, or fills a member.
+    fn makes_rows_whole(&self, pid: Pid) -> bool {
+        let Some(process) = self.processes.get(pid) else { return true };
+        let Some(work) = &process.work else { return true };
+        process.state == State::Joining || !work.recovering.is_empty() || work.maintains()
     }
     /// A living node that believes in a lock. (One that was fenced may believe what it likes.)
     fn user_of(&self, lock: usize) -> Option<Life> {
@@ -138,8 +151,10 @@ impl World {
         let dead = self.processes.iter().filter(|p| p.state == State::Gone && !p.recovered);
         let dead: Vec<Life> = dead.filter_map(|p| p.me).collect();
         for block in blocks_of(lock).filter(|b| !self.model.unsure(*b, &dead)).collect::<Vec<_>>() {
-            if let Err(broken) = self.model.settled(block, self.disk.stable(block)) {
-                self.fail(format!("{broken}; lock {lock}: {record:?}"));
+            for stands in self.disk.stable_copies(block) {
+                if let Err(broken) = self.model.settled(block, stands) {
+                    self.fail(format!("{broken}; lock {lock}: {record:?}"));
+                }
             }
         }
     }
@@ -207,8 +222,10 @@ impl World {
         self.power_cut();
         let headers = self.disk.journal_headers();
         let own = self.recover_pool();
-        if let Some(own) = &own {
+        if let Some(own) = own.as_ref().filter(|_| !self.is_parity()) {
             self.check_copies_at_last(&own.member_states());
+        } else if let Some(own) = &own {
+            self.check_rows_at_last(own);
         }
         let first = self.replay_all(own.as_ref());
         self.report.replayed += first.iter().map(|r| r.written).sum::<u64>();
@@ -232,6 +249,17 @@ impl World {
         };
         if self.broken.is_none() && !first.iter().zip(&again).all(same) {
             self.fail(format!("replayed again, {first:?} became {again:?}"));
+        }
+    }
+    /// With parity: what the pool gives of contents once all logs are recovered.
+    fn check_rows_at_last(&mut self, own: &Arc<Own>) {
+        for cell in 0..LOCKS_MAX * CELLS {
+            let (image, own) = (self.disk.image.clone(), own.clone());
+            match self.run_alone(move || own.read(image.cell(cell))) {
+                Some(Ok(bytes)) => self.check_cell_at_last(cell, &bytes),
+                Some(Err(e)) => self.fail(format!("contents cannot be read at last: {e}")),
+                None => {}
+            }
         }
     }
     fn replay_all(&mut self, own: Option<&Arc<Own>>) -> Vec<Replayed> {

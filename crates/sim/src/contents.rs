@@ -76,6 +76,9 @@ impl Write {
         let ended = Some(at);
         Self { value, node: 0, began: at, ended, good: true, durable: true, sure_from: 0 }
     }
+    pub fn value(&self) -> Value {
+        self.value
+    }
     /// It began after `other` had ended.
     fn follows(&self, other: &Self) -> bool {
         other.ended.is_some_and(|ended| self.began > ended)

@@ -178,11 +178,53 @@ impl Disk {
     }
     fn put(&mut self, pid: Pid, address: Address, bytes: Vec<u8>, compared: bool) {
         let ((device, at), _) = self.place(address);
-        let data =
-            matches!(address, Address::Data(..)) && self.image.is_lost_with_node((device, at));
+        // What was compared is there once it is answered: others act on it.
+        let data = matches!(address, Address::Data(..))
+            && !compared
+            && self.image.is_lost_with_node((device, at));
+        if matches!(address, Address::Data(..)) {
+            for (at, bytes) in self.beside_records((device, at), &bytes) {
+                let media = self.media(device);
+                write(&media.seen, at, &bytes);
+                media.cached.push(Cached { pid, at, bytes, data, compared });
+            }
+            return;
+        }
         let media = self.media(device);
         write(&media.seen, at, &bytes);
         media.cached.push(Cached { pid, at, bytes, data, compared });
+        self.copy_record((device, at));
+    }
+    /// What a write of a pool changes: records that nodes change as a whole, on both copies, are left as they are.
+    fn beside_records(&self, (device, at): Place, bytes: &[u8]) -> Vec<(u64, Vec<u8>)> {
+        let image = self.image.clone();
+        let end = at + bytes.len() as u64;
+        let here = |(d, from): &Place| *d == device && (at..end).contains(from);
+        let all = image.pairs.iter().flat_map(|(a, b)| [*a, *b]).filter(here);
+        let mut records: Vec<u64> = all.map(|place| place.1).collect();
+        records.sort_unstable();
+        let (mut parts, mut from) = (Vec::new(), at);
+        for record in records.into_iter().chain([end]) {
+            let [a, b] = [from - at, record - at].map(|n| usize::try_from(n).unwrap_or(0));
+            if let Some(part) = bytes.get(a..b).filter(|part| !part.is_empty()) {
+                parts.push((from, part.to_vec()));
+            }
+            from = record + LEN as u64;
+        }
+        parts
+    }
+    /// Both copies of a record are the same at any time.
+    fn copy_record(&mut self, place: Place) {
+        let Some(other) = self.image.pairs.get(&place).copied() else { return };
+        let from = self.media.get(usize::from(place.0));
+        let Some(stands) = from.map(|m| read(&m.seen, place.1, LEN)) else { return };
+        let media = self.media(other.0);
+        write(&media.seen, other.1, &stands);
+        write(&media.stable, other.1, &stands);
+    }
+    fn copy_records(&mut self) {
+        let image = self.image.clone();
+        image.pairs.keys().for_each(|place| self.copy_record(*place));
     }
     /// The effect of a request of `pid`, and its answer.
     pub(crate) fn land(&mut self, pid: Pid, address: Address, op: &Op) -> Answer {
@@ -311,6 +353,7 @@ impl Disk {
             media.forget_unstable();
             media.cached.clear();
         }
+        self.copy_records();
         fates
     }
     /// One device loses power, and works again: of what was not flushed some is lost. Compare-and-writes are
@@ -337,7 +380,7 @@ impl Disk {
         LockRecord::decode(&self.at(Address::Lock(lock)), number).map_err(|e| e.to_string())
     }
     /// A bit of a node slot's record is read wrong from now on; gives back what stood there.
-    pub(crate) fn spoil_slot(&self, slot: u16) -> Vec<u8> {
+    pub(crate) fn spoil_slot(&mut self, slot: u16) -> Vec<u8> {
         let good = self.at(Address::Slot(slot));
         let mut bad = good.clone();
         if let Some(byte) = bad.get_mut(100) {
@@ -345,26 +388,48 @@ impl Disk {
         }
         let ((device, at), _) = self.place(Address::Slot(slot));
         self.media.get(usize::from(device)).into_iter().for_each(|m| write(&m.seen, at, &bad));
+        self.copy_record((device, at));
         good
     }
     /// The record of a node slot, for checkers.
     pub(crate) fn slot(&self, slot: u16) -> Result<SlotRecord, String> {
         SlotRecord::decode(&self.at(Address::Slot(slot)), NodeId(slot)).map_err(|e| e.to_string())
     }
-    /// Generation and value of a block as it is read now, if it is whole.
-    pub(crate) fn seen(&self, block: BlockIndex) -> Option<(Generation, u64)> {
-        self.body(block, |media| &media.seen)
-    }
-    /// As without power.
+    /// Generation and value of a block as it would be read without power, if it is whole.
     pub(crate) fn stable(&self, block: BlockIndex) -> Option<(Generation, u64)> {
         self.body(block, |media| &media.stable)
+    }
+    /// Both copies as without power, where there are two.
+    pub(crate) fn stable_copies(&self, block: BlockIndex) -> Vec<Option<(Generation, u64)>> {
+        let first = self.image.bodies.get(block).copied();
+        let other = first.and_then(|place| self.image.body_pairs.get(&place).copied());
+        let places = first.into_iter().chain(other);
+        places.map(|place| self.body_at(block, place, |media| &media.stable)).collect()
+    }
+    /// What the other copy of a body holds now.
+    pub(crate) fn other_copy(&self, place: Place, len: usize) -> Option<Vec<u8>> {
+        let mut pairs = self.image.body_pairs.iter();
+        let (a, b) = pairs.find(|(a, b)| **a == place || **b == place)?;
+        let other = if *a == place { *b } else { *a };
+        Some(self.at(Address::Data(other, len)))
+    }
+    /// A body as it is read now at one of its places.
+    pub(crate) fn seen_at(&self, block: BlockIndex, place: Place) -> Option<(Generation, u64)> {
+        self.body_at(block, place, |media| &media.seen)
     }
     fn body(
         &self,
         block: BlockIndex,
         which: impl Fn(&Media) -> &Arc<MemoryDevice>,
     ) -> Option<(Generation, u64)> {
-        let (device, at) = *self.image.bodies.get(block)?;
+        self.body_at(block, *self.image.bodies.get(block)?, which)
+    }
+    fn body_at(
+        &self,
+        block: BlockIndex,
+        (device, at): Place,
+        which: impl Fn(&Media) -> &Arc<MemoryDevice>,
+    ) -> Option<(Generation, u64)> {
         let media = self.media.get(usize::from(device))?;
         self.image.decode(block, &read(which(media), at, self.image.body_len))
     }
@@ -389,13 +454,17 @@ impl Disk {
     }
     /// The block whose body a write puts in place.
     pub(crate) fn block_at(&self, place: Place) -> Option<BlockIndex> {
-        self.image.bodies.iter().position(|p| *p == place)
+        let image = &self.image;
+        let is_here = |p: &Place| *p == place || image.body_pairs.get(p) == Some(&place);
+        image.bodies.iter().position(is_here)
     }
     /// The headers of all journals, to be put back.
     pub(crate) fn journal_headers(&self) -> Vec<(Place, Vec<u8>)> {
         let len = self.image.body_len;
+        let other = |p: &Place| self.image.body_pairs.get(p).copied();
         let headers = self.image.journal_headers.iter();
-        headers.map(|p| (*p, self.at(Address::Data(*p, len)))).collect()
+        let headers = headers.flat_map(|p| [Some(*p), other(p)].into_iter().flatten());
+        headers.map(|p| (p, self.at(Address::Data(p, len)))).collect()
     }
 }
 

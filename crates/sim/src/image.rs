@@ -69,6 +69,10 @@ pub(crate) struct Image {
     pub(crate) cells: Vec<Vec<Place>>,
     cells_at: Vec<ByteOffset>,
     mirrors: Option<Mirrors>,
+    /// Where the other copy is of a lock record, a slot or a heartbeat, where metadata has two.
+    pub(crate) pairs: BTreeMap<Place, Place>,
+    /// The same of bodies and journal headers.
+    pub(crate) body_pairs: BTreeMap<Place, Place>,
     /// Both headers of each journal.
     pub(crate) journal_headers: Vec<Place>,
     /// The blocks of those.
@@ -136,7 +140,17 @@ impl Image {
         let sector = |n: u16| Bytes::from(usize::from(n) * LEN);
         let body = |block| places.body(block);
         let headers: Vec<_> = (0..SLOTS).flat_map(|n| places.journal_headers(NodeId(n))).collect();
+        let locks_at = (0..LOCKS_MAX).map(|n| places.slot_at(block_of(&places, n * BLOCKS)));
+        let records_at = (0..SLOTS).flat_map(|n| [slots_at + sector(n), beats_at + sector(n)]);
+        let bodies_at = (0..LOCKS_MAX * BLOCKS).map(|n| body(block_of(&places, n)).0);
+        let headers_at = headers.iter().map(|b| body(*b).0);
+        let other = |at: ByteOffset| match copies(&at)[..] {
+            [first, other] => Some((first, other)),
+            _ => None,
+        };
         Self {
+            pairs: locks_at.chain(records_at).filter_map(other).collect(),
+            body_pairs: bodies_at.chain(headers_at).filter_map(other).collect(),
             locks: (0..LOCKS_MAX)
                 .map(|n| locate(places.slot_at(block_of(&places, n * BLOCKS))))
                 .collect(),
@@ -199,7 +213,7 @@ impl Image {
         if self.mirrors.is_some() {
             let metadata =
                 self.places.pool().info().members.first().map_or(Bytes(0), |m| m.data_len);
-            return device == 0 && (META_AT.0..META_AT.0 + metadata.0).contains(&at);
+            return !self.is_member(device) && (META_AT.0..META_AT.0 + metadata.0).contains(&at);
         }
         let len = (SECTORS * LEN) as u64;
         let is_here = |(d, from): &Place| *d == device && (*from..from + len).contains(&at);
@@ -207,7 +221,7 @@ impl Image {
     }
     /// Whether a device is a member of a mirror.
     pub(crate) fn is_member(&self, device: u16) -> bool {
-        self.mirrors.is_some() && device != 0
+        self.mirrors.is_some_and(|mirrors| device >= mirrors.of_metadata())
     }
     /// The devices as a node sees them that has a pool of its own.
     pub(crate) fn devices(&self) -> Vec<Arc<dyn Device>> {
@@ -253,11 +267,11 @@ const META_AT: Bytes = Bytes(Label::DATA_AT.0 + SLOTS as u64 * LogPlace::LEN.0);
 impl Kind {
     /// Bytes of a device.
     fn size_of(self, device: u16) -> Bytes {
-        let Some(_) = self.mirrors else {
+        let Some(mirrors) = self.mirrors else {
             let share = POOL.get() / u64::from(self.devices);
             return Bytes(share.next_multiple_of(1 << 20) + (4 << 20));
         };
-        let data = if device == 0 { POOL } else { COPY };
+        let data = if device < mirrors.of_metadata() { POOL } else { COPY };
         Bytes(META_AT.0 + data.0 + Label::TAIL.0)
     }
     fn options(self) -> CreateOptions {

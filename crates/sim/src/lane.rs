@@ -9,11 +9,12 @@
 //! What jobs of different lanes of one node share (the metadata cache) must not be locked across a
 //! request by one and wanted by another: nobody would wake up. `work` says which jobs go where.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use braid_fs::simulation::outside_transaction;
+use braid_lock::simulation::Hooks;
 use generator::{Generator, Gn};
 
 use crate::disk::{Address, Op};
@@ -43,6 +44,12 @@ pub(crate) enum Request {
     Flush {
         device: u16,
     },
+    /// All slots, then all heartbeats.
+    Slots,
+    /// One slot.
+    Slot(u16),
+    /// Whether another process is seen to hold this slot's liveness lock: one byte.
+    IsLifeLocked(u16),
     /// Others go on for a while; where it holds nothing of the node's pool (`free`), the other lanes of its node, too.
     Pause {
         free: bool,
@@ -50,8 +57,8 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// What it asks of which place; of a pause whether it is free.
-    pub(crate) fn into_command(self) -> Result<(Address, Op), bool> {
+    /// What it asks of which place.
+    pub(crate) fn into_command(self) -> Result<(Address, Op), Other> {
         Ok(match self {
             Self::Read { place, len } => (Address::Data(place, len), Op::Read),
             Self::Write { place, bytes } => (Address::Data(place, bytes.len()), Op::Write(bytes)),
@@ -59,10 +66,28 @@ impl Request {
                 (Address::Data(place, new.len()), Op::CompareAndWrite { expected, new })
             }
             Self::Flush { device } => (Address::Device(device), Op::Flush),
-            Self::Pause { free } => return Err(free),
+            Self::Slots => (Address::Slots, Op::Read),
+            Self::Slot(slot) => (Address::Slot(slot), Op::Read),
+            Self::IsLifeLocked(slot) => return Err(Other::IsLifeLocked(slot)),
+            Self::Pause { free } => return Err(Other::Pause { free }),
         })
     }
 }
+
+/// What no device is asked for: see [`Request`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Other {
+    Pause { free: bool },
+    IsLifeLocked(u16),
+}
+
+/// What threads of nodes do in place of sleeping, and whether they are over.
+pub(crate) const HOOKS: Hooks = Hooks {
+    pause: || {
+        ask(Request::Pause { free: true });
+    },
+    has_ended: || ENDED.get(),
+};
 
 /// The bytes read, or that stood in the way of a compare-and-write (empty otherwise), or a failure.
 pub(crate) type Reply = Result<Vec<u8>, ()>;
@@ -105,6 +130,8 @@ struct Stack {
 }
 
 thread_local! {
+    /// The lane that runs is one of a node that has died.
+    static ENDED: Cell<bool> = const { Cell::new(false) };
     /// Stacks without a job.
     static IDLE: RefCell<Vec<Stack>> = const { RefCell::new(Vec::new()) };
 }
@@ -191,7 +218,9 @@ impl<T: Send + 'static> Lane<T> {
 impl<T> Drop for Lane<T> {
     fn drop(&mut self) {
         let Some(mut stack) = self.stack.take() else { return };
+        let before = ENDED.replace(true);
         while let Some(Said::Asks(_)) = stack.run.raw_send(Some(Err(()))) {}
+        ENDED.set(before);
         stack.rest();
     }
 }

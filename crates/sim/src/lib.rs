@@ -114,12 +114,15 @@ mod members;
 mod mirrors;
 mod model;
 mod node;
+mod nodes;
 mod random;
+mod region_messages;
 mod regions;
 mod rot;
 mod scale;
 mod trouble;
 mod volume;
+mod waits;
 mod work;
 mod world;
 
@@ -189,6 +192,8 @@ pub struct Cluster {
     pub files: bool,
     /// Contents of files stand on mirrors, and each node has a pool of its own.
     pub mirrors: Option<Mirrors>,
+    /// Locks on regions there: where there is one, what stands on all groups meets.
+    pub regions: u64,
     /// What goes wrong.
     pub faults: Faults,
     /// A bug put in on purpose, to see that it is found.
@@ -206,6 +211,12 @@ pub enum Mirrors {
     Striped,
     /// Two copies, on three devices by turns.
     Rotating,
+    /// Two copies of metadata and journals, on devices of their own, and two of contents.
+    Both,
+    /// Two copies of metadata and journals, and contents on parity of three devices.
+    Parity,
+    /// The same of four devices by turns.
+    TurningParity,
 }
 
 impl Mirrors {
@@ -215,13 +226,28 @@ impl Mirrors {
             Self::Three => "metadata = 0; data = mirror(1,2,3)",
             Self::Striped => "metadata = 0; data = stripe(mirror(1,2),mirror(3,4))",
             Self::Rotating => "metadata = 0; data = mirror+1(1-3)",
+            Self::Both => "metadata = mirror(0,1); data = mirror(2,3)",
+            Self::Parity => "metadata = mirror(0,1); data = parity+1/64K(2-4)",
+            Self::TurningParity => "metadata = mirror(0,1); data = parity+1/128K(2-5)",
         }
+    }
+    /// The first two devices have copies of the metadata.
+    pub(crate) fn mirrors_metadata(self) -> bool {
+        matches!(self, Self::Both | Self::Parity | Self::TurningParity)
+    }
+    pub(crate) fn is_parity(self) -> bool {
+        matches!(self, Self::Parity | Self::TurningParity)
+    }
+    /// Devices that have metadata.
+    pub(crate) fn of_metadata(self) -> u16 {
+        if self.mirrors_metadata() { 2 } else { 1 }
     }
     fn devices(self) -> u16 {
         match self {
             Self::Two => 3,
-            Self::Three | Self::Rotating => 4,
-            Self::Striped => 5,
+            Self::Three | Self::Rotating | Self::Both => 4,
+            Self::Striped | Self::Parity => 5,
+            Self::TurningParity => 6,
         }
     }
 }
@@ -270,6 +296,11 @@ pub enum Sabotage {
     IgnoreFailedFlushes,
     /// Once ours: writes of what other nodes may write did not look at the copies afterwards.
     SplitCopies,
+    /// Once ours: the journal of a node that died while it recovered others was replayed before what those were
+    /// writing was whole.
+    LeaveItsDead,
+    /// Once ours: a node that joined waited for a region for ever that a dead node held, whom nobody recovered.
+    WaitForUnclaimed,
 }
 
 impl Cluster {
@@ -302,6 +333,7 @@ impl Cluster {
             clones: false,
             files: false,
             mirrors: None,
+            regions: 1,
             faults,
             sabotage: None,
         }
@@ -324,13 +356,32 @@ impl Cluster {
     /// A cluster with files on mirrors; half of them on hosts.
     pub fn of_mirrors(seed: u64) -> Self {
         let mut r = Random::new(seed ^ 0x0c09_1e50);
-        let all = [Mirrors::Two, Mirrors::Two, Mirrors::Three, Mirrors::Striped, Mirrors::Rotating];
-        let mirrors = *r.pick(&all);
-        Self { mirrors: Some(mirrors), devices: mirrors.devices(), ..Self::of_files(seed) }
+        let mirrors = *r.pick(&[
+            Mirrors::Two,
+            Mirrors::Three,
+            Mirrors::Striped,
+            Mirrors::Rotating,
+            Mirrors::Both,
+            Mirrors::Both,
+            Mirrors::Both,
+        ]);
+        Self::on_mirrors(seed, mirrors)
+    }
+    /// A cluster with files on parity; half of them on hosts.
+    pub fn of_parity(seed: u64) -> Self {
+        let mut r = Random::new(seed ^ 0x7061_7269_7479);
+        let mirrors = *r.pick(&[Mirrors::Parity, Mirrors::TurningParity]);
+        Self::on_mirrors(seed, mirrors)
+    }
+    fn on_mirrors(seed: u64, mirrors: Mirrors) -> Self {
+        let regions = *Random::new(seed ^ 0x0072_6567_696f).pick(&[1, 1, 5]);
+        let devices = mirrors.devices();
+        Self { mirrors: Some(mirrors), regions, devices, ..Self::of_files(seed) }
     }
     /// By which argument `sim` makes it from a seed.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
+            Self { mirrors: Some(mirrors), .. } if mirrors.is_parity() => "--parity ",
             Self { mirrors: Some(_), .. } => "--mirrors ",
             Self { files: true, .. } => "--files ",
             Self { hosts: true, .. } => "--hosts ",

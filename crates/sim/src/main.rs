@@ -1,6 +1,6 @@
 //! `sim SEED [--trace]` replays one run; `sim FIRST LAST` runs many, and goes on after a failure.
 //! `sim --hosts ...` is the same with nodes on hosts of their own, `sim --files ...` with files, `sim --mirrors ...`
-//! with files on mirrors.
+//! with files on mirrors, `sim --parity ...` on parity.
 //! `sim --volumes FIRST [LAST] [--trace]` runs volumes.
 
 #![forbid(unsafe_code)]
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use braid_sim::{Cluster, Report, VolumeReport, run, run_volume, trace_volume};
 
-const USAGE: &str = "usage: sim [--hosts | --files | --mirrors] SEED [--trace] | sim [--hosts | --files | --mirrors] FIRST LAST | sim --volumes FIRST [LAST] [--trace], FIRST <= LAST";
+const USAGE: &str = "usage: sim [--hosts | --files | --mirrors | --parity] SEED [--trace] | sim [--hosts | --files | --mirrors | --parity] FIRST LAST | sim --volumes FIRST [LAST] [--trace], FIRST <= LAST";
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +18,7 @@ enum Kind {
     Hosts,
     Files,
     Mirrors,
+    Parity,
     Volumes,
 }
 
@@ -40,6 +41,7 @@ impl Asked {
                 "--hosts" => kinds.push(Kind::Hosts),
                 "--files" => kinds.push(Kind::Files),
                 "--mirrors" => kinds.push(Kind::Mirrors),
+                "--parity" => kinds.push(Kind::Parity),
                 seed => seeds.push(seed.parse().ok()?),
             }
         }
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Kind::Hosts => Cluster::of_hosts,
         Kind::Files => Cluster::of_files,
         Kind::Mirrors => Cluster::of_mirrors,
+        Kind::Parity => Cluster::of_parity,
         Kind::Volumes => return volumes(first, last, trace),
     };
     let mut total = Report::default();
@@ -127,6 +130,7 @@ mod tests {
         assert_eq!(volumes, Some((0, u64::MAX, false, Kind::Volumes)));
         assert_eq!(asked("--hosts 3"), Some((3, 3, false, Kind::Hosts)));
         assert_eq!(asked("--mirrors 3"), Some((3, 3, false, Kind::Mirrors)));
+        assert_eq!(asked("--parity 3"), Some((3, 3, false, Kind::Parity)));
         assert_eq!(asked("3 9 --files"), Some((3, 9, false, Kind::Files)));
         for words in [
             "--hosts --volumes 3",

@@ -14,12 +14,12 @@ use std::time::Duration;
 use braid_format::MemberIndex;
 use braid_format::label::MemberState;
 
-use crate::Sabotage;
 use crate::disk::{Address, Op};
 use crate::node::{Process, State};
 use crate::random::Random;
 use crate::work::Task;
 use crate::world::{Event, Pid, Tells, World};
+use crate::{Mirrors, Sabotage};
 
 /// Between two looks at the members, at most.
 const LOOKS: Duration = Duration::from_millis(120);
@@ -69,6 +69,10 @@ impl Members {
             Op::Flush => _ = self.unflushed.remove(&(pid, device)),
             Op::Read | Op::CompareAndWrite { .. } => {}
         }
+    }
+    /// A device does not do what it should.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.fault.is_some()
     }
     /// Copies may differ until somebody meets it.
     pub(crate) fn may_differ(&self) -> bool {
@@ -120,7 +124,10 @@ impl World {
     }
     fn break_device(&mut self) {
         let random = &mut self.members.random;
-        let device = u16::try_from(random.below(u64::from(self.cluster.devices))).unwrap_or(0);
+        let spared = self.cluster.mirrors.filter(|m| m.mirrors_metadata());
+        let spared = spared.map_or(0, Mirrors::of_metadata);
+        let count = u64::from(self.cluster.devices - spared);
+        let device = spared + u16::try_from(random.below(count)).unwrap_or(0);
         let faults = [Fault::Write, Fault::Flush, Fault::Dead, Fault::PowerLost];
         let fault = *random.pick(&faults);
         // Without it nothing goes on.

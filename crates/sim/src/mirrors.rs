@@ -1,6 +1,7 @@
 //! A pool of its own for each node, where contents of files stand on mirrors ([`Cluster::mirrors`]): the real code
-//! of epochs, of the redundancy log, and of writes that nodes make at once. What the pools ask of each other
-//! is answered here, without messages: which node lives, which epoch it uses, and locks on regions.
+//! of epochs, of the redundancy log, of writes that nodes make at once, of the locks on regions with their manager,
+//! and of the recovery of dead nodes (`braid_fs::simulation::Sharing`). Which node lives and which epoch it uses
+//! they see in slots and heartbeats ([`crate::nodes`]).
 //!
 //! A pool's own locks are those of threads: a lane that holds one must not stop where another lane of its node
 //! wants it. So of one node only one lane runs at a time, until its job ends or it waits for other nodes
@@ -11,17 +12,20 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use braid_format::label::{Member, MemberState};
-use braid_format::{MemberIndex, NodeId};
+use braid_format::node::LockPlace;
+use braid_format::{ByteOffset, LockNo, MemberIndex};
 use braid_fs::Error;
-use braid_fs::simulation::{Metadata, Places, Replayed, Writer, replay};
-use braid_lock::Life;
+use braid_fs::simulation::{Link, Metadata, Places, Replayed, Sharing, Terms};
+use braid_lock::dlock::Hint;
+use braid_lock::{JoinOptions, Life, NotRecovered};
 use braid_pool::device::Device;
 use braid_pool::simulation::{Pause, Simulation};
-use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
+use braid_pool::{EpochTag, Pool, PoolError};
 
-use crate::image::Image;
+use crate::disk::LEN;
+use crate::image::{Image, SECTORS};
 use crate::lane::{Request, ask};
-use crate::regions::{COUNT, Regions, Try};
+use crate::nodes::{Nodes, Side};
 use crate::world::Pid;
 
 /// A node, as the pools of the others see it.
@@ -36,12 +40,22 @@ struct Peer {
     gone: bool,
 }
 
+/// A message about a region: from whom, to whom.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub from: Pid,
+    pub to: Life,
+    pub lock: LockNo,
+    pub hint: Hint,
+}
+
 #[derive(Default)]
 struct State {
     nodes: Vec<Peer>,
-    regions: Regions,
-    /// Who recovers a log that is not empty: one at a time.
-    recovers: Option<Pid>,
+    /// Messages that are to be sent.
+    messages: Vec<Message>,
+    /// Messages never arrive, and everybody knows.
+    mute: bool,
     seconds: u64,
 }
 
@@ -54,15 +68,6 @@ impl State {
     }
     fn has_ended(&self, pid: Pid) -> bool {
         self.nodes.get(pid).is_none_or(|p| p.ended)
-    }
-    /// Nodes that are gone, and do not hold this region exclusively.
-    fn gone_beside(&self, region: u64, pid: Pid) -> Vec<Pid> {
-        let others = self.nodes.iter().enumerate().filter(|(n, p)| *n != pid && p.gone);
-        others.map(|(n, _)| n).filter(|n| !self.regions.is_exclusive(region, *n)).collect()
-    }
-    fn is_kept_by_dead(&self, region: u64, pid: Pid) -> bool {
-        let mut others = self.nodes.iter().enumerate().filter(|(n, p)| *n != pid && p.gone);
-        others.any(|(n, _)| self.regions.is_exclusive(region, n))
     }
 }
 
@@ -89,17 +94,9 @@ impl Peers {
     pub(crate) fn left(&self, pid: Pid) {
         let mut state = self.state();
         (state.peer(pid).ended, state.peer(pid).gone) = (true, true);
-        state.regions.forget(pid);
     }
     pub(crate) fn set_seconds(&self, seconds: u64) {
         self.state().seconds = seconds;
-    }
-    /// Another node uses a newer epoch.
-    pub(crate) fn is_behind(&self, pid: Pid) -> bool {
-        let state = self.state();
-        let epoch = |p: &Peer| p.epoch.as_ref().filter(|_| !p.gone).map_or(0, |e| e.0.epoch);
-        let mine = state.nodes.get(pid).and_then(|p| p.epoch.as_ref()).map(|e| e.0.epoch);
-        mine.is_some_and(|mine| state.nodes.iter().any(|p| epoch(p) > mine))
     }
     /// Nobody uses the pool.
     pub(crate) fn are_gone(&self) -> bool {
@@ -122,12 +119,12 @@ impl Peers {
         let first = tags.next().map(|e| e.0);
         tags.all(|e| Some(e.0) == first)
     }
-    /// Regions that a node has for nothing, and others want; whether exclusively.
-    pub(crate) fn idle(&self, pid: Pid) -> Vec<(u64, bool)> {
-        self.state().regions.idle(pid, false)
+    /// Messages never arrive from now on, and everybody knows.
+    pub(crate) fn mute(&self) {
+        self.state().mute = true;
     }
-    pub(crate) fn give_up(&self, region: u64, pid: Pid) {
-        self.state().regions.give_up(region, pid);
+    pub(crate) fn take_messages(&self) -> Vec<Message> {
+        std::mem::take(&mut self.state().messages)
     }
 }
 
@@ -135,7 +132,21 @@ impl Peers {
 pub(crate) struct Own {
     pool: Arc<Pool>,
     pub(crate) places: Places,
+    pub(crate) sharing: Sharing,
     port: Arc<Port>,
+}
+
+/// What a node knows before it puts its pool together.
+#[derive(Debug, Clone)]
+pub(crate) struct Knows {
+    pub pid: Pid,
+    pub join: JoinOptions,
+    /// Where it looks for liveness locks.
+    pub lock_places: Vec<LockPlace>,
+    pub slots: u16,
+    /// Nodes are fenced by keys.
+    pub keys: bool,
+    pub terms: Terms,
 }
 
 /// What a node's pool asks.
@@ -145,36 +156,6 @@ pub(crate) struct Port {
     devices: Vec<Arc<dyn Device>>,
     /// It must not keep itself alive.
     pool: OnceLock<Weak<Pool>>,
-}
-
-/// Regions that a request holds.
-struct Guard {
-    peers: Arc<Peers>,
-    pid: Pid,
-    regions: Vec<u64>,
-}
-impl Drop for Guard {
-    fn drop(&mut self) {
-        let mut state = self.peers.state();
-        for region in self.regions.drain(..) {
-            state.regions.release(region, self.pid);
-        }
-    }
-}
-
-/// A recovery that others wait for.
-struct Recovers(Arc<Peers>);
-impl Drop for Recovers {
-    fn drop(&mut self) {
-        self.0.state().recovers = None;
-    }
-}
-
-fn pause(free: bool) -> Result<(), PoolError> {
-    match ask(Request::Pause { free }) {
-        Some(Ok(_)) => Ok(()),
-        _ => Err(PoolError::Closed),
-    }
 }
 
 /// Puts a pool together from those of its devices that a search would find.
@@ -199,57 +180,43 @@ impl Own {
     pub(crate) fn assemble(
         image: &Image,
         peers: &Arc<Peers>,
-        pid: Pid,
+        knows: &Knows,
     ) -> Result<Arc<Self>, Error> {
         let devices = image.devices();
         let pool = assemble(devices.clone())?;
-        let (peers, pool) = (peers.clone(), Arc::new(pool));
+        let (peers, pool, pid) = (peers.clone(), Arc::new(pool), knows.pid);
         let port = Arc::new(Port { peers, pid, devices, pool: OnceLock::new() });
         port.pool.set(Arc::downgrade(&pool)).ok();
         pool.simulate(port.clone());
         let places = Places::open(Pool::clone(&pool))?;
-        Ok(Arc::new(Self { pool, places, port }))
-    }
-    /// Others may use the pool, too, from now on, and see which epoch this node uses.
-    fn share(&self) -> Result<(), PoolError> {
-        if !self.pool.is_shared() {
-            self.port.announce();
-            self.pool.share(self.port.clone(), self.port.clone());
-        }
-        // Who has changed the pool before did not wait for this node.
-        self.pool.follow().map(drop)
+        let side = Side { pool: Pool::clone(&pool), keys: knows.keys };
+        let nodes = Nodes { side, slots: knows.slots, places: knows.lock_places.clone() };
+        let sharing = Sharing::new(&places, Arc::new(nodes), knows.join.clone(), knows.terms);
+        Ok(Arc::new(Self { pool, places, sharing, port }))
     }
     pub(crate) fn open(&self, me: Life, cache: braid_format::Bytes) -> Result<Metadata, Error> {
-        self.share()?;
-        self.pool.heal_labels()?;
-        self.pool.attach(me.slot.get())?;
+        self.port.note_epoch();
+        self.sharing.start(me, Box::new(Linked(self.port.clone())))?;
+        self.port.note_epoch();
         Metadata::open(&self.places, me.slot, me.incarnation, cache)
     }
     /// As whoever recovers a dead node, and may not have a redundancy log of its own yet.
-    pub(crate) fn recover(&self, dead: Life) -> Result<Replayed, Error> {
-        self.share()?;
-        let slot = dead.slot.get();
-        let alone = if self.pool.is_log_empty(slot)? { None } else { Some(self.port.recovers()?) };
-        let attached = self.pool.is_attached();
-        if attached {
-            self.pool.recover_log(slot)?;
-        } else {
-            self.pool.attach(slot)?;
-        }
-        self.port.forget(dead.slot);
-        drop(alone);
-        let done = replay(&self.places, dead.slot, Writer::Life(dead.incarnation))?;
-        if !attached {
-            self.pool.detach()?;
-        }
-        Ok(done)
+    pub(crate) fn recover(&self, dead: Life, by: Life) -> Result<Replayed, NotRecovered> {
+        self.port.note_epoch();
+        self.sharing.recover(dead, by)
     }
     /// Everything is equal and durable.
-    pub(crate) fn detach(&self) -> Result<(), Error> {
-        Ok(self.pool.detach()?)
+    pub(crate) fn leave(&self) -> Result<(), Error> {
+        self.sharing.leave()
     }
     pub(crate) fn follow(&self) -> Result<(), Error> {
-        Ok(self.pool.follow().map(drop)?)
+        self.pool.follow()?;
+        self.port.note_epoch();
+        Ok(())
+    }
+    /// The epoch that it says it uses.
+    pub(crate) fn epoch(&self) -> EpochTag {
+        self.pool.epoch_tag()
     }
     /// The device of a member that has failed comes back in its place, and holds nothing.
     pub(crate) fn replace(&self, member: MemberIndex) -> Result<(), Error> {
@@ -260,17 +227,17 @@ impl Own {
     pub(crate) fn rebuild(&self, member: MemberIndex) -> Result<(), Error> {
         Ok(self.pool.rebuild(member, &|_| true).map(drop)?)
     }
-    /// What a region is given up with that was held exclusively.
-    pub(crate) fn give_up(&self, region: u64) -> Result<(), Error> {
-        self.pool.give_up_regions()?;
-        self.port.peers.give_up(region, self.port.pid);
-        Ok(())
-    }
     /// All logs, by nobody but the recovery.
     pub(crate) fn recover_all(&self, slots: u16) -> Result<(), Error> {
         self.pool.heal_labels()?;
         (0..slots).try_for_each(|slot| self.pool.recover_log(slot).map(drop))?;
         Ok(())
+    }
+    /// Contents, past all caches.
+    pub(crate) fn read(&self, at: ByteOffset) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; SECTORS * LEN];
+        self.pool.read(at, &mut bytes)?;
+        Ok(bytes)
     }
     pub(crate) fn member_states(&self) -> Vec<(MemberIndex, MemberState)> {
         self.pool.member_states()
@@ -279,65 +246,19 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
+        self.sharing.end();
         self.pool.unshare();
     }
 }
 
 impl Port {
-    /// Takes all of these regions, or none.
-    fn try_hold(&self, locks: &[(u64, Hold)], recovers: bool) -> Result<Option<Guard>, PoolError> {
-        let mut held = Guard { peers: self.peers.clone(), pid: self.pid, regions: Vec::new() };
+    /// What it says of its epoch, and of the members in it.
+    fn note_epoch(&self) {
+        let Some(pool) = self.pool.get().and_then(Weak::upgrade) else { return };
+        let epoch = (pool.epoch_tag(), pool.member_states());
         let mut state = self.peers.state();
-        if state.has_ended(self.pid) {
-            return Err(PoolError::Closed);
-        }
-        for (region, hold) in locks {
-            // What a dead node holds exclusively keeps all others away, and is its recoverer's.
-            if recovers && state.is_kept_by_dead(*region, self.pid) {
-                continue;
-            }
-            let but = state.gone_beside(*region, self.pid);
-            if state.regions.try_hold(*region, self.pid, *hold, &but) == Try::Wait {
-                drop(state);
-                return Ok(None);
-            }
-            held.regions.push(*region);
-        }
-        Ok(Some(held))
-    }
-    fn take(&self, locks: &[(u64, Hold)], recovers: bool) -> Result<HeldRegions, PoolError> {
-        loop {
-            if let Some(held) = self.try_hold(locks, recovers)? {
-                return Ok(Box::new(held));
-            }
-            pause(true)?;
-        }
-    }
-    /// One recovery at a time.
-    fn recovers(&self) -> Result<Recovers, PoolError> {
-        loop {
-            {
-                let mut state = self.peers.state();
-                let free = state.recovers.is_none_or(|pid| state.has_ended(pid));
-                if state.has_ended(self.pid) {
-                    return Err(PoolError::Closed);
-                }
-                if free {
-                    state.recovers = Some(self.pid);
-                    return Ok(Recovers(self.peers.clone()));
-                }
-            }
-            pause(true)?;
-        }
-    }
-    /// The dead lives of a slot are recovered: they hold nothing.
-    fn forget(&self, slot: NodeId) {
-        let mut state = self.peers.state();
-        let of_slot = |p: &Peer| p.gone && p.life.is_some_and(|life| life.slot == slot);
-        let dead: Vec<Pid> =
-            state.nodes.iter().enumerate().filter(|(_, p)| of_slot(p)).map(|(n, _)| n).collect();
-        for pid in dead {
-            state.regions.forget(pid);
+        if !state.has_ended(self.pid) {
+            state.peer(self.pid).epoch = Some(epoch);
         }
     }
 }
@@ -345,7 +266,7 @@ impl Port {
 impl Simulation for Port {
     fn pause(&self, length: Pause) {
         // Who has ended finds that out by itself.
-        pause(length == Pause::Free).ok();
+        ask(Request::Pause { free: length == Pause::Free });
     }
     fn seconds(&self) -> u64 {
         self.peers.state().seconds
@@ -355,42 +276,22 @@ impl Simulation for Port {
     }
 }
 
-impl Others for Port {
-    fn me(&self) -> Life {
-        let life = self.peers.state().peer(self.pid).life;
-        life.expect("who shares a pool has a life")
-    }
-    fn is_gone(&self, life: Life) -> bool {
-        let state = self.peers.state();
-        !state.nodes.iter().any(|p| p.life == Some(life) && !p.gone)
-    }
-    fn all_use(&self, tag: EpochTag) -> bool {
-        let state = self.peers.state();
-        let mut others = state.nodes.iter().enumerate().filter(|(n, p)| *n != self.pid && !p.gone);
-        others.all(|(_, p)| p.epoch.as_ref().is_none_or(|e| e.0 == tag))
-    }
-    fn adopt(&self) {}
+/// What the membership does for the locks of regions.
+struct Linked(Arc<Port>);
+
+impl Link for Linked {
     fn announce(&self) {
-        let Some(pool) = self.pool.get().and_then(Weak::upgrade) else { return };
-        let epoch = (pool.epoch_tag(), pool.member_states());
-        let mut state = self.peers.state();
-        if !state.has_ended(self.pid) {
-            state.peer(self.pid).epoch = Some(epoch);
-        }
+        self.0.note_epoch();
     }
     fn has_ended(&self) -> bool {
-        self.peers.state().has_ended(self.pid)
+        self.0.peers.state().has_ended(self.0.pid)
     }
-}
-
-impl RegionLocks for Port {
-    fn count(&self) -> u64 {
-        COUNT
+    fn hint(&self, to: Life, lock: LockNo, hint: &Hint) {
+        let message = Message { from: self.0.pid, to, lock, hint: hint.clone() };
+        self.0.peers.state().messages.push(message);
     }
-    fn hold(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
-        self.take(locks, false)
-    }
-    fn hold_to_recover(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
-        self.take(locks, true)
+    fn reaches(&self, life: Life) -> bool {
+        let state = self.0.peers.state();
+        !state.mute && state.nodes.iter().any(|p| p.life == Some(life) && !p.ended)
     }
 }

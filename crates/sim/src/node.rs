@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use braid_format::NodeId;
 use braid_format::node::{LockPlace, SlotRecord};
-use braid_fs::simulation::Metadata;
+use braid_fs::simulation::{Metadata, Terms};
 use braid_lock::dlock::Time;
 use braid_lock::node::fencing::Fencing;
 use braid_lock::node::join::Join;
@@ -27,14 +27,14 @@ use braid_lock::node::observation::Heartbeats;
 use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::Watch;
 use braid_lock::node::wishes::Wishes;
-use braid_lock::{HostIdentity, Life, Proofs, Timing};
+use braid_lock::{HostIdentity, JoinOptions, Life, Proofs, Timing};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, Op};
 use crate::files::Opened;
 use crate::kernel::Kernel;
 use crate::locks::{Lock, Plan};
-use crate::mirrors::Own;
+use crate::mirrors::{Knows, Own};
 use crate::work::{Assembler, Task, Work};
 use crate::world::{Event, Pid, World};
 pub(crate) use fence::Fence;
@@ -104,6 +104,8 @@ pub(crate) struct Member {
     series: u64,
     sequence: u64,
     watch: Option<Watch>,
+    /// It looks at the others once in a beat.
+    looks: bool,
     leave: Option<Leave>,
     fencings: Vec<Fencing>,
     /// The nodes that it has fenced.
@@ -119,6 +121,9 @@ pub(crate) struct Member {
 }
 
 impl Member {
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
     pub(crate) fn lease_until(&self) -> Option<Time> {
         self.lease.as_ref().map(Lease::until)
     }
@@ -158,11 +163,14 @@ pub(crate) struct Process {
     /// Its journal is being closed.
     closing: bool,
     /// It is clean; the slot is to be freed once nothing is under way.
-    closed: bool,
+    pub(crate) closed: bool,
     /// Power was cut: nothing of it lands any more.
     pub(crate) cut: bool,
     /// A write or a flush of it has failed that it cannot do without.
     pub(crate) withdraws: bool,
+    pub(crate) started: Time,
+    /// When it is to give regions up.
+    pub(crate) regions_at: Option<Time>,
     /// Devices that refuse it, and how many requests it had issued before.
     pub(crate) barred: Vec<(u16, u64)>,
 }
@@ -178,7 +186,23 @@ impl World {
     pub(crate) fn assembler(&self, pid: Pid) -> Option<Assembler> {
         self.cluster.mirrors?;
         let (image, peers) = (self.disk.image.clone(), self.peers.clone());
-        Some(Arc::new(move || Own::assemble(&image, &peers, pid)))
+        let process = self.processes.get(pid);
+        let join = JoinOptions {
+            timing: self.timing(),
+            identity: Some(self.identity_of(pid)),
+            proofs: process.map(|p| p.member.proofs.clone()).unwrap_or_default(),
+            ..JoinOptions::default()
+        };
+        let put_back = |sabotage| self.cluster.sabotage == Some(sabotage);
+        let terms = Terms {
+            regions: self.cluster.regions,
+            its_dead_first: !put_back(Sabotage::LeaveItsDead),
+            waits_end: !put_back(Sabotage::WaitForUnclaimed),
+        };
+        let lock_places = self.places_of(pid);
+        let (slots, keys) = (self.cluster.slots, self.cluster.hosts);
+        let knows = Knows { pid, join, lock_places, slots, keys, terms };
+        Some(Arc::new(move || Own::assemble(&image, &peers, &knows)))
     }
     pub(crate) fn start(&mut self, node: u16) {
         let locks = usize::from(self.cluster.locks);
@@ -194,6 +218,7 @@ impl World {
             series: 0,
             sequence: 0,
             watch: None,
+            looks: false,
             leave: None,
             fencings: Vec::new(),
             proofs: Proofs::default(),
@@ -220,7 +245,7 @@ impl World {
             tokens: 0,
             requests: HashMap::new(),
             locks: (0..locks).map(|l| Lock::new(self.disk.image.lock_no(l), threads)).collect(),
-            work: Some(Work::new(self.disk.image.clone(), threads, self.assembler(pid))),
+            work: None,
             waits: vec![None; threads],
             plans: vec![Plan::default(); threads],
             member,
@@ -229,8 +254,14 @@ impl World {
             closed: false,
             cut: false,
             withdraws: false,
+            started: self.now,
+            regions_at: None,
             barred: Vec::new(),
         });
+        let work = Work::new(self.disk.image.clone(), threads, self.assembler(pid));
+        if let Some(process) = self.processes.get_mut(pid) {
+            process.work = Some(work);
+        }
         if self.cluster.mirrors.is_some() {
             self.work(pid, Task::Assemble);
         } else {
@@ -256,6 +287,11 @@ impl World {
                 if let Answer::Done(bytes) = answer {
                     self.see(pid, &bytes);
                 }
+                let mirrors = self.cluster.mirrors.is_some();
+                if let Some(member) = self.member(pid).filter(|m| mirrors && m.watch.is_none()) {
+                    member.looks = false;
+                    return;
+                }
                 self.after(self.beat_len(), Event::Look { pid });
             }
             Purpose::Join(reads) => self.join_read(pid, reads, answer),
@@ -271,7 +307,9 @@ impl World {
         work.metadata = Some(metadata);
         process.state = State::Running;
         process.member.watch = Some(Watch::new(me, identity, beat));
-        self.after(beat / 2, Event::Look { pid });
+        if !std::mem::replace(&mut process.member.looks, true) {
+            self.after(beat / 2, Event::Look { pid });
+        }
         for thread in 0..usize::from(self.cluster.threads) {
             let pause = self.random.time(Duration::from_millis(20));
             self.after(pause, Event::Thread { pid, thread });
@@ -326,7 +364,7 @@ impl World {
         inodes.map(|inode| LockPlace { inode, ..own }).collect()
     }
     /// Whether another process is seen to hold the liveness lock of a slot.
-    fn is_life_locked(&self, pid: Pid, slot: NodeId) -> bool {
+    pub(crate) fn is_life_locked(&self, pid: Pid, slot: NodeId) -> bool {
         self.lives.get(&(self.place_of(pid), slot.0)).is_some_and(|holder| *holder != pid)
     }
     /// The clock that rests while the host is suspended.
@@ -356,7 +394,8 @@ impl World {
             return self.recovered_by(pid, dead, true);
         }
         let believing = self.cluster.sabotage == Some(Sabotage::BelieveCleanHeaders);
-        self.work(pid, Task::Recover { dead, believing });
+        let by = self.processes.get(pid).and_then(|p| p.me.or(p.member.life));
+        self.work(pid, Task::Recover { dead, by, believing });
     }
     pub(crate) fn recovered_by(&mut self, pid: Pid, dead: Life, done: bool) {
         self.note(|| format!("process {pid} has recovered {dead:?}: {done}"));
@@ -410,6 +449,7 @@ impl World {
             member.lease = Some(Lease::new(timing, member.begun));
         }
         self.begin_beats(pid, 1 << 32);
+        self.watch_to_join(pid);
         self.work(pid, Task::Open);
     }
 }

@@ -90,12 +90,6 @@ impl Regions {
         idle
     }
 
-    /// Whether `node` holds a region exclusively.
-    pub fn is_exclusive(&self, region: u64, node: usize) -> bool {
-        let mut holders = self.all.get(Self::at(region)).into_iter().flatten();
-        holders.any(|h| h.node == node && h.exclusive)
-    }
-
     /// `node` gives a region up.
     pub fn give_up(&mut self, region: u64, node: usize) {
         let n = Self::at(region);

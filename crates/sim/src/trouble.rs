@@ -6,11 +6,11 @@ use braid_format::Incarnation;
 use braid_format::node::SlotState;
 use braid_lock::{Life, Mode};
 
-use crate::Sabotage;
 use crate::disk::{Address, Late, Op, blocks_of};
 use crate::node::State;
 use crate::work::Work;
 use crate::world::{Event, Pid, World};
+use crate::{Mirrors, Sabotage};
 
 /// A slot record that became unreadable is readable again after so long at most, if it ever is.
 const BAD_MAX: Duration = Duration::from_millis(300);
@@ -131,6 +131,7 @@ impl World {
         self.peers.ended(pid);
         process.work.iter_mut().for_each(Work::die);
         self.report.crashes += 1;
+        self.note_death();
         self.note(|| format!("process {pid} {me:?} dies"));
         let (late, fates) = self.disk.crash(pid, &mut self.random);
         self.report.fates(fates);
@@ -142,7 +143,8 @@ impl World {
                 process.in_flight += 1;
             }
         }
-        if let Some(me) = me {
+        let copied = self.cluster.mirrors.is_some_and(Mirrors::mirrors_metadata);
+        if let Some(me) = me.filter(|_| !copied) {
             self.rot_journal(me);
         }
         self.fence_if_quiet(pid);

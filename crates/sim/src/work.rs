@@ -11,17 +11,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_format::{Bytes, MemberIndex};
+use braid_format::node::{DamagedPart, SlotDamage};
+use braid_format::{Bytes, LockNo, MemberIndex, NodeId};
 use braid_fs::Error;
 use braid_fs::simulation::{Metadata, Places, Replayed, Writer, replay, replay_believing};
-use braid_lock::{Life, Mode};
-use braid_pool::PoolRequest;
+use braid_lock::dlock::{Hint, Time};
+use braid_lock::{Life, Mode, NotRecovered, simulation};
+use braid_pool::{EpochTag, PoolRequest};
 
 use crate::Sabotage;
 use crate::disk::{Answer, LEN, blocks_of};
 use crate::files::{contents_of, values_of};
-use crate::image::{BlockIndex, CELLS, Image, SECTORS, set_value, value_of};
-use crate::lane::{Lane, Reply, Request, Stop};
+use crate::image::{BlockIndex, CELLS, Image, SECTORS, SLOTS, set_value, value_of};
+use crate::lane::{Lane, Other, Reply, Request, Stop};
 use crate::mirrors::Own;
 use crate::node::Purpose;
 use crate::world::{Event, Pid, World};
@@ -30,17 +32,24 @@ use crate::world::{Event, Pid, World};
 const CACHE: Bytes = Bytes::MIB;
 
 /// Between two looks of a lane that waits for other nodes.
-const PAUSE: Duration = Duration::from_micros(200);
+const PAUSE: Duration = Duration::from_micros(400);
+
+/// The first lane of recoveries, where a node has a pool of its own: one for each slot.
+const RECOVERIES: usize = 5;
+/// The first lane of a thread.
+const THREADS: usize = RECOVERIES + SLOTS as usize;
 
 /// Something a node does that takes requests.
 #[derive(Debug, Clone)]
 pub(crate) enum Task {
     /// Puts a pool of its own together.
     Assemble,
-    /// Other nodes have changed the pool.
-    Follow,
-    /// Others want a region that was held exclusively here.
-    GiveUp { region: u64 },
+    /// Other nodes have changed the pool, or may have before this one `joins`.
+    Follow { joins: bool },
+    /// Gives up regions that others want.
+    GiveUp,
+    /// A message about a region came.
+    Heard { from: Life, lock: LockNo, hint: Hint },
     /// A device takes the place of a member that has failed.
     Replace { member: MemberIndex },
     /// Fills a member.
@@ -68,7 +77,7 @@ pub(crate) enum Task {
     /// Puts everything under a lock in place.
     Demote { lock: usize },
     /// Replays the journal of a dead node; `believing` a header that says clean.
-    Recover { dead: Life, believing: bool },
+    Recover { dead: Life, by: Option<Life>, believing: bool },
     /// Leaves the journal clean.
     Close,
 }
@@ -83,7 +92,7 @@ pub(crate) enum Outcome {
     Used(Result<Read, Error>),
     Overwritten(Result<(), Error>),
     Synced(Result<(), Error>),
-    Replayed(Result<Replayed, Error>),
+    Replayed(Result<Replayed, NotRecovered>),
 }
 
 /// What was read: metadata, contents by sectors.
@@ -97,6 +106,8 @@ pub(crate) struct Read {
 struct Queue {
     lane: Option<Lane<Outcome>>,
     now: Option<Task>,
+    /// When it began that.
+    since: Time,
     later: VecDeque<Task>,
 }
 
@@ -110,7 +121,8 @@ enum Waiting {
 /// A node's work.
 pub(crate) struct Work {
     image: Arc<Image>,
-    /// The committing one, the recovering one, that of what the pool owes others, that of members, then one for each thread.
+    /// The committing one, the recovering one, that of epochs, that of members, that of regions, then one for each
+    /// thread.
     queues: Vec<Queue>,
     /// With mirrors: how it puts its pool together.
     assembler: Option<Assembler>,
@@ -126,7 +138,7 @@ pub(crate) struct Work {
 
 impl Work {
     pub(crate) fn new(image: Arc<Image>, threads: usize, assembler: Option<Assembler>) -> Self {
-        let queues = std::iter::repeat_with(Queue::default).take(4 + threads).collect();
+        let queues = std::iter::repeat_with(Queue::default).take(THREADS + threads).collect();
         Self {
             image,
             queues,
@@ -148,7 +160,7 @@ impl Work {
         self.waiting.clear();
         (self.metadata, self.own) = (None, None);
     }
-    fn lane_of(task: &Task) -> usize {
+    fn lane_of(&self, task: &Task) -> usize {
         match task {
             Task::Assemble
             | Task::Open
@@ -157,10 +169,15 @@ impl Work {
             | Task::Checkpoint
             | Task::Demote { .. }
             | Task::Close => 0,
+            // As the watcher does it: each by itself, for one may wait for what another ends.
+            Task::Recover { dead, .. } if self.assembler.is_some() => {
+                RECOVERIES + usize::from(dead.slot.get())
+            }
             Task::Recover { .. } => 1,
-            Task::Follow | Task::GiveUp { .. } => 2,
+            Task::Follow { .. } => 2,
             Task::Replace { .. } | Task::Rebuild { .. } => 3,
-            Task::Use { thread, .. } | Task::Overwrite { thread, .. } => 4 + thread,
+            Task::GiveUp | Task::Heard { .. } => 4,
+            Task::Use { thread, .. } | Task::Overwrite { thread, .. } => THREADS + thread,
         }
     }
     /// Tasks that commit or write back, under way or waiting.
@@ -168,7 +185,7 @@ impl Work {
         self.queues.first().map_or(0, |q| q.later.len() + usize::from(q.now.is_some()))
     }
     /// Begins the next task of a lane, if it has none, and it is its turn.
-    fn begin(&mut self, lane: usize, me: Option<Life>) -> Option<Stop<Outcome>> {
+    fn begin(&mut self, lane: usize, me: Option<Life>, now: Time) -> Option<Stop<Outcome>> {
         let queue = self.queues.get(lane)?;
         if queue.now.is_some() || queue.later.is_empty() || !self.takes_turn(Waiting::Begin(lane)) {
             return None;
@@ -182,7 +199,7 @@ impl Work {
             metadata: self.metadata.clone(),
         };
         let job = job(&task, tools, me);
-        queue.now = Some(task);
+        (queue.now, queue.since) = (Some(task), now);
         let lane = queue.lane.get_or_insert_with(Lane::new);
         Some(job.map_or_else(|| Stop::Done(Outcome::Synced(Ok(()))), |job| lane.start(job)))
     }
@@ -215,10 +232,18 @@ impl Work {
     pub(crate) fn maintains(&self) -> bool {
         self.queues.get(3).is_some_and(|q| q.now.is_some() || !q.later.is_empty())
     }
-    /// What its pool owes others is not queued yet.
-    fn is_free_for_others(&self) -> bool {
+    /// What its lanes do, and since when.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = (&Task, Time)> {
+        self.queues.iter().filter_map(|queue| Some((queue.now.as_ref()?, queue.since)))
+    }
+    /// It has a pool of its own, and nothing to do in a lane.
+    fn is_free(&self, lane: usize) -> bool {
         self.own.is_some()
-            && self.queues.get(2).is_some_and(|q| q.now.is_none() && q.later.is_empty())
+            && self.queues.get(lane).is_some_and(|q| q.now.is_none() && q.later.is_empty())
+    }
+    /// Its pool, where it has one of its own.
+    pub(crate) fn own(&self) -> Option<&Arc<Own>> {
+        self.own.as_ref()
     }
 }
 
@@ -238,13 +263,30 @@ impl Tools {
     fn places(&self) -> &Places {
         self.own.as_ref().map_or(&self.image.places, |own| &own.places)
     }
-    fn recover(&self, dead: Life, believing: bool) -> Result<Replayed, Error> {
-        if let Some(own) = &self.own {
-            return own.recover(dead);
+    fn recover(
+        &self,
+        (dead, by): (Life, Option<Life>),
+        believing: bool,
+    ) -> Result<Replayed, NotRecovered> {
+        if let (Some(own), Some(by)) = (&self.own, by) {
+            return own.recover(dead, by);
         }
         let replay = if believing { replay_believing } else { replay };
-        replay(&self.image.places, dead.slot, Writer::Life(dead.incarnation))
+        let done = replay(&self.image.places, dead.slot, Writer::Life(dead.incarnation));
+        done.map_err(not_recovered)
     }
+}
+
+/// As whoever recovers says it.
+fn not_recovered(e: Error) -> NotRecovered {
+    let (block, part) = match &e {
+        Error::Journal { block, .. } => (*block, DamagedPart::Journal),
+        Error::Damaged { block, .. } | Error::Inconsistent { block, .. } => {
+            (*block, DamagedPart::Shared)
+        }
+        _ => return NotRecovered::Failed(e.into()),
+    };
+    NotRecovered::Damaged { damage: SlotDamage { block, part, replayed: false }, source: e.into() }
 }
 
 type Job = Box<dyn FnOnce() -> Outcome + Send>;
@@ -258,7 +300,14 @@ fn pool_job(task: &Task, tools: &Tools) -> Option<Job> {
     let (own, task) = (tools.own.clone()?, task.clone());
     Some(Box::new(move || {
         Outcome::Settled(match task {
-            Task::GiveUp { region } => own.give_up(region),
+            Task::GiveUp => {
+                own.sharing.demote_due();
+                Ok(())
+            }
+            Task::Heard { from, lock, hint } => {
+                own.sharing.heard(from, lock, &hint);
+                Ok(())
+            }
             Task::Replace { member } => own.replace(member),
             Task::Rebuild { member } => own.rebuild(member),
             _ => own.follow(),
@@ -279,8 +328,8 @@ fn job(task: &Task, tools: Tools, me: Option<Life>) -> Option<Job> {
                 })
             })
         }
-        Task::Recover { dead, believing } => {
-            Box::new(move || Outcome::Replayed(tools.recover(dead, believing)))
+        Task::Recover { dead, by, believing } => {
+            Box::new(move || Outcome::Replayed(tools.recover((dead, by), believing)))
         }
         Task::Use { locks, change, value, files, .. } => {
             let metadata = metadata?;
@@ -320,12 +369,13 @@ fn job(task: &Task, tools: Tools, me: Option<Life>) -> Option<Job> {
         }
         Task::Close => {
             let metadata = metadata?;
-            let detach = move || own.map_or(Ok(()), |own| own.detach());
-            Box::new(move || Outcome::Synced(metadata.close().and_then(|()| detach())))
+            let leave = move || own.map_or(Ok(()), |own| own.leave());
+            Box::new(move || Outcome::Synced(metadata.close().and_then(|()| leave())))
         }
         Task::Assemble
-        | Task::Follow
-        | Task::GiveUp { .. }
+        | Task::Follow { .. }
+        | Task::GiveUp
+        | Task::Heard { .. }
         | Task::Replace { .. }
         | Task::Rebuild { .. } => return pool_job(task, &tools),
         Task::Demote { lock } => {
@@ -381,7 +431,7 @@ impl World {
         self.note(|| format!("process {pid} is to {task:?}"));
         let Some(process) = self.processes.get_mut(pid) else { return };
         let Some(work) = &mut process.work else { return };
-        let lane = Work::lane_of(&task);
+        let lane = work.lane_of(&task);
         if let Task::Recover { dead, .. } = task {
             work.recovering.push(dead);
         }
@@ -390,23 +440,33 @@ impl World {
         }
         self.proceed(pid, lane, None);
     }
+    /// What runs in lanes of a process knows the time by its clock.
+    pub(crate) fn set_clock(&self, pid: Pid) {
+        simulation::set_time(self.clock(pid));
+    }
     /// A request of a lane is answered.
     pub(crate) fn work_answered(&mut self, pid: Pid, lane: usize, answer: Answer) {
         let reply = match answer {
             Answer::Done(bytes) | Answer::Mismatch(bytes) => Ok(bytes),
             Answer::Failed | Answer::Fenced => Err(()),
         };
+        self.set_clock(pid);
         let Some(process) = self.processes.get_mut(pid) else { return };
         let stop = process.work.as_mut().and_then(|work| work.reply(lane, reply));
         self.proceed(pid, lane, stop);
     }
     /// Lets a lane run until it asks for something, or has nothing to do.
-    fn proceed(&mut self, pid: Pid, lane: usize, mut stop: Option<Stop<Outcome>>) {
+    fn proceed(&mut self, pid: Pid, lane: usize, stop: Option<Stop<Outcome>>) {
+        self.set_clock(pid);
+        self.run_lane(pid, lane, stop);
+        self.see_to_regions(pid);
+    }
+    fn run_lane(&mut self, pid: Pid, lane: usize, mut stop: Option<Stop<Outcome>>) {
         loop {
             let Some(process) = self.processes.get_mut(pid) else { return };
-            let me = process.me;
+            let (me, now) = (process.me, self.now);
             let Some(work) = &mut process.work else { return };
-            let Some(next) = stop.take().or_else(|| work.begin(lane, me)) else { return };
+            let Some(next) = stop.take().or_else(|| work.begin(lane, me, now)) else { return };
             match next {
                 Stop::Asks(request) => return self.work_request(pid, lane, request),
                 Stop::Panicked(what) => {
@@ -439,7 +499,6 @@ impl World {
     /// A lane waits for other nodes.
     fn lane_pauses(&mut self, pid: Pid, lane: usize, free: bool) {
         self.after(PAUSE, Event::GoOn { pid, lane });
-        self.regions_are_wanted(pid);
         let work = self.processes.get_mut(pid).and_then(|p| p.work.as_mut());
         if let Some(work) = work.filter(|_| free) {
             work.turn = None;
@@ -447,46 +506,37 @@ impl World {
         }
     }
     pub(crate) fn lane_goes_on(&mut self, pid: Pid, lane: usize) {
+        self.set_clock(pid);
         let work = self.processes.get_mut(pid).and_then(|p| p.work.as_mut());
         if let Some(stop) = work.and_then(|work| work.go_on(lane)) {
             self.proceed(pid, lane, Some(stop));
         }
     }
-    /// The other nodes give up what they hold for nothing.
-    fn regions_are_wanted(&mut self, by: Pid) {
-        for pid in (0..self.processes.len()).filter(|pid| *pid != by) {
-            if !self.peers.idle(pid).is_empty() {
-                self.after(PAUSE, Event::Regions { pid });
-            }
-        }
+    /// The pool's epoch that a node says it uses.
+    pub(crate) fn epoch_of(&self, pid: Pid) -> EpochTag {
+        let own = self.processes.get(pid).and_then(|p| p.work.as_ref()).and_then(Work::own);
+        own.map_or(EpochTag { epoch: 1, change: 0 }, |own| own.epoch())
     }
-    pub(crate) fn give_regions_up(&mut self, pid: Pid) {
-        for (region, exclusive) in self.peers.idle(pid) {
-            if exclusive {
-                self.work_for_others(pid, Task::GiveUp { region });
-            } else {
-                self.peers.give_up(region, pid);
-            }
-        }
-    }
-    /// As a node does that sees another epoch in a heartbeat.
-    pub(crate) fn follow_epochs(&mut self, pid: Pid) {
-        // As if a run took minutes: what is done every few seconds is done now and then.
+    /// As if a run took minutes: what is done every few seconds is done now and then.
+    pub(crate) fn tell_seconds(&mut self) {
         self.peers.set_seconds(u64::try_from(self.now.as_millis() / 20).unwrap_or(u64::MAX));
-        if self.peers.is_behind(pid) {
-            self.work_for_others(pid, Task::Follow);
-        }
     }
-    fn work_for_others(&mut self, pid: Pid, task: Task) {
+    pub(crate) fn work_if_free(&mut self, pid: Pid, task: Task) {
         let work = self.processes.get(pid).and_then(|p| p.work.as_ref());
-        if work.is_some_and(Work::is_free_for_others) {
+        if work.is_some_and(|work| work.is_free(work.lane_of(&task))) {
             self.work(pid, task);
         }
     }
     fn work_request(&mut self, pid: Pid, lane: usize, request: Request) {
         match request.into_command() {
             Ok((address, op)) => self.submit(pid, address, op, Purpose::Work(lane)),
-            Err(free) => self.lane_pauses(pid, lane, free),
+            Err(Other::Pause { free }) => self.lane_pauses(pid, lane, free),
+            Err(Other::IsLifeLocked(slot)) => {
+                let locked = u8::from(self.is_life_locked(pid, NodeId(slot)));
+                let work = self.processes.get_mut(pid).and_then(|p| p.work.as_mut());
+                let stop = work.and_then(|work| work.reply(lane, Ok(vec![locked])));
+                self.run_lane(pid, lane, stop);
+            }
         }
     }
     fn work_done(&mut self, pid: Pid, task: Task, outcome: Outcome) {
@@ -575,6 +625,9 @@ impl World {
     }
     /// A task of the pool itself has ended.
     fn settled(&mut self, pid: Pid, task: &Task, done: Result<(), Error>) {
+        if matches!((task, &done), (Task::Follow { joins: true }, Ok(()))) {
+            return self.join_goes_on(pid);
+        }
         match (task, done) {
             (Task::Replace { .. }, Ok(())) => self.report.replaced += 1,
             (Task::Rebuild { .. }, Ok(())) => self.report.rebuilt += 1,
@@ -662,7 +715,7 @@ impl World {
         }
         self.work(pid, Task::Demote { lock });
     }
-    fn replayed(&mut self, pid: Pid, dead: Life, done: Result<Replayed, Error>) {
+    fn replayed(&mut self, pid: Pid, dead: Life, done: Result<Replayed, NotRecovered>) {
         if let Some(work) = self.processes.get_mut(pid).and_then(|p| p.work.as_mut()) {
             work.recovering.retain(|life| *life != dead);
         }
@@ -675,11 +728,15 @@ impl World {
                 self.recovered_by(pid, dead, true);
             }
             // A read failed, or the journal is refused: it is done again.
-            Err(e) if !matches!(e, Error::Damaged { .. } | Error::Inconsistent { .. }) => {
+            Err(NotRecovered::Failed(e)) => {
                 self.note(|| format!("process {pid} cannot replay {dead:?}: {e}"));
-                if matches!(e, Error::Journal { .. }) {
-                    self.repair_journal(dead.slot);
-                }
+                self.recovered_by(pid, dead, false);
+            }
+            Err(NotRecovered::Damaged { damage, source })
+                if damage.part == DamagedPart::Journal =>
+            {
+                self.note(|| format!("process {pid} cannot replay {dead:?}: {source}"));
+                self.repair_journal(dead.slot);
                 self.recovered_by(pid, dead, false);
             }
             Err(e) => self.fail(format!("process {pid} cannot replay {dead:?}: {e}")),

@@ -6,15 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::rot::Rotten;
-use braid_format::NodeId;
+use braid_format::lock_record::LockRecord;
 use braid_format::node::LockPlace;
+use braid_format::{LockNo, NodeId};
 use braid_lock::Life;
 use braid_lock::dlock::{Hint, Time};
 use braid_lock::glock::Event as LockEvent;
+use braid_lock::simulation::SimulationScope;
 
 use crate::disk::{Address, Answer, Disk, Fates, LEN, Op};
 use crate::files::Files;
 use crate::image::{Image, Place};
+use crate::lane::HOOKS;
 use crate::members::Members;
 use crate::mirrors::Peers;
 use crate::model::Model;
@@ -53,8 +56,10 @@ pub(crate) enum Event {
     Thread { pid: Pid, thread: usize },
     /// A lane that waited for other nodes looks again.
     GoOn { pid: Pid, lane: usize },
-    /// Others want regions.
+    /// Regions are to be given up.
     Regions { pid: Pid },
+    /// A message about a region arrives.
+    AboutRegion { pid: Pid, from: Life, lock: LockNo, hint: Hint },
     /// A program closes a file.
     Close { pid: Pid, lock: usize },
     /// A thread has finished with it.
@@ -110,6 +115,7 @@ impl Event {
             | Self::Close { pid, .. }
             | Self::GoOn { pid, .. }
             | Self::Regions { pid }
+            | Self::AboutRegion { pid, .. }
             | Self::EndUse { pid, .. } => Some(*pid),
         }
     }
@@ -271,6 +277,9 @@ pub(crate) struct World {
     /// What the nodes' pools know of each other.
     pub(crate) peers: Arc<Peers>,
     pub(crate) members: Members,
+    /// Since when everything is well.
+    pub(crate) well_since: Option<Time>,
+    pub(crate) last_death: Time,
     /// Counts power cuts, which every host survives with another boot.
     pub(crate) boot: u8,
     /// Counts how often each host started anew by itself.
@@ -305,6 +314,8 @@ impl World {
             files: Files::default(),
             peers: Arc::default(),
             members: Members::new(seed),
+            well_since: None,
+            last_death: Time::ZERO,
             boot: 1,
             host_boots: vec![0; usize::from(cluster.nodes)],
             bad_slots: BTreeMap::new(),
@@ -325,6 +336,10 @@ impl World {
     pub(crate) fn run(mut self) -> Result<Report, Box<Failure>> {
         let end = self.cluster.faults.until + self.cluster.faults.patience;
         let _drawn = self.cluster.mirrors.map(|_| draw_identities(self.seed));
+        let _simulated = self.cluster.mirrors.map(|_| SimulationScope::of(HOOKS));
+        if self.cluster.faults.hints_lost == 1000 {
+            self.peers.mute();
+        }
         while let Some(((at, serial), event)) = self.queue.pop_first() {
             if at > end || self.broken.is_some() {
                 break;
@@ -358,6 +373,8 @@ impl World {
             self.end();
         }
         self.report.acknowledged = self.model.acknowledged();
+        // While lanes still see that their nodes have died.
+        self.processes.clear();
         match self.broken.take() {
             None => Ok(self.report),
             Some(what) => Err(Box::new(Failure {
@@ -402,6 +419,9 @@ impl World {
             Event::Thread { pid, thread } => self.thread_wants(pid, thread),
             Event::GoOn { pid, lane } => self.lane_goes_on(pid, lane),
             Event::Regions { pid } => self.give_regions_up(pid),
+            Event::AboutRegion { pid, from, lock, hint } => {
+                self.heard_about_region(pid, from, lock, hint);
+            }
             Event::Close { pid, lock } => self.close_file(pid, lock),
             Event::EndUse { pid, thread } => self.end_use(pid, thread),
             Event::Crash { pid } => self.crash(pid),
@@ -446,7 +466,9 @@ impl World {
         // A failed read of data makes a node withdraw: less often, or nothing else would happen.
         let spared = data && self.random.below(16) != 0;
         // Of members of mirrors: `members`.
-        let member = self.cluster.mirrors.is_some() && self.disk.device_of(address) != 0;
+        let member = self.cluster.mirrors.is_some_and(|m| {
+            m.mirrors_metadata() && data || self.disk.image.is_member(self.disk.device_of(address))
+        });
         let reads = op == Op::Read && purpose.may_fail() && !spared && !member;
         let risky = (data && op != Op::Read) || (compares && matches!(address, Address::Slot(_)));
         if faulty && risky && self.random.permille(crashing) {
@@ -528,6 +550,7 @@ impl World {
                 let mut done = self.disk.land(pid, address, op);
                 self.members.landed(pid, self.disk.device_of(address), op);
                 if !matches!(done, Answer::Mismatch(_)) && *op != Op::Read {
+                    self.note_region(pid, address, op);
                     self.changed(address);
                 }
                 if let (Answer::Done(bytes), Op::Read, Address::Data(place, _)) =
@@ -545,6 +568,18 @@ impl World {
         } else if tells != Tells::Nothing {
             let back = self.random.time(Duration::from_micros(50));
             self.after(back, Event::Answer { pid, token, answer });
+        }
+    }
+    /// For the trace: what a lock on a region says from now on.
+    fn note_region(&mut self, pid: Pid, address: Address, op: &Op) {
+        let (Some(_), Address::Data(..), Op::CompareAndWrite { new, .. }) =
+            (&self.trace, address, op)
+        else {
+            return;
+        };
+        let found = (0..64).find_map(|n| LockRecord::decode(new, LockNo(n)).ok());
+        if let Some(record) = found {
+            self.note(|| format!("process {pid} writes of a region: {record:?}"));
         }
     }
     /// A read sees some sectors of the writes that are under way to the same place. (Nothing is that

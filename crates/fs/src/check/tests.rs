@@ -599,6 +599,7 @@ fn what_was_made_anew_is_not_joined_as_what_it_was() {
             nodes: nodes.clone(),
             join: JoinOptions::default(),
             cluster: parking_lot::Mutex::default(),
+            bounds: Default::default(),
             leaving: parking_lot::RwLock::default(),
             finishing: parking_lot::Mutex::default(),
             recovered: Default::default(),

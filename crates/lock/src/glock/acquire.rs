@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
@@ -16,6 +16,7 @@ use super::table::{State, Thread};
 use crate::Mode;
 use crate::error::LockError;
 use crate::interrupt;
+use crate::simulation;
 
 /// How often a waiting thread asks whether its wait is cancelled.
 const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -56,11 +57,11 @@ impl Core {
             let admission = if let Some(admission) = state.try_admit(cluster, local) {
                 admission
             } else {
-                let began = Instant::now();
+                let began = simulation::now();
                 let fill = patience.map(|patience| self.now() + patience);
                 let request = Request { cluster, local, fill };
                 let admission = self.queue_up(&entry, &mut state, request, cancelled)?;
-                self.counters.waited.note(began.elapsed());
+                self.counters.waited.note(simulation::since(began));
                 admission
             };
             drop(state);
@@ -103,7 +104,7 @@ impl Core {
         let (counted, me) = (entry.clone(), self.me);
         let _counted = interrupt::counted_wait(move || counted.state.lock().concerns_nodes(me));
         let _waking = interruptible.then(|| wake_when_interrupted(entry, &thread)).flatten();
-        let mut asked = Instant::now();
+        let mut asked = simulation::now();
         loop {
             // Read again under the mutex: whoever stops the manager then takes the mutex to wake
             // us, so either we see it here or we are woken.
@@ -116,6 +117,9 @@ impl Core {
             if let Some(answer) = thread.answer() {
                 return answer;
             }
+            if simulation::has_ended() {
+                return self.give_up(entry, state, &thread, LockError::Withdrawn);
+            }
             if interruptible && interrupt::is_interrupted() {
                 return self.give_up(entry, state, &thread, LockError::Interrupted);
             }
@@ -123,12 +127,12 @@ impl Core {
                 continue;
             }
             if let Some(cancelled) = cancelled
-                && asked.elapsed() >= ASK_EVERY
+                && simulation::since(asked) >= ASK_EVERY
             {
                 if MutexGuard::unlocked(state, cancelled) {
                     return self.give_up(entry, state, &thread, LockError::GivenUp);
                 }
-                asked = Instant::now();
+                asked = simulation::now();
                 continue;
             }
             let until = state.wait_until(&thread).map(|at| self.origin + at);

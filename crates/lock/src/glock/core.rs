@@ -20,6 +20,7 @@ use super::work_queue::WorkQueue;
 use crate::dlock::Time;
 use crate::error::LockError;
 use crate::peers::{Liveness, Peers};
+use crate::simulation;
 use crate::store::LockStore;
 use crate::{Life, Mode};
 
@@ -101,21 +102,20 @@ impl Core {
         ops: Arc<dyn GlockOps>,
         options: ManagerOptions,
     ) -> Self {
-        // A life of a slot starts where no earlier one can have been.
-        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         Self {
             me,
             store,
             peers,
             ops,
             options,
-            origin: Instant::now(),
+            origin: simulation::now(),
             table: Table::new(),
             work: std::array::from_fn(|_| WorkQueue::new()),
             stop: AtomicU8::new(RUNNING),
             tick: AtomicU32::new(0),
             ticker: (Mutex::new(()), Condvar::new()),
-            nonces: AtomicU64::new(random),
+            // A life of a slot starts where no earlier one can have been.
+            nonces: AtomicU64::new(simulation::draw()),
             tenures: AtomicU64::new(1),
             counters: Counters::default(),
             shrinks: Shrinks::default(),
@@ -139,7 +139,7 @@ impl Core {
     }
 
     pub(super) fn now(&self) -> Time {
-        self.origin.elapsed()
+        simulation::since(self.origin)
     }
     pub(super) fn next_tenure(&self) -> u64 {
         self.tenures.fetch_add(1, Ordering::Relaxed)
@@ -197,6 +197,9 @@ impl Shrinks {
         if *pending == 0 {
             self.done.notify_all();
         }
+    }
+    pub(super) fn are_pending(&self) -> bool {
+        *self.pending.lock() > 0
     }
     pub(super) fn wait(&self) {
         let mut pending = self.pending.lock();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
@@ -16,6 +16,7 @@ use super::table::{State, Thread};
 use super::work_queue::WorkQueue;
 use crate::dlock::{self, Hint, Seen};
 use crate::error::LockError;
+use crate::simulation;
 use crate::store::{CawOutcome, change, read_record};
 use crate::{Life, Mode};
 
@@ -311,7 +312,7 @@ impl Core {
     fn publish_wish(&self, lock: LockNo, mode: Option<Mode>) {
         let mut wishes = self.wishes.lock();
         match mode {
-            Some(mode) => drop(wishes.insert(lock, (Instant::now(), mode))),
+            Some(mode) => drop(wishes.insert(lock, (simulation::now(), mode))),
             None => drop(wishes.remove(&lock)),
         }
     }

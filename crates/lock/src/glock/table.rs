@@ -7,13 +7,14 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_format::LockNo;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::state::{Admission, Glock};
 use crate::error::LockError;
+use crate::simulation;
 
 /// A lock in the table, with what it is a lock of (`C`: the manager's core).
 pub(super) struct Entry<C> {
@@ -83,6 +84,10 @@ impl Thread {
     }
     /// Sleeps until it is woken, at most until then.
     pub(super) fn sleep(&self, state: &mut MutexGuard<'_, State>, until: Option<Instant>) {
+        if simulation::is_simulated() {
+            // What it waits for is asked again, woken or not.
+            return MutexGuard::unlocked(state, || simulation::pause(Duration::ZERO));
+        }
         match until {
             Some(at) => drop(self.0.condition.wait_until(state, at)),
             None => self.0.condition.wait(state),

@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::simulation;
+
 /// Locks to visit.
 pub(super) struct WorkQueue<E> {
     queue: Mutex<Queue<E>>,
@@ -56,6 +58,25 @@ impl<E> WorkQueue<E> {
     pub(super) fn stop(&self) {
         self.queue.lock().stop = true;
         self.condition.notify_all();
+    }
+    /// The next lock to visit, if there is one now.
+    pub(super) fn next_due(&self) -> Option<Arc<E>> {
+        let mut queue = self.queue.lock();
+        if queue.stop {
+            return None;
+        }
+        let due = queue.timed.peek().is_some_and(|Reverse(timed)| timed.0 <= simulation::now());
+        let timed = if due { queue.timed.pop() } else { None };
+        timed.map(|Reverse(timed)| timed.1).or_else(|| queue.ready.pop_front())
+    }
+    /// When there is one to visit, as far as is known.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        let queue = self.queue.lock();
+        if queue.stop {
+            return None;
+        }
+        let timed = queue.timed.peek().map(|Reverse(timed)| timed.0);
+        if queue.ready.is_empty() { timed } else { Some(simulation::now()) }
     }
     /// The next lock to visit; waits. `None`: stop.
     pub(super) fn next(&self) -> Option<Arc<E>> {

@@ -8,6 +8,7 @@ use braid_format::node::{SlotRecord, SlotState};
 use super::NodeStore;
 use super::life::is_over;
 use crate::Life;
+use crate::simulation;
 
 /// A slot is read again when its life matters and the last look is older than this.
 const STALE: Duration = Duration::from_millis(20);
@@ -20,7 +21,7 @@ pub(super) struct Cached {
 
 impl Cached {
     pub fn now(record: SlotRecord) -> Self {
-        Self { record, read: Instant::now() }
+        Self { record, read: simulation::now() }
     }
     /// Of a slot that was never read: any life of it may be going on.
     pub fn unknown(slot: NodeId) -> Self {
@@ -34,6 +35,6 @@ impl Cached {
     /// Whether `life` is over; `None` if this is too old to tell that it is not.
     pub fn is_over(&self, life: Life) -> Option<bool> {
         let over = is_over(&self.record, life);
-        (over || self.read.elapsed() < STALE).then_some(over)
+        (over || simulation::since(self.read) < STALE).then_some(over)
     }
 }

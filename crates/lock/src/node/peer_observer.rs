@@ -18,6 +18,7 @@ use super::watch::Watch;
 use super::{HostIdentity, JoinOptions, NodeStore, Proofs, Timing};
 use crate::Life;
 use crate::error::LockError;
+use crate::simulation;
 
 /// Looks at slots, heartbeats and liveness locks when asked.
 pub struct PeerObserver {
@@ -28,6 +29,7 @@ pub struct PeerObserver {
     seen: Mutex<HashMap<NodeId, Seen>>,
     slots: Mutex<HashMap<NodeId, Cached>>,
     unreadable: Mutex<Vec<Unreadable>>,
+    timing: Timing,
 }
 
 /// What a slot showed last, and since when it shows nothing else.
@@ -47,7 +49,8 @@ impl PeerObserver {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
         let proofs = options.proofs.clone();
         let (seen, slots, unreadable) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { store, me, identity, proofs, seen, slots, unreadable }
+        let timing = options.timing;
+        Self { store, me, identity, proofs, seen, slots, unreadable, timing }
     }
 
     /// Whether every other node that lives, or may, has said in a heartbeat that it uses the
@@ -103,9 +106,9 @@ impl PeerObserver {
         let mut seen = self.seen.lock();
         let same = |s: &&Seen| (s.life, s.sequence, s.locked) == (life, sequence, locked);
         if let Some(before) = seen.get(&slot).filter(same) {
-            return Ok(!locked && before.since.elapsed() > Timing::default().fence_after());
+            return Ok(!locked && simulation::since(before.since) > self.timing.fence_after());
         }
-        let since = Instant::now();
+        let since = simulation::now();
         seen.insert(slot, Seen { life, sequence, locked, since, beats_unlocked: 0 });
         Ok(false)
     }
@@ -163,11 +166,12 @@ impl PeerObserver {
                 (None, Some(s)) if s.beats_unlocked >= Watch::BEATS_DISTRUSTED => s.beats_unlocked,
                 _ => 0,
             };
-            let since = Instant::now();
+            let since = simulation::now();
             seen.insert(life.slot, Seen { life, sequence, locked, since, beats_unlocked });
             return Ok(false);
         };
-        let (silent, timing) = (before.since.elapsed(), Timing::of_slot(record.io_timeout));
+        let (silent, timing) =
+            (simulation::since(before.since), Timing::of_slot(record.io_timeout));
         let fenceable = record.fence_key != 0 && self.store.pool().reservable() == Reservable::All;
         let trusted = before.beats_unlocked < Watch::BEATS_DISTRUSTED;
         let enough = if trusted && self.identity.sees_lock_of(record, &self.store.lock_places()) {

@@ -10,6 +10,7 @@ pub(crate) mod reservations;
 pub(crate) mod write_gate;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use braid_format::lock_record::Life;
 use parking_lot::{Mutex, RwLock};
@@ -66,6 +67,8 @@ pub(crate) struct ClusterView {
     pub gone: Mutex<Vec<Life>>,
     /// Liveness bytes that this process holds.
     pub liveness: HeldBytes,
+    /// So many exclusive locks of regions were granted when all members were last flushed for that.
+    pub durable_grants: AtomicU64,
     /// The key that this node has registered with the members.
     pub key: OwnKey,
 }

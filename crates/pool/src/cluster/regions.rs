@@ -38,6 +38,9 @@ pub trait RegionLocks: Send + Sync {
     /// # Errors
     /// As [`RegionLocks::hold`].
     fn hold_to_recover(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError>;
+    /// How many exclusive locks this node was ever granted by a record: a record that was changed may not be
+    /// durable before a flush.
+    fn grants(&self) -> u64;
 }
 
 /// Bytes of a group under one lock, about: whole rows where there is parity.

@@ -12,7 +12,8 @@ use crate::cluster::{HeldRegions, Hold, Locks, Others, RegionLocks, Shared, add_
 use crate::error::PoolError;
 use crate::layout::stretch::{Span, spans};
 use crate::pool::{Pool, PoolState};
-use crate::topology::{EpochTag, Topology};
+use crate::redundancy::log::redo::flush_all;
+use crate::topology::{EpochTag, Lost, Topology};
 
 impl PoolState {
     /// Holds what [`PoolState::locks`] says of the epoch in use; `wanted` is asked again when the
@@ -26,7 +27,32 @@ impl PoolState {
         if locks.is_empty() {
             return Ok(None);
         }
-        shared.regions.hold(&locks).map(Some)
+        let held = shared.regions.hold(&locks)?;
+        if locks.iter().any(|(_, hold)| *hold != Hold::Shared) {
+            self.make_grants_durable(&*shared.regions)?;
+        }
+        Ok(Some(held))
+    }
+
+    /// The records that say that this node has regions for itself are durable before its log names one of
+    /// them. Otherwise a power cut might keep what the log says and take the record: another node would write
+    /// there, and that log, which is recovered later, would bring back what stood there before.
+    fn make_grants_durable(&self, regions: &dyn RegionLocks) -> Result<(), PoolError> {
+        let granted = regions.grants();
+        if self.cluster.durable_grants.load(Ordering::Acquire) >= granted {
+            return Ok(());
+        }
+        let mut lost = Lost::new();
+        let lost = {
+            let topology = self.epochs.read();
+            flush_all(&topology, &mut lost)?;
+            topology.named(&lost)
+        };
+        if !lost.is_empty() {
+            self.fail_members(&lost)?;
+        }
+        self.cluster.durable_grants.fetch_max(granted, Ordering::AcqRel);
+        Ok(())
     }
 }
 

@@ -1,13 +1,14 @@
 //! Heartbeats, and the lease that goes with them.
 
-use braid_format::node::{Heartbeat, SlotRecord, SlotState};
+use braid_format::node::{Heartbeat, RawHeartbeat, SlotRecord, SlotState};
 use braid_lock::dlock::Time;
 use braid_lock::node::lease::{Action, Event, Loss};
 
-use super::Purpose;
+use super::{Purpose, State};
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
 use crate::locks::Lock;
+use crate::work::Task;
 use crate::world::{Event as WorldEvent, Pid, World};
 
 impl World {
@@ -24,21 +25,24 @@ impl World {
         }
     }
     pub(crate) fn beat(&mut self, pid: Pid, series: u64) {
+        let (tag, regions) = (self.epoch_of(pid), self.region_wishes(pid));
         let Some(process) = self.processes.get_mut(pid) else { return };
         let member = &mut process.member;
         let goes_on = series != 0 && member.series == series;
         let Some(life) = member.life.filter(|_| goes_on) else { return };
         member.sequence += 1;
+        let wishes = process.locks.iter().filter_map(Lock::wish).chain(regions);
+        let wishes = wishes.take(RawHeartbeat::WISHES).collect();
         let beat = Heartbeat {
             life,
-            pool_epoch: 1,
-            pool_change: 0,
+            pool_epoch: tag.epoch,
+            pool_change: tag.change,
             sequence: member.sequence,
             free_delta: 0,
             inode_delta: 0,
             meta_delta: 0,
             stuck: None,
-            wishes: process.locks.iter().filter_map(Lock::wish).collect(),
+            wishes,
         };
         let mut bytes = vec![0; LEN];
         beat.encode(&mut bytes);
@@ -46,13 +50,22 @@ impl World {
         self.submit(pid, Address::Beat(life.slot.0), Op::Write(bytes), Purpose::Beat(self.now));
         // Work does not follow the beat of faster ones.
         self.keep_house(pid, sequence);
-        self.follow_epochs(pid);
+        self.tell_seconds();
+        self.check_waits();
+        if self.cluster.mirrors.is_some() && self.joins(pid) {
+            self.work_if_free(pid, Task::Follow { joins: false });
+        }
         let often = if self.cluster.hosts { 40 } else { 20 };
         match self.random.below(often) {
             0 => self.commit(pid),
             1 if self.cluster.checkpoints => self.checkpoint(pid),
             _ => {}
         }
+    }
+    /// It has no watcher yet that follows changes of the pool.
+    fn joins(&self, pid: Pid) -> bool {
+        let process = self.processes.get(pid);
+        process.is_some_and(|p| p.state == State::Joining)
     }
     pub(super) fn beat_answered(&mut self, pid: Pid, issued: Time, answer: &Answer) {
         self.lease_step(

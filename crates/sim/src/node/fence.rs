@@ -79,7 +79,7 @@ impl World {
     fn fence_ended(&mut self, pid: Pid, slot: NodeId, fenced: bool) {
         let Some(member) = self.member(pid) else { return };
         member.fencings.retain(|f| f.record().life.slot != slot);
-        if member.join.is_some() {
+        if member.join.is_some() && member.watch.is_none() {
             self.fenced_to_join(pid, fenced);
         } else {
             self.fenced_by_watcher(pid, slot, fenced);

@@ -8,12 +8,14 @@ use braid_format::node::{SlotRecord, SlotState};
 use braid_lock::node::NotRecovered;
 use braid_lock::node::join::{Action, Event, Join, Joined, Joiner, Look};
 use braid_lock::node::slot_write::Outcome;
+use braid_lock::node::watch::Watch;
 use braid_lock::{Life, LockError, StoreError};
 
 use super::slots::For;
 use super::{Purpose, State};
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
+use crate::work::Task;
 use crate::world::{Event as WorldEvent, Pid, World};
 
 /// What a look of a join is at.
@@ -77,6 +79,10 @@ impl World {
     }
     pub(super) fn recovered_to_join(&mut self, pid: Pid, done: bool) {
         self.end_beats(pid);
+        if let Some(member) = self.member(pid) {
+            member.watch = None;
+            member.fencings.clear();
+        }
         let failed = || NotRecovered::Failed("a read failed".into());
         let how = if done { Ok(()) } else { Err(failed()) };
         self.join_step(pid, Event::Recovered(how));
@@ -110,6 +116,10 @@ impl World {
                 None
             }
             Action::LockLife(slot) => Some(Event::Is(self.lock_life(pid, slot))),
+            Action::Follow if self.cluster.mirrors.is_some() => {
+                self.work(pid, Task::Follow { joins: true });
+                None
+            }
             Action::Confirm | Action::Follow => Some(Event::Done),
             Action::Prepare(life) => Some(Event::Prepared(self.prepare(pid, life))),
             Action::Register(key) => {
@@ -137,6 +147,7 @@ impl World {
             }
             Action::Recover { dead, .. } => {
                 self.begin_beats(pid, 0);
+                self.watch_to_join(pid);
                 self.begin_recovery(pid, dead);
                 None
             }
@@ -156,6 +167,19 @@ impl World {
         }
     }
 
+    /// While it recovers whose slot it takes, and until it runs, it fences those that are silent.
+    pub(super) fn watch_to_join(&mut self, pid: Pid) {
+        if self.cluster.mirrors.is_none() {
+            return;
+        }
+        let (identity, beat) = (self.identity_of(pid), self.beat_len());
+        let Some(member) = self.member(pid) else { return };
+        let Some(life) = member.life else { return };
+        member.watch = Some(Watch::new(life, identity, beat));
+        if !std::mem::replace(&mut member.looks, true) {
+            self.after(beat, WorldEvent::Look { pid });
+        }
+    }
     fn join_look(&mut self, pid: Pid, reads: Reads) -> Option<Event> {
         self.submit(pid, Address::Slots, Op::Read, Purpose::Join(reads));
         None

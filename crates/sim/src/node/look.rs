@@ -1,19 +1,20 @@
 //! What a process sees of the others, and does about it: does what the watcher's steps say.
 
 use braid_format::NodeId;
-use braid_format::node::SlotRecord;
+use braid_format::node::{SlotRecord, SlotState};
 use braid_lock::dlock::Time;
 use braid_lock::glock::Event as LockEvent;
 use braid_lock::node::fencing::Means;
-use braid_lock::node::observation::{Observer, SlotObservation};
+use braid_lock::node::observation::{Observer, SlotObservation, tag_of};
 use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::{Recovery, WatchAction, WatchEvent};
 use braid_lock::{FenceMethod, Life};
-use braid_pool::EpochTag;
 
 use super::slots::For;
+use super::{Process, State};
 use crate::Sabotage;
 use crate::disk::LEN;
+use crate::work::Task;
 use crate::world::{Pid, World};
 
 impl World {
@@ -48,6 +49,7 @@ impl World {
         member.slots.extend(slots.iter().map(|record| (record.life.slot, record.clone())));
         self.mend_own_slot(pid, bytes);
         let observations = self.observations(pid, slots, now);
+        self.follow_epochs(pid);
         self.watch(pid, WatchEvent::Observed(observations));
         self.pass_on_wishes(pid);
     }
@@ -70,7 +72,8 @@ impl World {
     ) -> Vec<SlotObservation> {
         let blinks = self.blinks(pid, &slots);
         let Some(process) = self.processes.get(pid) else { return Vec::new() };
-        let Some(me) = process.me else { return Vec::new() };
+        let joins = process.me.is_none();
+        let Some(me) = process.me.or(process.member.life) else { return Vec::new() };
         let identity = self.identity_of(pid);
         let means = Means { key: process.member.key, command: false, host: identity.host.clone() };
         let observer = Observer {
@@ -79,7 +82,7 @@ impl World {
             places: self.places_of(pid),
             by_lock: false,
             means,
-            epoch: EpochTag { epoch: 1, change: 0 },
+            epoch: self.epoch_of(pid),
         };
         let observed = |record: SlotRecord| {
             let (beats, slot) = (&process.member.beats, record.life.slot);
@@ -93,7 +96,8 @@ impl World {
             }
             observed
         };
-        slots.into_iter().map(observed).collect()
+        let own = |record: &SlotRecord| joins && record.life.slot == me.slot;
+        slots.into_iter().filter(|record| !own(record)).map(observed).collect()
     }
     /// The slot whose liveness lock is not seen at this look, though it is held: never at two in a row.
     fn blinks(&mut self, pid: Pid, slots: &[SlotRecord]) -> Option<NodeId> {
@@ -114,9 +118,26 @@ impl World {
         for wish in member.wishes.look(others) {
             let Some(process) = self.processes.get(pid) else { return };
             let found = process.locks.iter().position(|l| l.number() == wish.lock);
-            let Some(at) = found else { continue };
+            let Some(at) = found else {
+                self.region_wished(pid, wish.lock, wish.mode);
+                continue;
+            };
             let event = if wish.overdue { LockEvent::Look } else { LockEvent::Wished(wish.mode) };
             self.step(pid, at, event);
+        }
+    }
+
+    /// Another node may have changed the pool.
+    fn follow_epochs(&mut self, pid: Pid) {
+        if self.cluster.mirrors.is_none() {
+            return;
+        }
+        let mine = self.epoch_of(pid);
+        let Some(Process { member, .. }) = self.processes.get(pid) else { return };
+        let mut used = member.slots.values().filter(|slot| slot.state != SlotState::Free);
+        let said = |slot: &SlotRecord| member.beats.of_slot(slot.life.slot).map(tag_of);
+        if used.any(|slot| said(slot).is_some_and(|tag| tag != mine)) {
+            self.work_if_free(pid, Task::Follow { joins: false });
         }
     }
 
@@ -128,11 +149,27 @@ impl World {
         }
         let (now, nonce) = (self.clock(pid), self.nonce());
         let Some(watch) = self.member(pid).and_then(|m| m.watch.as_mut()) else { return };
-        for action in watch.step(now, nonce, event) {
+        let actions = watch.step(now, nonce, event);
+        if self.processes.get(pid).is_some_and(|process| process.state == State::Joining) {
+            return self.watch_while_joining(pid, actions);
+        }
+        for action in actions {
             self.watch_action(pid, action);
         }
         // Whatever has ended, a fence as well as a recovery, may be the last that a leave waits for.
         self.leave_if_done(pid);
+    }
+    /// It recovers nobody but whose slot it takes.
+    fn watch_while_joining(&mut self, pid: Pid, actions: Vec<WatchAction>) {
+        for action in actions {
+            match action {
+                WatchAction::Fence(record) => self.begin_fence(pid, record),
+                WatchAction::Write { new, .. } => {
+                    self.watch(pid, WatchEvent::Wrote(new.life.slot, false));
+                }
+                _ => {}
+            }
+        }
     }
     fn watch_action(&mut self, pid: Pid, action: WatchAction) {
         match action {
@@ -169,6 +206,7 @@ impl World {
                 self.fail(format!("process {pid} was evicted although it lives"));
             }
             WatchAction::Gone(_) => {
+                self.region_holder_gone(pid);
                 for lock in 0..usize::from(self.cluster.locks) {
                     if self.lock_waits(pid, lock) {
                         self.step(pid, lock, LockEvent::Look);

@@ -246,6 +246,10 @@ impl RegionLocks for Port {
     fn count(&self) -> u64 {
         COUNT
     }
+    /// What is granted here is durable at once.
+    fn grants(&self) -> u64 {
+        0
+    }
     fn hold(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
         let mut held = RegionGuard { world: self.world.clone(), me: self.me, regions: Vec::new() };
         let mut locks = locks.iter();

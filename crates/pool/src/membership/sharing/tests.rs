@@ -38,6 +38,8 @@ struct World {
     regions: Mutex<HashMap<u64, Vec<(Life, Hold)>>>,
     freed: Condvar,
     takes: AtomicU64,
+    /// Locks that came by a record that is not durable.
+    grants: AtomicU64,
     /// Questions whether a life is gone.
     asked: AtomicU64,
     /// What a node does before it says that it uses another epoch.
@@ -94,6 +96,9 @@ impl RegionLocks for Node {
     }
     fn hold_to_recover(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
         self.hold(locks)
+    }
+    fn grants(&self) -> u64 {
+        self.world.grants.load(Ordering::Relaxed)
     }
 }
 
@@ -948,4 +953,26 @@ fn an_epoch_whose_labels_are_gone_is_written_anew_by_who_uses_it() {
     assert_eq!((b.pool.label().epoch, b.state(3)), (epoch, MemberState::Failed));
     let again = Pool::assemble(all.iter().map(|d| d.clone() as Arc<dyn Device>).collect()).unwrap();
     assert_eq!(again.label().epoch, epoch);
+}
+
+/// The record of a region that came by a compare-and-write is durable before the node writes there.
+#[test]
+fn a_region_is_held_durably_before_it_is_written() {
+    let (nodes, _all) = nodes(2, Redundancy::Parity(1));
+    let pool = &nodes[0].pool;
+    let flushes = || -> Vec<u64> { pool.issued().iter().map(|member| member.flushes).collect() };
+    // The end of the pool is on parity.
+    let at = ByteOffset(pool.info().size.0 - (1 << 20));
+    let write = || {
+        let before = flushes();
+        pool.write(at, &[7; 4096]).unwrap();
+        before.iter().zip(flushes()).map(|(before, after)| after - before).collect::<Vec<u64>>()
+    };
+    write();
+    let kept = write();
+    nodes[0].world.grants.fetch_add(1, Ordering::Relaxed);
+    let granted = write();
+    let more = granted.iter().zip(&kept).map(|(granted, kept)| granted - kept);
+    assert!(more.clone().all(|n| n == 1), "{granted:?} {kept:?}");
+    assert_eq!(write(), kept, "once");
 }
