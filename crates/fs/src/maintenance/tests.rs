@@ -534,6 +534,20 @@ fn with_a_move_that_fails() -> Pool {
     pool
 }
 
+/// The device that a member is moved to has nothing yet of what a check looks at: that is no problem.
+#[test]
+fn a_check_beside_a_move_does_not_judge_what_the_successor_lacks() {
+    let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(2));
+    let fs = mount(&pool);
+    (0..3).for_each(|n| write(&fs, n));
+    fs.unmount().unwrap();
+    pool.begin_evacuation(MemberIndex(1), to("to")).unwrap();
+    let report = check(pool.clone(), CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert!(pool.moving().is_some());
+}
+
 #[test]
 fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
     let pool = with_a_move_that_fails();
