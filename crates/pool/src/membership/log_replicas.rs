@@ -33,7 +33,9 @@ impl PoolState {
             };
             let judgement = found.judge(|| self.enter(), verifier)?;
             for (member, places) in &judgement.damaged {
-                places.iter().for_each(|at| self.accuse(*member, *at));
+                for at in places {
+                    self.accuse(*member, *at);
+                }
             }
             // What shows it is healed next.
             self.mark_suspects()?;
