@@ -113,14 +113,12 @@ fn together(
     record_is_sealed(&record).then_some(record)
 }
 
+/// What is done with a record: its ring, its head, its place in the ring, its bytes.
+type EachRecord<'e> = dyn FnMut(&Ring, &RecordHead, u64, &[u8]) + 'e;
+
 /// Calls `each` with the records that are to be replayed of `node`'s journal, whose header is `header`, and their
 /// places in the ring. Waits for nobody who changes the pool.
-fn each_record(
-    volume: &Volume,
-    node: NodeId,
-    header: &Header,
-    each: &mut dyn FnMut(&Ring, &RecordHead, u64, &[u8]),
-) {
+fn each_record(volume: &Volume, node: NodeId, header: &Header, each: &mut EachRecord<'_>) {
     let Ok(ring) = Ring::of(volume, node) else { return };
     if header.clean {
         return;
