@@ -14,8 +14,7 @@ use braid_pool::ChecksumVerifier;
 use braid_pool::device::AlignedBuf;
 use parking_lot::Mutex;
 
-use crate::alloc::bits;
-use crate::groups::blocks_per_bitmap;
+use crate::groups::{PER_BYTE, blocks_per_bitmap};
 use crate::journal::{Header, Ring};
 use crate::replay::is_slot;
 use crate::volume::Volume;
@@ -133,7 +132,10 @@ impl InPlace {
         let look = || volume.look_at_body(bitmap).ok();
         let body = self.bitmaps.entry(bitmap).or_insert_with(look);
         let bits = body.as_ref().and_then(|body| body.get(MetaHeader::LEN..));
-        bits.is_some_and(|bits| bits::get(bits, at % per) == BlockState::MetaUsed)
+        let (byte, n) = (Bytes(at % per / PER_BYTE).to_usize(), at % per % PER_BYTE);
+        let state =
+            bits.and_then(|bits| bits.get(byte)).map(|b| BlockState::from_bits(b >> (2 * n)));
+        state == Some(BlockState::MetaUsed)
     }
 }
 

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 /// Called when a member has become suspected.
 pub(crate) type Told = Box<dyn Fn() + Send + Sync>;
-/// Whom to tell.
+/// What is called then.
 #[derive(Default)]
 pub(crate) struct Listener(Mutex<Option<Told>>);
 impl Listener {

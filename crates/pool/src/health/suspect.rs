@@ -14,7 +14,7 @@
 //! Each node counts for itself. That a member is suspected stands in the labels, so all nodes know it,
 //! and whoever opens the pool later ([`crate::pool::Pool::mark_suspects`]). What is healed shows nothing
 //! any more. So the label says so before anything is healed, by a read, a scrub, or the recovery of a dead node
-//! ([`crate::redundancy`]: `judgement`).
+//! ([`crate::redundancy`]: `copy_damage`).
 //!
 //! A suspected member is read last: only for what no other member has. So that it still comes to be
 //! failed, each block of metadata that is read is then asked of it as well

@@ -31,8 +31,8 @@ impl PoolState {
                 }
                 None => None,
             };
-            let judgement = found.judge(|| self.enter(), verifier)?;
-            for (member, places) in &judgement.damaged {
+            let copy_damage = found.judge(|| self.enter(), verifier)?;
+            for (member, places) in &copy_damage.damaged {
                 for at in places {
                     self.accuse(*member, *at);
                 }
@@ -40,7 +40,7 @@ impl PoolState {
             // What shows it is healed next.
             self.mark_suspects()?;
             let mut lost = FailedMembers::new();
-            let how = (verifier, &judgement);
+            let how = (verifier, &copy_damage);
             let recovered = found.make_whole(|| self.enter(), how, &mut lost)?;
             if let Some((recovered, log)) = recovered.filter(|_| lost.is_empty()) {
                 if attach {

@@ -10,7 +10,7 @@ use braid_format::redundancy::{LogPlace, RawIntents};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use parking_lot::RwLockReadGuard;
 
-use super::judgement::Judgement;
+use super::copy_damage::CopyDamage;
 use super::log::Log;
 use super::log::intents::{self, Intents};
 use super::log::redo::{self, Redo, flush_all};
@@ -183,14 +183,14 @@ impl Found {
         &self,
         enter: impl Fn() -> Result<RwLockReadGuard<'a, EpochInUse>, PoolError>,
         verifier: &dyn ChecksumVerifier,
-    ) -> Result<Judgement, PoolError> {
-        let mut judgement = Judgement::default();
+    ) -> Result<CopyDamage, PoolError> {
+        let mut copy_damage = CopyDamage::default();
         for region in &self.noted {
             let topology = enter()?;
             let region = self.region(*region, &topology);
-            judgement.look(&topology, region, verifier);
+            copy_damage.look(&topology, region, verifier);
         }
-        Ok(judgement)
+        Ok(copy_damage)
     }
 
     /// Repeats and repairs what the log says, and empties it, each step in the epoch that `enter`
@@ -203,7 +203,7 @@ impl Found {
     pub fn make_whole<'a>(
         &self,
         enter: impl Fn() -> Result<RwLockReadGuard<'a, EpochInUse>, PoolError>,
-        how: (&dyn ChecksumVerifier, &Judgement),
+        how: (&dyn ChecksumVerifier, &CopyDamage),
         named: &mut FailedMembers,
     ) -> Result<Option<(Recovered, Log)>, PoolError> {
         let slot = self.slot;

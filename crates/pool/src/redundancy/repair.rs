@@ -4,8 +4,8 @@
 use braid_device::{AlignedBuf, DeviceError};
 use braid_format::Bytes;
 
+use super::copy_damage::{CHUNK, CopyDamage};
 use super::decode::read_places;
-use super::judgement::Judgement;
 use super::reconstruct::{say_mended, still_a_member};
 use super::resync::Mirror;
 use super::sectors::{differing, sectors};
@@ -16,19 +16,16 @@ use crate::layout::group::{Group, Shape};
 use crate::layout::stretch::{Stretch, spans, stretches};
 use crate::topology::{Lost, Topology};
 
-/// Bytes of a mirror compared at a time.
-pub(super) const CHUNK: u64 = 1 << 20;
-
 /// Makes all columns in use agree on the pool's bytes `from..to`: the copies of a mirror on what is
 /// right, as far as the verifier or most of them know, else on what the first holds; and parity is
-/// computed from the data. How many bytes had to change. `judgement` has seen all of it.
+/// computed from the data. How many bytes had to change. `copy_damage` has seen all of it.
 ///
 /// # Errors
 /// A member that cannot be spared fails; others that fail are added to `lost`.
 pub(crate) fn resync(
     topology: &EpochInUse,
     (from, to): (u64, u64),
-    (verifier, judgement): (&dyn ChecksumVerifier, &Judgement),
+    (verifier, copy_damage): (&dyn ChecksumVerifier, &CopyDamage),
     lost: &mut Lost,
 ) -> Result<Bytes, PoolError> {
     let mut changed = 0;
@@ -36,7 +33,7 @@ pub(crate) fn resync(
     for (index, from, to) in spans(&topology.map, from, to) {
         let group = topology.map.group(index);
         let own: Vec<Stretch> = all.iter().copied().filter(|s| s.group == index).collect();
-        let mirror = Mirror { topology, group, stretches: &own, verifier, judgement };
+        let mirror = Mirror { topology, group, stretches: &own, verifier, copy_damage };
         let step = group.row_len().unwrap_or(CHUNK);
         let mut at = from;
         while at < to {
@@ -47,7 +44,7 @@ pub(crate) fn resync(
             let end = to.min(at / step * step + step);
             let _held = topology.lock(index, vec![(at, end)]);
             changed += match group.shape {
-                Shape::Mirror if judgement.is_same(topology, index, at) => 0,
+                Shape::Mirror if copy_damage.is_same(topology, index, at) => 0,
                 Shape::Mirror => mirror.resync((at, end), lost)?,
                 Shape::Parity { .. } => recompute(topology, group, at / step, lost)?,
             };

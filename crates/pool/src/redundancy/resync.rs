@@ -7,7 +7,7 @@
 //! node is judged by itself, because the record and what stands behind it may be right on different
 //! copies. If no checksum is known, and more than half of all copies agree, their bytes count, but
 //! not for records: the newest may be on the first copy alone. A copy whose member has damaged metadata
-//! ([`Judgement`]) counts after the others.
+//! ([`CopyDamage`]) counts after the others.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use braid_format::{ByteOffset, Bytes};
 
 use super::atomic_records::is_record;
 use super::catch_up::bring_after;
-use super::judgement::Judgement;
+use super::copy_damage::{CopyDamage, pieces};
 use super::reconstruct::{read_mending, still_a_member};
 use super::sectors::{differing, read_sectors};
 use super::verifier::ChecksumVerifier;
@@ -33,7 +33,7 @@ pub(super) struct Mirror<'a> {
     pub stretches: &'a [Stretch],
     pub verifier: &'a dyn ChecksumVerifier,
     /// Whose metadata is damaged.
-    pub judgement: &'a Judgement,
+    pub copy_damage: &'a CopyDamage,
 }
 
 /// A run of bytes as a copy that is not the first has it.
@@ -231,7 +231,7 @@ impl Mirror<'_> {
     /// What speaks against a copy: its member is suspected, damaged pieces of it, pieces that it lacks.
     fn harm(&self, column: usize) -> (bool, usize, usize) {
         let (topology, member) = (self.topology, self.group.at(column, 0).0);
-        let lacking = self.judgement.lacking(topology, member);
+        let lacking = self.copy_damage.lacking(topology, member);
         (topology.is_suspected(member), topology.damaged(member), lacking)
     }
 
@@ -306,24 +306,6 @@ impl Mirror<'_> {
         let last = wrong.next_back().map_or(first, |l| l.0);
         Some(first..(last + sector).min(truth.len()))
     }
-}
-
-/// The pieces that are judged of a mirror's bytes `from..to`, which are of these stretches: where in these
-/// bytes, and in the pool.
-pub(super) fn pieces(
-    stretches: &[Stretch],
-    verifier: &dyn ChecksumVerifier,
-    from: u64,
-    to: u64,
-) -> Vec<(Range<usize>, ByteOffset)> {
-    let inside = |s: &Stretch| {
-        let first = s.from.max(from);
-        Stretch { from: first, to: s.to.min(to), logical: s.logical + (first - s.from), ..*s }
-    };
-    let here = stretches.iter().filter(|s| s.from < to && from < s.to).map(inside);
-    let pieces = here.flat_map(|s| s.cut(verifier.grain() as u64));
-    let place = |p: Stretch| Bytes(p.from - from).to_usize()..Bytes(p.to - from).to_usize();
-    pieces.map(|p| (place(p), ByteOffset(p.logical))).collect()
 }
 
 #[cfg(test)]

@@ -9,23 +9,25 @@
 //! What reads the same everywhere is not read again when the copies are made equal.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use braid_device::{AlignedBuf, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use uuid::Uuid;
 
 use super::EpochInUse;
-use super::repair::CHUNK;
-use super::resync::pieces;
 use super::verifier::ChecksumVerifier;
 use crate::health::suspect::FAIL_AT;
 use crate::layout::group::Shape;
 use crate::layout::stretch::{Stretch, spans, stretches};
 use crate::topology::{EpochTag, Topology};
 
+/// Bytes of a mirror compared at a time.
+pub(super) const CHUNK: u64 = 1 << 20;
+
 /// What was found.
 #[derive(Debug, Default)]
-pub(crate) struct Judgement {
+pub(crate) struct CopyDamage {
     /// The epoch in which all was read, if it was one.
     epoch: Option<EpochTag>,
     began: bool,
@@ -44,7 +46,7 @@ struct Column {
     bytes: AlignedBuf,
 }
 
-impl Judgement {
+impl CopyDamage {
     /// Reads what stands on mirrors of the pool's bytes `from..to`.
     pub fn look(
         &mut self,
@@ -149,4 +151,22 @@ fn read(topology: &Topology, index: u16, (at, end): (u64, u64)) -> Option<Vec<Co
     let whole = requests.iter().all(|r| r.result.is_ok());
     drop(requests);
     whole.then_some(columns)
+}
+
+/// The pieces that are judged of a mirror's bytes `from..to`, which are of these stretches: where in these
+/// bytes, and in the pool.
+pub(super) fn pieces(
+    stretches: &[Stretch],
+    verifier: &dyn ChecksumVerifier,
+    from: u64,
+    to: u64,
+) -> Vec<(Range<usize>, ByteOffset)> {
+    let inside = |s: &Stretch| {
+        let first = s.from.max(from);
+        Stretch { from: first, to: s.to.min(to), logical: s.logical + (first - s.from), ..*s }
+    };
+    let here = stretches.iter().filter(|s| s.from < to && from < s.to).map(inside);
+    let pieces = here.flat_map(|s| s.cut(verifier.grain() as u64));
+    let place = |p: Stretch| Bytes(p.from - from).to_usize()..Bytes(p.to - from).to_usize();
+    pieces.map(|p| (place(p), ByteOffset(p.logical))).collect()
 }
