@@ -57,8 +57,18 @@ struct Shared {
     /// What could not be done is to be tried again at once.
     anew: AtomicBool,
     stop: AtomicBool,
+    /// It was woken while it was at work: it looks once more before it sleeps.
+    is_awake: AtomicBool,
     woken: Condvar,
     door: Mutex<()>,
+}
+
+impl Shared {
+    fn wake(&self) {
+        let _door = self.door.lock();
+        self.is_awake.store(true, Ordering::Release);
+        self.woken.notify_all();
+    }
 }
 
 /// The thread.
@@ -72,6 +82,9 @@ impl Maintenance {
     pub fn start(volume: &Arc<Volume>, peers: Box<dyn MaintenancePeers>) -> Self {
         let shared = Arc::new(Shared::default());
         let (pool, volume) = (volume.pool.clone(), volume.clone());
+        let woken = shared.clone();
+        // The labels are told at once.
+        pool.on_suspicion(move || woken.wake());
         let worker =
             Worker { pool, volume, peers, shared: shared.clone(), garbage: Mutex::default() };
         let thread = std::thread::Builder::new()
@@ -101,8 +114,7 @@ impl Maintenance {
 
     /// Something may have changed.
     pub fn wake(&self) {
-        let _door = self.shared.door.lock();
-        self.shared.woken.notify_all();
+        self.shared.wake();
     }
 
     /// Ends what is under way (it begins again at the next mount) and the thread.
@@ -170,8 +182,9 @@ impl Worker {
                 self.scrub();
             }
             let mut door = self.shared.door.lock();
-            if !self.stopped() {
+            if !self.stopped() && !self.shared.is_awake.swap(false, Ordering::AcqRel) {
                 self.shared.woken.wait_for(&mut door, BEAT);
+                self.shared.is_awake.store(false, Ordering::Release);
             }
         }
     }

@@ -20,6 +20,7 @@ mod run;
 pub(crate) mod tests;
 mod writer;
 
-pub(crate) use copies::sectors;
+pub(crate) use copies::{blocks, sectors};
+pub(crate) use records::is_slot;
 pub(crate) use run::{Replayed, replay, salvage};
 pub use writer::Writer;

@@ -1,18 +1,22 @@
 //! Which bytes are good, as the file system knows by its checksums: for scrubs, for the filling of
 //! members, and for making copies equal after a crash.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use braid_format::crc::crc32c;
 use braid_format::lock_record::LockRecord;
-use braid_format::meta::{Geometry, MetaHeader};
+use braid_format::meta::{Geometry, MetaHeader, MetaKind};
 use braid_format::node::{Heartbeat, SlotRecord};
+use braid_format::rgrp::BlockState;
 use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, NodeId};
 use braid_lock::NodeAreas;
 use braid_pool::ChecksumVerifier;
+use braid_pool::device::AlignedBuf;
 use parking_lot::Mutex;
 
+use crate::groups::{PER_BYTE, blocks_per_bitmap};
 use crate::journal::{Header, Ring};
+use crate::replay::is_slot;
 use crate::volume::Volume;
 
 /// Knows metadata by its checksum and the address in it, and records of locks and nodes.
@@ -82,6 +86,59 @@ struct Known {
     sectors: HashMap<u64, u32>,
 }
 
+/// What stands in its place as it has for long, as it was when this was first asked for.
+#[derive(Default)]
+struct InPlace {
+    /// Blocks whose newest version may stand in a journal alone; `None`: a journal cannot be read.
+    journaled: Option<HashSet<BlockNo>>,
+    /// Bitmaps that were looked at.
+    bitmaps: HashMap<BlockNo, Option<AlignedBuf>>,
+}
+
+impl InPlace {
+    /// Journals first, bitmaps later: what a journal has given up stands in the bitmap then.
+    fn of(volume: &Volume) -> Self {
+        let mut journaled = Some(HashSet::new());
+        for node in (0..volume.sb.node_slots.get()).map(NodeId) {
+            let header = Ring::of(volume, node).ok().and_then(|r| Header::look(volume, &r));
+            let blocks = header.map(|h| crate::replay::blocks(volume, node, &h));
+            match (&mut journaled, blocks) {
+                (Some(all), Some(blocks)) => all.extend(blocks),
+                _ => journaled = None,
+            }
+        }
+        Self { journaled, bitmaps: HashMap::new() }
+    }
+    fn is_journaled(&self, block: BlockNo) -> bool {
+        self.journaled.as_ref().is_none_or(|all| all.contains(&block))
+    }
+    /// Whether a slot has been metadata in use since before all that the journals tell of. What is in the
+    /// window of a node is not known.
+    fn is_metadata(&mut self, volume: &Volume, block: BlockNo) -> bool {
+        if self.is_journaled(block) {
+            return false;
+        }
+        let Some(index) = volume.rgrp_of(block) else { return is_slot(volume, block) };
+        let Some(shape) = volume.group_shape(index) else { return false };
+        let slot = volume.geo.slot_blocks();
+        let Some(at) = shape.local(block.get(), slot) else {
+            return is_slot(volume, block);
+        };
+        let per = blocks_per_bitmap(volume.geo);
+        let bitmap = BlockNo(shape.start.get() + (1 + at / per) * slot);
+        if self.is_journaled(bitmap) {
+            return false;
+        }
+        let look = || volume.look_at_body(bitmap).ok();
+        let body = self.bitmaps.entry(bitmap).or_insert_with(look);
+        let bits = body.as_ref().and_then(|body| body.get(MetaHeader::LEN..));
+        let (byte, n) = (Bytes(at % per / PER_BYTE).to_usize(), at % per % PER_BYTE);
+        let state =
+            bits.and_then(|bits| bits.get(byte)).map(|b| BlockState::from_bits(b >> (2 * n)));
+        state == Some(BlockState::MetaUsed)
+    }
+}
+
 /// Knows besides what is whole of journals that are still to be replayed. Asked while the bytes in
 /// question are held against all writers.
 ///
@@ -94,6 +151,7 @@ pub(crate) struct VolumeVerifier<'a> {
     volume: &'a Volume,
     metadata: Metadata,
     rings: Mutex<BTreeMap<NodeId, Known>>,
+    in_place: Mutex<Option<InPlace>>,
     living: bool,
 }
 
@@ -101,8 +159,9 @@ impl<'a> VolumeVerifier<'a> {
     /// Of this file system, as it is now. For a recovery: nobody writes the journals that it is
     /// asked about.
     pub fn of(volume: &'a Volume) -> Self {
-        let (metadata, rings) = (Metadata::of(volume), Mutex::default());
-        Self { volume, metadata, rings, living: false }
+        let metadata = Metadata::of(volume);
+        let (rings, in_place) = (Mutex::default(), Mutex::default());
+        Self { volume, metadata, rings, in_place, living: false }
     }
     /// For scrubs, fills and moves: the same while nodes use the file system.
     pub fn of_mounted(volume: &'a Volume) -> Self {
@@ -142,6 +201,21 @@ impl ChecksumVerifier for VolumeVerifier<'_> {
     }
     fn verify_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
         self.metadata.verify_body(at, bytes)
+    }
+    fn is_settled(&self, at: ByteOffset, good: &[u8]) -> bool {
+        let geo = self.metadata.geo;
+        let block = geo.block_size.block_of(at);
+        let body = good.get(geo.body_at().to_usize()..).unwrap_or_default();
+        // These are written without a journal.
+        let alone = |k| matches!(k, MetaKind::JournalHeader | MetaKind::Superblock);
+        if !MetaHeader::decode(body.get(..geo.body_len()).unwrap_or_default(), block)
+            .is_ok_and(|(_, kind)| !alone(kind))
+        {
+            return false;
+        }
+        let mut in_place = self.in_place.lock();
+        let in_place = in_place.get_or_insert_with(|| InPlace::of(self.volume));
+        in_place.is_metadata(self.volume, block)
     }
     fn verify_sector(&self, at: ByteOffset, sector: &[u8]) -> bool {
         self.metadata.verify_sector(at, sector) || self.is_in_ring(at, sector)

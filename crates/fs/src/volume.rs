@@ -80,7 +80,7 @@ impl Volume {
         Ok(())
     }
     /// A body from the first copy that is sound.
-    fn look_at_body(&self, block: BlockNo) -> Result<AlignedBuf> {
+    pub fn look_at_body(&self, block: BlockNo) -> Result<AlignedBuf> {
         let mut body = AlignedBuf::zeroed(self.geo.body_len());
         let mut found = Ok(());
         for nth in 0..self.pool.copies() {

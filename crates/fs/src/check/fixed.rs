@@ -56,7 +56,7 @@ impl Checker {
         for slot in (0..volume.sb.node_slots.get()).map(NodeId) {
             let at = area + Bytes(u64::from(slot.get()) * sector.get());
             let mut damage = None;
-            for copy in 0..volume.pool.copies() {
+            for copy in 0..volume.pool.current_copies() {
                 volume.pool.look(at, &mut record, copy)?;
                 damage = damage.or(SlotRecord::decode(&record, slot).err());
             }

@@ -12,7 +12,7 @@ use braid_pool::device::{
     ScriptedDevice,
 };
 use braid_pool::layout::Redundancy;
-use braid_pool::{CreateOptions, Destination, EpochTag, Pool, ReadPath};
+use braid_pool::{ChecksumVerifier, CreateOptions, Destination, EpochTag, Pool, ReadPath};
 use parking_lot::Mutex;
 
 use super::{Maintenance, MaintenancePeers};
@@ -532,6 +532,49 @@ fn with_a_move_that_fails() -> Pool {
     pool.attach(0).unwrap();
     pool.begin_evacuation(MemberIndex(0), to("to")).unwrap();
     pool
+}
+
+/// Metadata in use of which no journal speaks has stood in its place: a copy without it is damaged. What a
+/// dead node may have been writing shows nothing.
+#[test]
+fn what_no_journal_speaks_of_has_stood_in_its_place() {
+    let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(2));
+    let fs = mount(&pool);
+    (0..5).for_each(|n| write(&fs, n));
+    let inode = |n: usize| fs.lookup(fs.root(), format!("file{n}").as_bytes()).unwrap().ino;
+    let inodes: Vec<BlockNo> = (0..5).map(|n| BlockNo(inode(n).get())).collect();
+    let settled = |volume: &Volume| {
+        let verifier = VolumeVerifier::of(volume);
+        let of = |block: &BlockNo| {
+            let mut slot = vec![0; Bytes(volume.geo.slot_bytes()).to_usize()];
+            pool.read(volume.slot_at(*block), &mut slot).unwrap();
+            verifier.is_settled(volume.slot_at(*block), &slot)
+        };
+        inodes.iter().filter(|block| of(block)).count()
+    };
+    assert_eq!(settled(&fs.core().volume), 0, "in a journal, or in a window");
+    fs.unmount().unwrap();
+    let volume = Volume::open(pool.clone()).unwrap();
+    assert_eq!(settled(&volume), 5);
+    // The same bytes elsewhere are nothing.
+    let mut slot = vec![0; 4096];
+    pool.read(volume.slot_at(inodes[0]), &mut slot).unwrap();
+    assert!(!VolumeVerifier::of(&volume).is_settled(volume.slot_at(inodes[1]), &slot));
+}
+
+/// The device that a member is moved to has nothing yet of what a check looks at: that is no problem.
+#[test]
+fn a_check_beside_a_move_does_not_judge_what_the_successor_lacks() {
+    let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(2));
+    let fs = mount(&pool);
+    (0..3).for_each(|n| write(&fs, n));
+    fs.unmount().unwrap();
+    pool.begin_evacuation(MemberIndex(1), to("to")).unwrap();
+    let report = check(pool.clone(), CheckOptions::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    assert!(pool.moving().is_some());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A record is long: it may be whole on no copy and yet be there, some of its images good on one copy and some
 //! on another. What is sealed is what was written, wherever its parts were read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use braid_format::Bytes;
 use braid_format::crc::crc32c;
@@ -113,25 +113,47 @@ fn together(
     record_is_sealed(&record).then_some(record)
 }
 
-/// The checksums of all sectors of the records that are to be replayed of `node`'s journal, whose header
-/// is `header`, by their place in the ring. Waits for nobody who changes the pool.
-pub(crate) fn sectors(volume: &Volume, node: NodeId, header: &Header) -> HashMap<u64, u32> {
-    let mut known = HashMap::new();
-    let Ok(ring) = Ring::of(volume, node) else { return known };
+/// What is done with a record: its ring, its head, its place in the ring, its bytes.
+type EachRecord<'e> = dyn FnMut(&Ring, &RecordHead, u64, &[u8]) + 'e;
+
+/// Calls `each` with the records that are to be replayed of `node`'s journal, whose header is `header`, and their
+/// places in the ring. Waits for nobody who changes the pool.
+fn each_record(volume: &Volume, node: NodeId, header: &Header, each: &mut EachRecord<'_>) {
+    let Ok(ring) = Ring::of(volume, node) else { return };
     if header.clean {
-        return known;
+        return;
     }
     let mut scan =
         Scan { offset: header.tail_offset, sequence: header.tail_sequence, ..Scan::default() };
     let mut left = ring.len;
     while let Some((head, record)) = gather(volume, &ring, header, &scan, left) {
-        let sectors = record.chunks(Bytes(ring.sector).to_usize());
-        known.extend(
-            (0_u64..).zip(sectors).map(|(n, s)| (scan.offset + n * ring.sector, crc32c(s))),
-        );
+        each(&ring, &head, scan.offset, &record);
         left -= head.len;
         scan.offset = (scan.offset + head.len) % ring.len;
         scan.sequence += 1;
     }
+}
+
+/// The checksums of all sectors of the records that are to be replayed of `node`'s journal, whose header
+/// is `header`, by their place in the ring. Waits for nobody who changes the pool.
+pub(crate) fn sectors(volume: &Volume, node: NodeId, header: &Header) -> HashMap<u64, u32> {
+    let mut known = HashMap::new();
+    each_record(volume, node, header, &mut |ring, _, offset, record| {
+        let sectors = record.chunks(Bytes(ring.sector).to_usize());
+        known.extend((0_u64..).zip(sectors).map(|(n, s)| (offset + n * ring.sector, crc32c(s))));
+    });
+    known
+}
+
+/// The blocks that are to be replayed of `node`'s journal, whose header is `header`: what stands in their places
+/// may be old, or half new. Waits for nobody who changes the pool.
+pub(crate) fn blocks(volume: &Volume, node: NodeId, header: &Header) -> HashSet<BlockNo> {
+    let mut known = HashSet::new();
+    each_record(volume, node, header, &mut |ring, head, _, record| {
+        let names = record.get(RawTxHeader::LEN..Bytes(ring.head_len(head.count)).to_usize());
+        let names = names.unwrap_or_default().chunks_exact(size_of::<RawTxBlock>());
+        let blocks = names.filter_map(|name| RawTxBlock::read_from_prefix(name).ok());
+        known.extend(blocks.map(|(name, _)| BlockNo(name.block.get())));
+    });
     known
 }

@@ -105,7 +105,7 @@ pub(super) fn collect(
 
 /// Whether a body may be written to `block`: only if slots are there, and one begins there.
 /// Anywhere else a body could lie over data, a ring, or a lock sector.
-pub(super) fn is_slot(volume: &Volume, block: BlockNo) -> bool {
+pub(crate) fn is_slot(volume: &Volume, block: BlockNo) -> bool {
     let sb = &volume.sb;
     let slot = volume.geo.slot_blocks();
     let nodes = u64::from(sb.node_slots.get());

@@ -9,6 +9,27 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+/// Called when a member has become suspected.
+pub(crate) type Told = Box<dyn Fn() + Send + Sync>;
+/// What is called then.
+#[derive(Default)]
+pub(crate) struct Listener(Mutex<Option<Told>>);
+impl Listener {
+    pub fn set(&self, told: Told) {
+        *self.0.lock() = Some(told);
+    }
+    pub fn tell(&self) {
+        if let Some(told) = &*self.0.lock() {
+            told();
+        }
+    }
+}
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listener")
+    }
+}
+
 /// What was noticed of the members of an open pool.
 #[derive(Debug, Default)]
 pub(crate) struct MemberHealth {
@@ -18,4 +39,6 @@ pub(crate) struct MemberHealth {
     pub silence: Mutex<silent::Silence>,
     /// Members that return garbage: what each epoch's topology has, too.
     pub suspicion: Arc<suspect::Suspicion>,
+    /// Who writes it into the labels.
+    pub suspected: Listener,
 }

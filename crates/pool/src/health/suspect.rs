@@ -12,7 +12,9 @@
 //! that returns garbage for metadata returns it for file data too, so the pool is better without it.
 //!
 //! Each node counts for itself. That a member is suspected stands in the labels, so all nodes know it,
-//! and whoever opens the pool later ([`crate::pool::Pool::mark_suspects`]).
+//! and whoever opens the pool later ([`crate::pool::Pool::mark_suspects`]). What is healed shows nothing
+//! any more. So the label says so before anything is healed, by a read, a scrub, or the recovery of a dead node
+//! ([`crate::redundancy`]: `copy_damage`).
 //!
 //! A suspected member is read last: only for what no other member has. So that it still comes to be
 //! failed, each block of metadata that is read is then asked of it as well
@@ -49,6 +51,11 @@ impl Suspicion {
             self.any.store(true, Ordering::Relaxed);
         }
         now
+    }
+    /// How many places there would be of a member with these.
+    pub fn count_with(&self, member: Uuid, more: &BTreeSet<u64>) -> usize {
+        let all = self.places.lock();
+        all.get(&member).map_or(more.len(), |places| places.union(more).count())
     }
     pub fn count(&self, member: Uuid) -> usize {
         self.places.lock().get(&member).map_or(0, BTreeSet::len)

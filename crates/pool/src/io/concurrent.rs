@@ -26,6 +26,7 @@ use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
 use crate::layout::stretch::spans;
 use crate::pool::PoolState;
+use crate::redundancy::copy_damage::CopyDamage;
 use crate::redundancy::repair::resync;
 use crate::redundancy::verifier::NoChecksums;
 use crate::topology::{EpochTag, Lost, Topology};
@@ -144,7 +145,7 @@ impl PoolState {
             if let Some(log) = &topology.log {
                 log.intents.note(&topology, log.slot, &[(from, to)], &mut lost)?;
             }
-            resync(&topology, (from, to), &NoChecksums, &mut lost)?;
+            resync(&topology, (from, to), (&NoChecksums, &CopyDamage::default()), &mut lost)?;
             let lost = topology.named(&lost);
             drop(topology);
             if lost.is_empty() {

@@ -108,6 +108,12 @@ impl Pool {
         mirrored(&topology) + usize::from(topology.migration.is_some())
     }
 
+    /// How many of these hold what is current, at most; the successor of a member that is being moved may not
+    /// have it yet.
+    pub fn current_copies(&self) -> usize {
+        mirrored(&self.0.epochs.snapshot())
+    }
+
     /// As [`Pool::look`], on the device that a member is moved to, as far as it has the bytes.
     fn look_at_successor(
         &self,

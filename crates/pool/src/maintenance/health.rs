@@ -14,7 +14,7 @@ use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
 use crate::labels::next_epoch;
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolState};
 use crate::topology::Topology;
 
 impl Pool {
@@ -114,16 +114,12 @@ impl Pool {
     }
     /// A member has something else at the pool's byte `at` than what a checksum says is right.
     pub(crate) fn accuse(&self, member: MemberIndex, at: ByteOffset) {
-        let topology = self.0.epochs.snapshot();
-        let Some(uuid) = topology.uuid(member) else { return };
-        let name = topology.name(member);
-        if topology.suspicion.note(uuid, at) {
-            tracing::error!(
-                %member,
-                device = name,
-                "{SUSPECT_AT} blocks of metadata are damaged on this member and sound on others: it is suspected to return garbage, for file data too, and read only for what no other member has; after {FAIL_AT} the pool is scrubbed and it is failed"
-            );
-        }
+        self.0.accuse(member, at);
+    }
+    /// From now on `told` is called when this node has met so much damage that a member is suspected: then
+    /// [`Pool::mark_suspects`] is due. It may be called by any thread, and must not use the pool.
+    pub fn on_suspicion(&self, told: impl Fn() + Send + Sync + 'static) {
+        self.0.health.suspected.set(Box::new(told));
     }
     /// Members in use that are suspected, and how many damaged places this node has met on each
     /// ([`FAIL_AT`]: or more; 0: others have met them, or this node before it mounted the pool).
@@ -142,8 +138,8 @@ impl Pool {
         if !self.0.health.suspicion.any() {
             return Ok(Vec::new());
         }
-        let in_use = |t: &Topology, m| t.state(m) != MemberState::Failed;
-        self.set_marks(true, &|t, m| in_use(t, m) && t.damaged(m) >= SUSPECT_AT)
+        let _pass = self.1.pass()?;
+        self.0.mark_suspects()
     }
     /// The suspected members that a scrub may clear: all, if none is lost that it would compare them with;
     /// but not those that are to be failed after it, and can be.
@@ -168,38 +164,8 @@ impl Pool {
         for member in members {
             self.0.health.suspicion.forget(*member);
         }
-        self.set_marks(false, &|t, m| t.uuid(m).is_some_and(|uuid| members.contains(&uuid)))
-    }
-    /// Marks, or no longer marks, the members that are `meant`; those that were changed.
-    fn set_marks(
-        &self,
-        suspected: bool,
-        meant: &dyn Fn(&Topology, MemberIndex) -> bool,
-    ) -> Result<Vec<MemberIndex>, PoolError> {
-        let to_change = |topology: &Topology| -> Vec<MemberIndex> {
-            let members = topology.members();
-            members.filter(|m| topology.is_marked(*m) != suspected && meant(topology, *m)).collect()
-        };
         let _pass = self.1.pass()?;
-        if to_change(&self.0.epochs.snapshot()).is_empty() {
-            return Ok(Vec::new());
-        }
-        self.0.changing(|| {
-            let topology = self.0.epochs.write();
-            let members = to_change(&topology);
-            if members.is_empty() {
-                return Ok(members);
-            }
-            let mut next = next_epoch(&topology.label);
-            for member in &members {
-                if let Some(member) = next.members.get_mut(usize::from(member.0)) {
-                    member.suspected = suspected;
-                }
-            }
-            let devices = topology.devices.clone();
-            self.0.change(topology, next, devices)?;
-            Ok(members)
-        })
+        self.0.set_marks(false, &|t, m| t.uuid(m).is_some_and(|uuid| members.contains(&uuid)))
     }
     /// The identities of the members that have so many damaged places that they are to be failed.
     pub fn to_be_failed(&self) -> Vec<Uuid> {
@@ -234,6 +200,61 @@ impl Pool {
             failed.push(member);
         }
         Ok(failed)
+    }
+}
+
+impl PoolState {
+    /// A member has something else at the pool's byte `at` than what a checksum says is right.
+    pub fn accuse(&self, member: MemberIndex, at: ByteOffset) {
+        let topology = self.epochs.snapshot();
+        let Some(uuid) = topology.uuid(member) else { return };
+        let name = topology.name(member);
+        if topology.suspicion.note(uuid, at) {
+            tracing::error!(
+                %member,
+                device = name,
+                "{SUSPECT_AT} blocks of metadata are damaged on this member and sound on others: it is suspected to return garbage, for file data too, and read only for what no other member has; after {FAIL_AT} the pool is scrubbed and it is failed"
+            );
+            self.health.suspected.tell();
+        }
+    }
+    /// As [`Pool::mark_suspects`], while nothing is asked of this node's leave to write.
+    pub fn mark_suspects(&self) -> Result<Vec<MemberIndex>, PoolError> {
+        if !self.health.suspicion.any() {
+            return Ok(Vec::new());
+        }
+        let in_use = |t: &Topology, m| t.state(m) != MemberState::Failed;
+        self.set_marks(true, &|t, m| in_use(t, m) && t.damaged(m) >= SUSPECT_AT)
+    }
+    /// Marks, or no longer marks, the members that are `meant`; those that were changed.
+    fn set_marks(
+        &self,
+        suspected: bool,
+        meant: &dyn Fn(&Topology, MemberIndex) -> bool,
+    ) -> Result<Vec<MemberIndex>, PoolError> {
+        let to_change = |topology: &Topology| -> Vec<MemberIndex> {
+            let members = topology.members();
+            members.filter(|m| topology.is_marked(*m) != suspected && meant(topology, *m)).collect()
+        };
+        if to_change(&self.epochs.snapshot()).is_empty() {
+            return Ok(Vec::new());
+        }
+        self.changing(|| {
+            let topology = self.epochs.write();
+            let members = to_change(&topology);
+            if members.is_empty() {
+                return Ok(members);
+            }
+            let mut next = next_epoch(&topology.label);
+            for member in &members {
+                if let Some(member) = next.members.get_mut(usize::from(member.0)) {
+                    member.suspected = suspected;
+                }
+            }
+            let devices = topology.devices.clone();
+            self.change(topology, next, devices)?;
+            Ok(members)
+        })
     }
 }
 

@@ -40,6 +40,7 @@ impl Pool {
         pace: &mut dyn FnMut(Progress, &Scrubbed) -> bool,
     ) -> Result<Scrubbed, PoolError> {
         let total = self.0.epochs.read().map.size();
+        self.mark_suspects()?;
         let suspects = self.suspects_to_clear();
         let found = self.scrub_bytes((0, total.0), verifier, pace)?;
         if found.healed > Bytes(0) {
@@ -114,6 +115,11 @@ impl Pool {
             }
             for (member, place) in report.blamed.drain(..) {
                 self.accuse(member, place);
+            }
+            if std::mem::take(&mut report.put_off) {
+                // Before what shows it is healed.
+                self.mark_suspects()?;
+                continue;
             }
             at = to;
             report.checked = Bytes(at - from);
@@ -206,7 +212,8 @@ impl Pool {
 
     /// Repairs `len` bytes at `at` if some way to read them gives bytes that are `good`: every
     /// place that holds something else gets those. Parity is left as it is: it was computed from
-    /// these bytes. Nobody writes there meanwhile. Whether there was something good.
+    /// these bytes. Nobody writes there meanwhile. Whether there was something good. Before that the labels
+    /// say which members are suspected.
     ///
     /// # Errors
     /// [`PoolError::Device`] of a member that cannot be spared.
@@ -216,6 +223,7 @@ impl Pool {
         len: Bytes,
         good: &dyn Fn(&[u8]) -> bool,
     ) -> Result<bool, PoolError> {
+        self.mark_suspects()?;
         let _pass = self.1.pass()?;
         let _held = self.0.hold_bytes(at, len)?;
         let topology = self.0.enter()?;

@@ -31,8 +31,17 @@ impl PoolState {
                 }
                 None => None,
             };
+            let copy_damage = found.judge(|| self.enter(), verifier)?;
+            for (member, places) in &copy_damage.damaged {
+                for at in places {
+                    self.accuse(*member, *at);
+                }
+            }
+            // What shows it is healed next.
+            self.mark_suspects()?;
             let mut lost = FailedMembers::new();
-            let recovered = found.make_whole(|| self.enter(), verifier, &mut lost)?;
+            let how = (verifier, &copy_damage);
+            let recovered = found.make_whole(|| self.enter(), how, &mut lost)?;
             if let Some((recovered, log)) = recovered.filter(|_| lost.is_empty()) {
                 if attach {
                     self.epochs.write().log = Some(Arc::new(log));

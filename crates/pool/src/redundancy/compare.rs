@@ -56,7 +56,10 @@ pub(crate) fn check(
         match group.shape {
             Shape::Mirror => {
                 let run = (at, end, logical);
-                check_mirror(topology, group, run, (verifier, concurrent), report, lost)?;
+                let found = differing(topology, group, run, concurrent, lost)?;
+                if let Some(found) = found {
+                    found.heal(verifier, true, report, lost)?;
+                }
             }
             Shape::Parity { .. } => {
                 let Shape::Parity { unit, .. } = group.shape else { continue };
@@ -150,6 +153,7 @@ struct Compared<'a> {
     /// Where it begins, in the group's bytes and in the pool's.
     from: u64,
     logical: u64,
+    len: u64,
     copies: Vec<Copied>,
     concurrent: bool,
 }
@@ -164,6 +168,20 @@ pub(crate) fn check_mirror(
     report: &mut Scrubbed,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
+    match differing(topology, group, (from, to, logical), concurrent, lost)? {
+        Some(found) => found.heal(verifier, false, report, lost),
+        None => Ok(()),
+    }
+}
+
+/// The run of a mirror as its copies have it, if these differ, or one cannot be read.
+fn differing<'a>(
+    topology: &'a Topology,
+    group: &'a Group,
+    (from, to, logical): (u64, u64, u64),
+    concurrent: Concurrent<'_>,
+    lost: &mut Lost,
+) -> Result<Option<Compared<'a>>, PoolError> {
     let len = Bytes(to - from).to_usize();
     let sector = topology.label.lock_sector.to_usize();
     let mut copies = read_all(topology, group, from, len, lost)?;
@@ -178,15 +196,10 @@ pub(crate) fn check_mirror(
     }
     let whole = copies.iter().all(|c| c.unread.is_empty());
     if whole && !differ(&copies, sector) {
-        return Ok(());
+        return Ok(None);
     }
-    let run = Compared { topology, group, from, logical, copies, concurrent: concurrent.is_some() };
-    let stretch = Stretch { group: 0, from: 0, to: len as u64, logical };
-    for piece in stretch.cut(verifier.grain() as u64) {
-        let piece = Bytes(piece.from).to_usize()..Bytes(piece.to).to_usize();
-        run.decide(piece, verifier, report, lost)?;
-    }
-    Ok(())
+    let (len, concurrent) = (len as u64, concurrent.is_some());
+    Ok(Some(Compared { topology, group, from, logical, len, copies, concurrent }))
 }
 
 /// Whether a part reads differently on some of the copies that have it.
@@ -195,6 +208,44 @@ fn differs(read: &[&[u8]]) -> bool {
 }
 
 impl Compared<'_> {
+    /// Heals what can be decided, and blames members for what is damaged; only that, if a member is suspected
+    /// by it of which no label says so yet, and healing `may_wait`.
+    fn heal(
+        &self,
+        verifier: &dyn ChecksumVerifier,
+        may_wait: bool,
+        report: &mut Scrubbed,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
+        let stretch = Stretch { group: 0, from: 0, to: self.len, logical: self.logical };
+        let pieces = stretch.cut(verifier.grain() as u64).into_iter();
+        let pieces = pieces.map(|p| Bytes(p.from).to_usize()..Bytes(p.to).to_usize());
+        let blamed: Vec<(MemberIndex, ByteOffset)> =
+            pieces.clone().flat_map(|piece| self.blamed(&piece, verifier)).collect();
+        report.put_off |= may_wait && self.topology.would_suspect(&blamed);
+        let room = REPORTED_MAX.saturating_sub(report.blamed.len());
+        report.blamed.extend(blamed.into_iter().take(room));
+        if report.put_off {
+            return Ok(());
+        }
+        pieces.into_iter().try_for_each(|piece| self.decide(piece, verifier, report, lost))
+    }
+
+    /// The members that have something else in a piece than what a checksum says is right.
+    fn blamed(
+        &self,
+        range: &Range<usize>,
+        verifier: &dyn ChecksumVerifier,
+    ) -> Vec<(MemberIndex, ByteOffset)> {
+        let read = self.read(range);
+        let at = ByteOffset(self.logical + range.start as u64);
+        let known = || read.iter().find(|b| verifier.verify(at, b) == Some(true));
+        let Some(truth) = differs(&read).then(known).flatten() else { return Vec::new() };
+        let unlike = |c: &&Copied| c.part(range).is_some_and(|part| part != *truth);
+        let member = |c: &Copied| (self.group.at(c.column, self.from).0, at);
+        self.copies.iter().filter(unlike).map(member).collect()
+    }
+
     /// A part as the copies have it of which it can be read.
     fn read(&self, range: &Range<usize>) -> Vec<&[u8]> {
         self.copies.iter().filter_map(|c| c.part(range)).collect()
@@ -230,14 +281,6 @@ impl Compared<'_> {
         let Some(truth) = truth else {
             return self.decide_records(range, verifier, report, lost);
         };
-        if differ && known.is_some() {
-            let unlike = |c: &&Copied| c.part(&range).is_some_and(|part| part != *truth);
-            for copy in self.copies.iter().filter(unlike) {
-                if report.blamed.len() < REPORTED_MAX {
-                    report.blamed.push((self.group.at(copy.column, self.from).0, at));
-                }
-            }
-        }
         for (start, new) in range.step_by(sector).zip(truth.chunks(sector)) {
             if self.concurrent && self.is_in_doubt(start, new, verifier) {
                 undecided(report, self.logical + start as u64, new.len());

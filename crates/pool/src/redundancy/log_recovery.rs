@@ -10,6 +10,7 @@ use braid_format::redundancy::{LogPlace, RawIntents};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use parking_lot::RwLockReadGuard;
 
+use super::copy_damage::CopyDamage;
 use super::log::Log;
 use super::log::intents::{self, Intents};
 use super::log::redo::{self, Redo, flush_all};
@@ -174,6 +175,24 @@ impl Found {
         locks
     }
 
+    /// Reads what [`Found::make_whole`] makes equal, and finds out whose metadata is damaged.
+    ///
+    /// # Errors
+    /// This node has withdrawn.
+    pub fn judge<'a>(
+        &self,
+        enter: impl Fn() -> Result<RwLockReadGuard<'a, EpochInUse>, PoolError>,
+        verifier: &dyn ChecksumVerifier,
+    ) -> Result<CopyDamage, PoolError> {
+        let mut copy_damage = CopyDamage::default();
+        for region in &self.noted {
+            let topology = enter()?;
+            let region = self.region(*region, &topology);
+            copy_damage.look(&topology, region, verifier);
+        }
+        Ok(copy_damage)
+    }
+
     /// Repeats and repairs what the log says, and empties it, each step in the epoch that `enter`
     /// gives. The slot's node is dead, or not yet alive; the caller alone recovers it. The log is
     /// returned ready for use; `None`: members failed on the way, and all must be done again
@@ -184,7 +203,7 @@ impl Found {
     pub fn make_whole<'a>(
         &self,
         enter: impl Fn() -> Result<RwLockReadGuard<'a, EpochInUse>, PoolError>,
-        verifier: &dyn ChecksumVerifier,
+        how: (&dyn ChecksumVerifier, &CopyDamage),
         named: &mut FailedMembers,
     ) -> Result<Option<(Recovered, Log)>, PoolError> {
         let slot = self.slot;
@@ -203,7 +222,7 @@ impl Found {
             let region = self.region(*region, &topology);
             recovered.regions += 1;
             let mut lost = Lost::new();
-            recovered.repaired.0 += repair::resync(&topology, region, verifier, &mut lost)?.0;
+            recovered.repaired.0 += repair::resync(&topology, region, how, &mut lost)?.0;
             named.extend(topology.named(&lost));
             if !named.is_empty() {
                 return Ok(None);

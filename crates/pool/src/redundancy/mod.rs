@@ -4,7 +4,8 @@
 //! From pure to I/O: [`parity`] (arithmetic), `row` (what a partial write of a parity row must read),
 //! `decode` and `rows` (reading and writing parity rows), `catch_up` (a copy that is written while others
 //! compare-and-write), `reconstruct` (bytes that a column cannot read), `work` and `batch` (requests on groups),
-//! `compare` (finding and healing what has rotted), `resync` and `repair` (copies and parity after a crash), `fill`
+//! `compare` (finding and healing what has rotted), `copy_damage`, `resync` and `repair` (copies and
+//! parity after a crash), `fill`
 //! (onto a new member), [`log`] (a node's redundancy log) and `log_recovery` (what it is for). The geometry of a group
 //! is [`crate::layout::group`].
 
@@ -12,6 +13,7 @@ pub(crate) mod atomic_records;
 pub(crate) mod batch;
 mod catch_up;
 pub(crate) mod compare;
+pub(crate) mod copy_damage;
 pub(crate) mod decode;
 pub(crate) mod divergent;
 pub(crate) mod epoch_in_use;

@@ -4,6 +4,7 @@
 use braid_device::{AlignedBuf, DeviceError};
 use braid_format::Bytes;
 
+use super::copy_damage::{CHUNK, CopyDamage};
 use super::decode::read_places;
 use super::reconstruct::{say_mended, still_a_member};
 use super::resync::Mirror;
@@ -15,19 +16,16 @@ use crate::layout::group::{Group, Shape};
 use crate::layout::stretch::{Stretch, spans, stretches};
 use crate::topology::{Lost, Topology};
 
-/// Bytes of a mirror compared at a time.
-const CHUNK: u64 = 1 << 20;
-
 /// Makes all columns in use agree on the pool's bytes `from..to`: the copies of a mirror on what is
 /// right, as far as the verifier or most of them know, else on what the first holds; and parity is
-/// computed from the data. How many bytes had to change.
+/// computed from the data. How many bytes had to change. `copy_damage` has seen all of it.
 ///
 /// # Errors
 /// A member that cannot be spared fails; others that fail are added to `lost`.
 pub(crate) fn resync(
     topology: &EpochInUse,
     (from, to): (u64, u64),
-    verifier: &dyn ChecksumVerifier,
+    (verifier, copy_damage): (&dyn ChecksumVerifier, &CopyDamage),
     lost: &mut Lost,
 ) -> Result<Bytes, PoolError> {
     let mut changed = 0;
@@ -35,7 +33,7 @@ pub(crate) fn resync(
     for (index, from, to) in spans(&topology.map, from, to) {
         let group = topology.map.group(index);
         let own: Vec<Stretch> = all.iter().copied().filter(|s| s.group == index).collect();
-        let mirror = Mirror { topology, group, stretches: &own, verifier };
+        let mirror = Mirror { topology, group, stretches: &own, verifier, copy_damage };
         let step = group.row_len().unwrap_or(CHUNK);
         let mut at = from;
         while at < to {
@@ -46,6 +44,7 @@ pub(crate) fn resync(
             let end = to.min(at / step * step + step);
             let _held = topology.lock(index, vec![(at, end)]);
             changed += match group.shape {
+                Shape::Mirror if copy_damage.is_same(topology, index, at) => 0,
                 Shape::Mirror => mirror.resync((at, end), lost)?,
                 Shape::Parity { .. } => recompute(topology, group, at / step, lost)?,
             };
@@ -58,7 +57,8 @@ pub(crate) fn resync(
 /// Computes a row's parity from its data, and returns how many bytes differed. A lost data column
 /// is computed from P (or from Q, if P is lost, too), and the rest of the parity must agree with
 /// that. What cannot be read of a column counts as lost, and is rewritten if the rest of the row
-/// gives it.
+/// gives it. The same is done with what stands on a suspected member: garbage is not to get into the parity.
+/// (Of a row that was being written as a whole it may get what is neither old nor new.)
 ///
 /// If there are two parities and all columns, this does not ask [`parity::locate`] which column has
 /// rotted. A whole row may have been in the middle of being written, and only its region is known,
@@ -106,6 +106,8 @@ struct Row {
     away: Vec<usize>,
     /// Others that could not be read, and why.
     unread: Vec<(usize, DeviceError)>,
+    /// Places of suspected members that the others give, too.
+    avoided: Vec<usize>,
 }
 
 impl Row {
@@ -125,7 +127,17 @@ impl Row {
                 _ => {}
             }
         }
-        Self { index, from: range.0, places, away, unread }
+        let is_unread = |p: usize| unread.iter().any(|u: &(usize, DeviceError)| u.0 == p);
+        let is_avoided = |p: &usize| {
+            let member = group.at(group.column_of(index, *p), 0).0;
+            topology.suspicion.any() && topology.is_avoided(group, member)
+        };
+        let gone = |p: &usize| away.contains(p) || is_unread(*p);
+        let mut avoided: Vec<usize> = (0..n).filter(|p| !gone(p) && is_avoided(p)).collect();
+        if (0..n).filter(gone).count() + avoided.len() > group.spare_columns() {
+            avoided.clear();
+        }
+        Self { index, from: range.0, places, away, unread, avoided }
     }
 
     /// [`recompute`] of these bytes.
@@ -138,7 +150,8 @@ impl Row {
         let Shape::Parity { unit, parity } = group.shape else { return Ok(0) };
         let (n, data) = (group.columns.len(), group.columns.len() - parity);
         let is_unread = |place: usize| self.unread.iter().any(|u| u.0 == place);
-        let missing = |p: &usize| self.away.contains(p) || is_unread(*p);
+        let unknown = |p: &usize| self.away.contains(p) || is_unread(*p);
+        let missing = |p: &usize| unknown(p) || self.avoided.contains(p);
         let gone = (0..n).filter(missing).count();
         let data_gone = (0..data).any(|p| missing(&p));
         // If data is gone, the last parity that is there is computed again; otherwise all of them
@@ -148,7 +161,7 @@ impl Row {
             (true, false) => n,
             (false, _) => data,
         };
-        if first == n && self.unread.is_empty() {
+        if first == n && self.unread.is_empty() && self.avoided.is_empty() {
             return Ok(0);
         }
         let anew: Vec<usize> = (0..n).filter(|p| *p >= first || missing(p)).collect();
@@ -162,8 +175,8 @@ impl Row {
         for (place, (old, new)) in self.places.iter().zip(&new).enumerate() {
             let (member, at) =
                 group.at(group.column_of(self.index, place), self.index * unit + self.from);
-            let same = !missing(&place) && old[..] == new[..];
-            let data_away = place < data && !is_unread(place);
+            let same = !unknown(&place) && old[..] == new[..];
+            let data_away = place < data && self.away.contains(&place);
             if same || data_away || !topology.writable(member) {
                 continue;
             }

@@ -6,7 +6,8 @@
 //! rotted. So bytes whose checksum is right count before the first copy. Each record of a lock or a
 //! node is judged by itself, because the record and what stands behind it may be right on different
 //! copies. If no checksum is known, and more than half of all copies agree, their bytes count, but
-//! not for records: the newest may be on the first copy alone.
+//! not for records: the newest may be on the first copy alone. A copy whose member has damaged metadata
+//! ([`CopyDamage`]) counts after the others.
 
 use std::ops::Range;
 
@@ -15,6 +16,7 @@ use braid_format::{ByteOffset, Bytes};
 
 use super::atomic_records::is_record;
 use super::catch_up::bring_after;
+use super::copy_damage::{CopyDamage, pieces};
 use super::reconstruct::{read_mending, still_a_member};
 use super::sectors::{differing, read_sectors};
 use super::verifier::ChecksumVerifier;
@@ -30,6 +32,8 @@ pub(super) struct Mirror<'a> {
     /// All runs of the pool's bytes on it that are made equal.
     pub stretches: &'a [Stretch],
     pub verifier: &'a dyn ChecksumVerifier,
+    /// Whose metadata is damaged.
+    pub copy_damage: &'a CopyDamage,
 }
 
 /// A run of bytes as a copy that is not the first has it.
@@ -120,7 +124,7 @@ impl Mirror<'_> {
         }
         let mut truth = AlignedBuf::zeroed(first.len());
         truth.copy_from_slice(first);
-        for (range, at) in self.pieces(from, to) {
+        for (range, at) in pieces(self.stretches, self.verifier, from, to) {
             self.decide(source, &mut truth, &others, (range, at));
         }
         let Some(mut changed) = self.mend_first(source, from, (first, &mut truth), lost)? else {
@@ -179,18 +183,6 @@ impl Mirror<'_> {
         Ok(others)
     }
 
-    /// The pieces that are judged of the mirror's bytes `from..to`: where in these, and in the pool.
-    fn pieces(&self, from: u64, to: u64) -> Vec<(Range<usize>, ByteOffset)> {
-        let inside = |s: &Stretch| {
-            let first = s.from.max(from);
-            Stretch { from: first, to: s.to.min(to), logical: s.logical + (first - s.from), ..*s }
-        };
-        let here = self.stretches.iter().filter(|s| s.from < to && from < s.to).map(inside);
-        let pieces = here.flat_map(|s| s.cut(self.verifier.grain() as u64));
-        let place = |p: Stretch| Bytes(p.from - from).to_usize()..Bytes(p.to - from).to_usize();
-        pieces.map(|p| (place(p), ByteOffset(p.logical))).collect()
-    }
-
     /// Finds out what is right in a piece, the pool's bytes from `at`, of which `truth` is what the
     /// first copy, `source`, has.
     fn decide(
@@ -236,8 +228,15 @@ impl Mirror<'_> {
         self.verifier.verify_body(at, piece)
     }
 
-    /// Takes for a sector what more than half of all copies have, if that is no record's place; if the
-    /// first copy is a suspected member's, what one has that is not suspected.
+    /// What speaks against a copy: its member is suspected, damaged pieces of it, pieces that it lacks.
+    fn harm(&self, column: usize) -> (bool, usize, usize) {
+        let (topology, member) = (self.topology, self.group.at(column, 0).0);
+        let lacking = self.copy_damage.lacking(topology, member);
+        (topology.is_suspected(member), topology.damaged(member), lacking)
+    }
+
+    /// Takes for a sector what more than half of all copies have, if that is no record's place; if there
+    /// is one against which less speaks than against the first, what that has.
     fn agree(&self, source: usize, truth: &mut [u8], others: &[Other], one: Range<usize>) {
         let Some(now) = truth.get_mut(one.clone()) else { return };
         let all = 1 + others.iter().filter(|o| o.in_sync).count();
@@ -245,12 +244,11 @@ impl Mirror<'_> {
         if is_record(now) || theirs.iter().any(|b| is_record(b)) {
             return;
         }
-        let suspected = |column| self.topology.is_suspected(self.group.at(column, 0).0);
-        if suspected(source) {
-            let mut sound = others.iter().filter(|o| !suspected(o.column));
-            if let Some(sound) = sound.find_map(|o| o.part(&one)) {
-                return now.copy_from_slice(sound);
-            }
+        let with = others.iter().filter_map(|o| Some((self.harm(o.column), o.part(&one)?)));
+        if let Some((less, sound)) = with.min_by_key(|(harm, _)| *harm)
+            && less < self.harm(source)
+        {
+            return now.copy_from_slice(sound);
         }
         let many = |b: &&&[u8]| theirs.iter().filter(|o| o == b).count() * 2 > all;
         if let Some(most) = theirs.iter().find(many) {

@@ -21,6 +21,13 @@ pub trait ChecksumVerifier: Sync {
     fn verify_body(&self, _at: ByteOffset, _bytes: &[u8]) -> bool {
         false
     }
+    /// Whether something with a checksum has stood at `at`, durably, since before whatever a dead node was
+    /// writing when it died: so a copy that has not is damaged. `false`: it has not, or it cannot say. Asked
+    /// only of pieces that are good on some copy ([`ChecksumVerifier::verify_body`]). It may read the pool
+    /// only by [`crate::pool::Pool::look`].
+    fn is_settled(&self, _at: ByteOffset, _good: &[u8]) -> bool {
+        false
+    }
     /// Whether a sector by itself is what was written at `at`: the record of a lock or of a node, or
     /// a part of something larger that is whole; `false`: it is not, or it cannot say. The caller holds
     /// locks of the pool, so an implementation may read the pool only by

@@ -3,11 +3,12 @@
 
 mod info;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use braid_device::{CountedDevice, Device, DeviceError};
-use braid_format::MemberIndex;
 use braid_format::label::{Label, Member, MemberState};
+use braid_format::{ByteOffset, MemberIndex};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
@@ -311,6 +312,18 @@ impl Topology {
     /// Damaged places that this node has met on a member.
     pub fn damaged(&self, member: MemberIndex) -> usize {
         self.uuid(member).map_or(0, |m| self.suspicion.count(m))
+    }
+
+    /// Whether a member would be suspected with these places, and the label does not say so yet.
+    pub fn would_suspect(&self, blamed: &[(MemberIndex, ByteOffset)]) -> bool {
+        let mut places: BTreeMap<MemberIndex, BTreeSet<u64>> = BTreeMap::new();
+        for (member, at) in blamed {
+            places.entry(*member).or_default().insert(at.0);
+        }
+        places.iter().any(|(member, places)| {
+            let count = |uuid| self.suspicion.count_with(uuid, places);
+            !self.is_marked(*member) && self.uuid(*member).map_or(0, count) >= SUSPECT_AT
+        })
     }
 
     /// Whether a member is not to be read, because it is suspected and the group's others have all that

@@ -11,7 +11,7 @@ use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
 use crate::layout::{Redundancy, parse};
 use crate::redundancy::tests::{Layout, consistent, devices, pool};
 use crate::redundancy::verifier::NoChecksums;
-use crate::{CreateOptions, Destination, Pool};
+use crate::{ChecksumVerifier, CreateOptions, Destination, Pool};
 
 #[test]
 fn a_device_that_delays_is_named_stays_in_use_and_nothing_is_lost() {
@@ -244,4 +244,39 @@ fn a_scrub_without_the_other_copy_clears_nobody() {
     assert_eq!(pool.mark_suspects().unwrap(), [MemberIndex(0)]);
     assert!(pool.scrub(&NoChecksums, &mut |_, _| true).unwrap().is_clean());
     assert_eq!(pool.suspects().len(), 1);
+}
+
+/// Knows pieces of sevens.
+struct Sevens;
+impl ChecksumVerifier for Sevens {
+    fn verify(&self, _: ByteOffset, bytes: &[u8]) -> Option<bool> {
+        bytes.iter().all(|b| *b == 7).then_some(true)
+    }
+}
+
+/// What is healed shows nothing any more. So the labels say who is suspected before it is: a node that ends
+/// in the middle of a scrub leaves a member that is suspected.
+#[test]
+fn a_member_is_marked_before_what_shows_that_it_returns_garbage_is_healed() {
+    for how in ["scrub", "heal"] {
+        let all = devices(2, |_| FaultPlan::default());
+        let pool = pool(&all, Layout::Mirror);
+        pool.attach(0).unwrap();
+        pool.write(ByteOffset(0), &vec![7; 2 << 20]).unwrap();
+        let start = pool.label().members[0].data_start;
+        all[0].inner().write(start, &vec![0xee; 2 << 20]).unwrap();
+        let labels = |pool: &Pool| pool.label().members[0].suspected;
+        if how == "scrub" {
+            let found = pool.scrub(&Sevens, &mut |_, found| {
+                assert!(labels(&pool) && found.healed > Bytes(0), "after the first piece");
+                false
+            });
+            assert!(!found.unwrap().finished);
+        } else {
+            (0..SUSPECT_AT).for_each(|n| pool.accuse(MemberIndex(0), ByteOffset(n as u64 * 4096)));
+            let good = |bytes: &[u8]| bytes.iter().all(|b| *b == 7);
+            assert!(pool.heal(ByteOffset(0), Bytes(4096), &good).unwrap());
+            assert!(labels(&pool));
+        }
+    }
 }

@@ -25,6 +25,8 @@ pub struct Scrubbed {
     /// Members that have something else in a place than what a checksum says is right, for
     /// [`Pool::accuse`](crate::pool::Pool::accuse).
     pub(crate) blamed: Vec<(MemberIndex, ByteOffset)>,
+    /// A member is suspected by what is blamed, and no label says so yet: nothing was healed there.
+    pub(crate) put_off: bool,
 }
 
 impl Scrubbed {

@@ -142,3 +142,94 @@ fn a_suspected_copy_is_not_brought_over_a_sound_one() {
         assert!(back == copies[usize::from(1 - sick)], "{sick}");
     }
 }
+
+/// As [`Words`], of what had stood there long before the crash.
+struct Settled;
+impl ChecksumVerifier for Settled {
+    fn verify(&self, _: ByteOffset, _: &[u8]) -> Option<bool> {
+        None
+    }
+    fn verify_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+        Words.verify_body(at, bytes)
+    }
+    fn verify_sector(&self, at: ByteOffset, sector: &[u8]) -> bool {
+        Words.verify_sector(at, sector)
+    }
+    fn is_settled(&self, _: ByteOffset, _: &[u8]) -> bool {
+        true
+    }
+}
+
+/// A pool that is written everywhere: so many pieces of metadata from the `at`th piece on, and file data. One
+/// member returns garbage for all of it when the node dies. What was written.
+fn with_garbage(
+    layout: Layout,
+    n: usize,
+    (at, pieces): (usize, usize),
+    sick: usize,
+) -> (Vec<Arc<FaultyDevice>>, Pool, Vec<u8>) {
+    let all = devices(n, |_| FaultPlan::default());
+    let pool = pool(&all, layout);
+    pool.attach(0).unwrap();
+    let size = Bytes(pool.info().size.get()).to_usize();
+    let mut bytes: Vec<u8> = (0..size).map(|i| u8::try_from(i * 7 % 253).unwrap()).collect();
+    let parts = bytes.chunks_exact_mut(4096).skip(at).take(pieces);
+    parts.for_each(|part| part.copy_from_slice(&piece((7, true), (2, true))));
+    pool.write(ByteOffset(0), &bytes).unwrap();
+    let start = pool.label().members[sick].data_start;
+    all[sick].inner().write(start, &vec![0xee; 4 << 20]).unwrap();
+    (all, pool, bytes)
+}
+
+/// A node dies before it has met the damage of a member that returns garbage: its file data, which has no
+/// checksum, is not brought over that of the sound copy, and the labels say of which member it was.
+#[test]
+fn garbage_is_not_brought_over_a_sound_copy_that_its_metadata_tells_apart() {
+    for (n, pieces) in [(2, 1), (2, 7), (2, 8), (2, 40), (3, 9)] {
+        for sick in 0..n {
+            let (all, pool, bytes) = with_garbage(Layout::Mirror, n, (900, pieces), sick);
+            pool.recover_log_with(0, &Settled).unwrap();
+            consistent(&pool, &all);
+            let mut back = vec![0; bytes.len()];
+            pool.read(ByteOffset(0), &mut back).unwrap();
+            assert!(back == bytes, "{n} copies, {pieces} pieces, member {sick}");
+            let label = pool.label();
+            for (i, member) in label.members.iter().enumerate() {
+                assert_eq!(member.suspected, i == sick && pieces >= 8, "{pieces} pieces, {sick}");
+            }
+        }
+    }
+}
+
+/// The same with file data on parity: it is not computed anew from garbage.
+#[test]
+fn parity_is_not_computed_from_the_garbage_of_a_suspected_member() {
+    for (n, parities) in [(4, 1), (4, 2)] {
+        for sick in 0..n {
+            let layout = Layout::MirrorThenParity(parities);
+            let (all, pool, bytes) = with_garbage(layout, n, (0, 20), sick);
+            pool.recover_log_with(0, &Settled).unwrap();
+            consistent(&pool, &all);
+            let mut back = vec![0; bytes.len()];
+            pool.read(ByteOffset(0), &mut back).unwrap();
+            assert!(back == bytes, "{parities} parities, member {sick}");
+            let gone = MemberIndex(u16::try_from((sick + 1) % n).unwrap());
+            pool.fail_member_by_force(gone).unwrap();
+            pool.read(ByteOffset(0), &mut back).unwrap();
+            assert!(back == bytes, "{parities} parities, member {sick}, then without {gone}");
+        }
+    }
+}
+
+/// What may have been under way when the node died shows no damage: nobody is suspected.
+#[test]
+fn a_copy_that_lags_behind_is_not_suspected() {
+    let (all, pool, bytes) = with_garbage(Layout::Mirror, 2, (900, 40), 0);
+    pool.recover_log_with(0, &Words).unwrap();
+    consistent(&pool, &all);
+    let mut back = vec![0; bytes.len()];
+    pool.read(ByteOffset(0), &mut back).unwrap();
+    assert!(back == bytes);
+    assert_eq!(pool.suspects(), []);
+    assert!(pool.label().members.iter().all(|m| !m.suspected));
+}
