@@ -18,4 +18,6 @@ pub struct Terms {
     pub cache_names: bool,
     /// Contents are cached by the kernel.
     pub cache_data: bool,
+    /// Pages of mapped files stay from one open to the next.
+    pub keep_pages: bool,
 }

@@ -1,10 +1,15 @@
 //! The server: takes connections and serves a file system by them.
 
 mod connection;
+mod events;
+mod locks;
+mod mounted;
+mod names;
 mod operations;
 mod options;
 mod references;
 mod session;
+mod who;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -20,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use connection::Shared;
 use operations::Served;
-pub use options::ServerOptions;
+pub use options::{ServerOptions, Squash};
 pub use references::References;
 use session::{Session, Sessions};
 

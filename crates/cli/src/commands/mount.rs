@@ -22,7 +22,7 @@ use braid_pool::Pool;
 use braid_pool::device::{MountTable, answers, bounded};
 use serde_json::json;
 
-use super::{copies, mount_options};
+use super::{copies, mount_options, mount_remote};
 use crate::control::{Control, Node};
 use crate::metrics::{self, Address};
 use crate::pools::sources;
@@ -33,22 +33,35 @@ use crate::process::{
 };
 use crate::terminal::{answer, size};
 
-/// Mount a pool's file system as one more node.
+/// Mount a pool's file system as one more node, or from a server.
 ///
 /// Goes into the background once the mount serves; -f stays. For /etc/fstab:
 ///
 ///     scratch  /scratch  braid  defaults,_netdev  0 0
+///
+/// A host that does not reach the disks names a server (`braid serve`) instead of the pool:
+///
+///     braid mount braid://HOST[:PORT]/POOL[/DIRECTORY] DIR
+///
+/// That is encrypted, and wants an identity (`braid serve invite`), by default the one in ~/.config/braid/bulk/POOL.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, override_usage = "braid mount [OPTIONS] <NAME|DEVICE>... <DIR>")]
 #[command(after_long_help = mount_options::help())]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
-    /// The pool's name (or all of its devices), then the directory
+    /// The pool's name (or all of its devices, or its place on a server), then the directory
     #[arg(required = true, value_name = "NAME|DEVICE... DIR")]
     pub words: Vec<String>,
     /// Mount options, comma separated; `braid mount --help` has a table of them
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
+    /// Of a mount from a server: who this is. A file, or - for standard input, or what BRAID_IDENTITY says. (A token is
+    /// taken off the command line at once, but other users may have seen it)
+    #[arg(long, value_name = "FILE|TOKEN")]
+    pub identity: Option<String>,
+    /// Of a mount from a server: without encryption and authentication
+    #[arg(long, conflicts_with = "identity")]
+    pub insecure: bool,
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
@@ -104,6 +117,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
     }
+    if let Some(place) = mount_remote::place(devices)? {
+        refuse_mounted(&dir)?;
+        return mount_remote::run(args, place, dir);
+    }
+    if args.identity.is_some() || args.insecure {
+        bail!("--identity and --insecure are for a mount from a server: braid://HOST/POOL");
+    }
     let (plan, unknown) = parse(devices, dir.clone(), &args.options)?;
     if let Some(log) = &plan.log
         && mounts::resolved(log).is_ok_and(|log| log.starts_with(&dir))
@@ -129,7 +149,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn clear_dead(dir: &Path) -> Result<()> {
     let table = MountTable::own().unwrap_or_default();
     if !table.iter().any(|m| m.dir == dir && m.kind == "fuse.braid")
-        || mounts::mounts().iter().any(|m| m.mount_point == dir)
+        || mounts::mounts().iter().chain(&mounts::remotes()).any(|m| m.mount_point == dir)
         || rustix::fs::statfs(dir).err() != Some(rustix::io::Errno::NOTCONN)
     {
         return Ok(());
@@ -179,7 +199,7 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
 }
 
 /// Comma-separated words of all `-o`.
-fn each(options: &[String]) -> impl Iterator<Item = &str> {
+pub(super) fn each(options: &[String]) -> impl Iterator<Item = &str> {
     options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty())
 }
 
@@ -409,7 +429,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
 }
 
 /// Sends messages where they are to go. In the `background` this process lets go of the terminal.
-fn begin_log(log: Option<File>, format: LineFormat, background: bool) -> Result<()> {
+pub(super) fn begin_log(log: Option<File>, format: LineFormat, background: bool) -> Result<()> {
     if background {
         background::detach(log)?;
     } else if let Some(log) = log {
@@ -497,7 +517,7 @@ fn free_slot(plan: Plan, life: &str) -> Result<ExitCode> {
 const ARENAS_MAX: &str = "MALLOC_ARENA_MAX";
 
 /// This program once more, as `braid mount` with the options but for these; without the words.
-fn started_again(args: &Args, leave_out: &[String]) -> Result<Command> {
+pub(super) fn started_again(args: &Args, leave_out: &[String]) -> Result<Command> {
     let own = std::env::current_exe()?;
     // Once a package has put another program in its place, the kernel alone has it.
     let own = if own.exists() { own } else { PathBuf::from("/proc/self/exe") };
@@ -525,10 +545,16 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     // What a command line says everybody can read, as long as the node runs.
     let (words, secrets) = braid_pool::device::without_secrets(&args.words);
     command.envs(secrets).arg("--").args(words);
+    begin_in_background(args, command)
+}
+
+/// Starts `command`, which serves the mount, and says what has come of it.
+pub(super) fn begin_in_background(args: &Args, command: Command) -> Result<ExitCode> {
     background::start(command)?;
     if answer::is_json() {
         let dir = args.words.last().and_then(|dir| mounts::resolved(dir.as_ref()).ok());
-        let mount = mounts::mounts().into_iter().find(|m| Some(&m.mount_point) == dir.as_ref());
+        let mut mounts = mounts::mounts().into_iter().chain(mounts::remotes());
+        let mount = mounts.find(|m| Some(&m.mount_point) == dir.as_ref());
         let shown =
             |m: mounts::Mount| json!({"pid": m.pid, "pool": m.pool, "mount_point": m.mount_point});
         answer::add("mount", mount.map(shown));
@@ -540,7 +566,7 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
 #[cfg(test)]
 pub(super) fn is_known(option: &str) -> bool {
     let parsed = parse(&["pool".to_owned()], PathBuf::from("/mnt"), &[option.to_owned()]);
-    parsed.is_ok_and(|(_, unknown)| unknown.is_empty())
+    parsed.is_ok_and(|(_, unknown)| unknown.is_empty()) || mount_remote::is_known(option)
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! and a mode cannot differ, and a change of the mode need not touch the list. A list that says no
 //! more than a mode does is not kept.
 
+use super::permission::Person;
+
 /// The attribute with the list that permissions are checked against.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of a directory with the list that what is made in it gets.
@@ -103,6 +105,24 @@ impl Acl {
             return Err("entries of an ACL");
         }
         Ok(())
+    }
+    /// Whether the entries for users and groups allow `want` to somebody who is not the owner of the file, which
+    /// belongs to `group`. `None`: he is one of all others.
+    pub fn allows(&self, group: u32, person: &Person<'_>, want: u32) -> Option<bool> {
+        let find = |tag| self.0.iter().find(|e: &&Entry| e.tag == tag);
+        let mask = find(AclTag::Mask).map_or(PERMISSIONS, |e| e.permissions);
+        let allows = |e: &Entry| u32::from(e.permissions & mask) & want == want;
+        let named = self.0.iter().find(|e| e.tag == AclTag::User && e.id == person.uid);
+        if let Some(entry) = named {
+            return Some(allows(entry));
+        }
+        let mut of_groups = self.0.iter().filter(|e| match e.tag {
+            AclTag::OwningGroup => person.is_in(group),
+            AclTag::Group => person.is_in(e.id),
+            _ => false,
+        });
+        let first = of_groups.next()?;
+        Some(allows(first) || of_groups.any(allows))
     }
     /// As an attribute's value.
     pub fn encode(&self) -> Vec<u8> {

@@ -7,6 +7,7 @@
 pub(crate) mod acl;
 mod attributes;
 pub(crate) mod pack;
+mod permission;
 pub(crate) mod place;
 #[cfg(test)]
 mod tests;
@@ -16,3 +17,4 @@ pub(crate) use attributes::{
     Inherited, default_acl, drop_capability, get, has_capability, is_access_list, is_sound, list,
     remove, set,
 };
+pub use permission::Person;

@@ -76,8 +76,8 @@ impl<F: FileSystem> Call<'_, F> {
         }
         let nodes = self.server.nodes();
         nodes.opened(self.nodeid, mode.cached);
-        let out =
-            OpenOut { fh: mode.number(fh), open_flags: mode.open_flags(), ..OpenOut::default() };
+        let open_flags = mode.open_flags(self.server.terms.keep_pages);
+        let out = OpenOut { fh: mode.number(fh), open_flags, ..OpenOut::default() };
         if !self.reply.value(&out) {
             nodes.closed(self.nodeid, mode.cached);
             let _ = self.files().release(fh);

@@ -282,6 +282,7 @@ fn agree(
         cache_attributes: options.cache_attributes,
         cache_names: options.cache_names == CacheNames::Always && minor >= abi::MINOR_EPOCH,
         cache_data: options.cache_data,
+        keep_pages: options.keep_pages,
     };
     let pages = max_write.get() / PAGE;
     let low = |n: u64| u32::try_from(n & 0xffff_ffff).unwrap_or(0);
