@@ -217,7 +217,7 @@ fn requests_out_of_order_or_without_sense_are_refused() {
     // The same number, another request.
     assert_eq!(ask(&Request::StatFs, 1, b""), Status::SEQUENCE);
     assert_eq!(ask(&hello(VERSION, "test"), 2, b""), Status::REQUEST);
-    let write = Request::Write { handle: 77, offset: 0, append: false, stable: false };
+    let write = Request::Write { handle: 77, offset: 0, how: 0 };
     assert_eq!(ask(&write, 3, b"data"), Status::HANDLE);
     assert_eq!(ask(&Request::Close { handle: 77 }, 4, b""), Status::HANDLE);
     let read = Request::Read { handle: 77, offset: 0, length: u32::MAX };

@@ -3,6 +3,7 @@
 use braid_format::Bytes;
 
 /// What kernel and transport agreed on.
+#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// Minor version in use.

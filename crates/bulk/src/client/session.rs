@@ -251,10 +251,10 @@ impl Session {
     /// Lets the server hear of this client, if it asked for nothing for a while.
     pub fn sign_of_life(&self, after: Duration) {
         let idle = self.slots.first().and_then(|slot| slot.try_lock().map(|s| s.used.elapsed()));
-        if idle.is_some_and(|idle| idle >= after) {
-            if let Err(error) = self.call(0, Ask::of(&Request::Ping), |_, _, _| ()) {
-                tracing::debug!(%error, "a sign of life");
-            }
+        if idle.is_some_and(|idle| idle >= after)
+            && let Err(error) = self.call(0, Ask::of(&Request::Ping), |_, _, _| ())
+        {
+            tracing::debug!(%error, "a sign of life");
         }
     }
 

@@ -85,7 +85,7 @@ impl Remote {
     ///
     /// # Errors
     /// The same.
-    pub fn bytes(&self, caller: &Caller, request: Request) -> Answer<Vec<u8>> {
+    pub fn bytes(&self, caller: &Caller, request: &Request) -> Answer<Vec<u8>> {
         let about = About { caller: Some(caller), ..About::default() };
         let taken = self.ask(about, |_| request.clone(), |_, data| Ok(data.to_vec()));
         taken.map(|(data, _)| data)
@@ -94,7 +94,7 @@ impl Remote {
     ///
     /// # Errors
     /// The same.
-    pub fn attr(&self, about: About<'_>, request: Request) -> Answer<Attr> {
+    pub fn attr(&self, about: About<'_>, request: &Request) -> Answer<Attr> {
         match self.reply(about, |_| request.clone())? {
             Reply::Attr(attr) => Ok(attr),
             _ => Err(Errno::IO),

@@ -76,8 +76,9 @@ impl Remote {
             self.settle(None, last);
             return Ok(());
         }
-        let outcomes = inodes.into_iter().map(|ino| self.commit_pending(ino));
-        outcomes.fold(Ok(()), |all, one| all.and(one))
+        // One that cannot does not keep the others from it.
+        let outcomes: Vec<_> = inodes.into_iter().map(|ino| self.commit_pending(ino)).collect();
+        outcomes.into_iter().collect()
     }
 
     /// Makes everything at the server durable.

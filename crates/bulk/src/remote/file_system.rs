@@ -23,17 +23,17 @@ impl FileSystem for RemoteFs {
         self.0.session.close_at(Instant::now());
     }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
-        self.0.entry(&[dir], Request::Lookup { dir, name: name.to_vec() })
+        self.0.entry(&[dir], &Request::Lookup { dir, name: name.to_vec() })
     }
     fn revisit(&self, ino: InodeNo) -> Answer<Attr> {
-        self.0.entry(&[ino], Request::GetAttr { ino })
+        self.0.entry(&[ino], &Request::GetAttr { ino })
     }
     fn forgotten(&self, ino: InodeNo) -> Answer<()> {
         self.0.known.forget(ino, &*self.0.kernel);
         Ok(())
     }
     fn getattr(&self, ino: InodeNo) -> Answer<Attr> {
-        self.0.attr_of(&[ino], Request::GetAttr { ino })
+        self.0.attr_of(&[ino], &Request::GetAttr { ino })
     }
     fn setattr(&self, ino: InodeNo, set: &SetAttr, fh: Option<Fh>) -> Answer<Attr> {
         self.0.set_attr(ino, set, fh)
@@ -52,18 +52,18 @@ impl FileSystem for RemoteFs {
     }
     fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         let request = MountRequest::Link { ino, dir, name: name.to_vec() };
-        self.0.entry(&[ino, dir], Request::Mount(request))
+        self.0.entry(&[ino, dir], &Request::Mount(request))
     }
     fn unlink(&self, dir: InodeNo, name: &[u8]) -> Answer<()> {
-        self.0.change(&[dir], Request::Unlink { dir, name: name.to_vec() })
+        self.0.change(&[dir], &Request::Unlink { dir, name: name.to_vec() })
     }
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Answer<()> {
-        self.0.change(&[dir], Request::RmDir { dir, name: name.to_vec() })
+        self.0.change(&[dir], &Request::RmDir { dir, name: name.to_vec() })
     }
     fn rename(&self, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), flags: u32) -> Answer<()> {
         let named = |(dir, name): (InodeNo, &[u8])| (dir, name.to_vec());
         let request = MountRequest::RenameAs { from: named(from), to: named(to), flags };
-        self.0.change(&[from.0, to.0], Request::Mount(request))
+        self.0.change(&[from.0, to.0], &Request::Mount(request))
     }
     fn readdir(
         &self,
@@ -108,7 +108,7 @@ impl FileSystem for RemoteFs {
         self.0.sync_file(fh)
     }
     fn fsync_dir(&self, ino: InodeNo) -> Answer<()> {
-        self.0.change(&[ino], Request::SyncDir { dir: ino })
+        self.0.change(&[ino], &Request::SyncDir { dir: ino })
     }
     fn sync(&self) -> Answer<()> {
         self.0.flush()?;
@@ -181,7 +181,7 @@ impl FileSystem for RemoteFs {
     }
     fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Answer<()> {
         let request = MountRequest::RemoveXattr { ino, name: name.to_vec() };
-        self.0.change(&[ino], Request::Mount(request))
+        self.0.change(&[ino], &Request::Mount(request))
     }
     fn statfs(&self) -> Answer<StatFs> {
         match self.0.reply(About::default(), |_| Request::StatFs)? {

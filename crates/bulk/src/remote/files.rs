@@ -80,7 +80,9 @@ impl Files {
     /// All of an inode are of no use any more.
     pub fn lose(&self, ino: InodeNo, why: Errno) {
         if let Some(files) = self.0.read().by_inode.get(&ino) {
-            files.iter().for_each(|file| file.lose(why));
+            for file in files {
+                file.lose(why);
+            }
         }
     }
     /// It is closed.

@@ -31,24 +31,24 @@ impl Remote {
     ///
     /// # Errors
     /// What the program is to see, here and below.
-    pub(super) fn attr_of(&self, inodes: &[InodeNo], request: Request) -> Answer<Attr> {
+    pub(super) fn attr_of(&self, inodes: &[InodeNo], request: &Request) -> Answer<Attr> {
         let caller = self.caller(inodes);
         self.attr(About { caller: Some(&caller), ..About::default() }, request)
     }
     /// The same; the kernel gets the inode.
-    pub(super) fn entry(&self, inodes: &[InodeNo], request: Request) -> Answer<Attr> {
+    pub(super) fn entry(&self, inodes: &[InodeNo], request: &Request) -> Answer<Attr> {
         let attr = self.attr_of(inodes, request)?;
         self.known.hand_out(&attr, &*self.kernel);
         Ok(attr)
     }
     /// A request about these inodes that only succeeds.
-    pub(super) fn change(&self, inodes: &[InodeNo], request: Request) -> Answer<()> {
+    pub(super) fn change(&self, inodes: &[InodeNo], request: &Request) -> Answer<()> {
         let caller = self.caller(inodes);
         self.done(About { caller: Some(&caller), ..About::default() }, |_| request.clone())
     }
     /// Bytes about an inode.
     pub(super) fn bytes_of(&self, ino: InodeNo, request: MountRequest) -> Answer<Vec<u8>> {
-        self.bytes(&self.caller(&[ino]), Request::Mount(request))
+        self.bytes(&self.caller(&[ino]), &Request::Mount(request))
     }
 
     pub(super) fn set_attr(&self, ino: InodeNo, set: &SetAttr, fh: Option<Fh>) -> Answer<Attr> {
@@ -80,7 +80,7 @@ impl Remote {
     ) -> Answer<Attr> {
         let (name, umask) = (name.to_vec(), cred.umask);
         let request = MountRequest::MakeNode { dir, name, mode, umask, rdev };
-        self.entry(&[dir], Request::Mount(request))
+        self.entry(&[dir], &Request::Mount(request))
     }
     pub(super) fn make_dir(&self, at: (InodeNo, &[u8]), mode: u32, cred: &Cred) -> Answer<Attr> {
         self.make(at, (mode & !S_IFMT | S_IFDIR, 0), cred)
@@ -90,7 +90,7 @@ impl Remote {
         let caller = self.caller(&[dir]);
         let about = About { caller: Some(&caller), data: target, files: &[] };
         let name = name.to_vec();
-        let attr = self.attr(about, Request::Mount(MountRequest::SymLink { dir, name }))?;
+        let attr = self.attr(about, &Request::Mount(MountRequest::SymLink { dir, name }))?;
         self.known.hand_out(&attr, &*self.kernel);
         Ok(attr)
     }

@@ -43,31 +43,7 @@ impl<F: FileSystem> Served<F> {
         let reply = match request {
             MountRequest::ReadLink { ino } => {
                 visit.inode(ino)?;
-                return Ok(self.data(buffer, &seen(files.readlink(ino))?)?);
-            }
-            MountRequest::GetXattr { ino, name } => {
-                let attr = visit.inode(ino)?;
-                may_read(&visit, &attr, &name)?;
-                return Ok(self.data(buffer, &seen(files.getxattr(ino, &name))?)?);
-            }
-            MountRequest::ListXattr { ino } => {
-                visit.inode(ino)?;
-                return Ok(self.data(buffer, &seen(files.listxattr(ino))?)?);
-            }
-            MountRequest::SetXattr { ino, name, flags } => {
-                let attr = visit.inode(ino)?;
-                may_change(&visit, &attr, &name)?;
-                if data_len > XATTR_MAX {
-                    return Err(Status::of(Errno::TOOBIG));
-                }
-                let flags = flags.cast_signed();
-                seen(files.setxattr(ino, &name, buffer.take(data_len), flags))?;
-                Reply::Done
-            }
-            MountRequest::RemoveXattr { ino, name } => {
-                let attr = visit.inode(ino)?;
-                may_change(&visit, &attr, &name)?;
-                seen(files.removexattr(ino, &name)).map(|()| Reply::Done)?
+                return self.data(buffer, &seen(files.readlink(ino))?);
             }
             MountRequest::MakeFile { dir, name, mode, umask, flags } => {
                 self.make_file(session, &mut visit, (dir, &name), (mode, umask, flags))?
@@ -115,7 +91,48 @@ impl<F: FileSystem> Served<F> {
                 seen(files.sync())?;
                 Reply::Written { length: 0, verifier: self.verifier }
             }
-            by_handle => self.by_handle(session, &by_handle)?,
+            MountRequest::Seek { .. }
+            | MountRequest::Allocate { .. }
+            | MountRequest::Copy { .. } => self.by_handle(session, &request)?,
+            of_xattr => return self.xattrs(&mut visit, of_xattr, (buffer, data_len)),
+        };
+        Ok((reply, 0))
+    }
+
+    /// Requests about extended attributes.
+    fn xattrs(
+        &self,
+        visit: &mut Visit<'_, F>,
+        request: MountRequest,
+        (buffer, data_len): (&mut Buffer, usize),
+    ) -> Outcome {
+        let files = &self.files;
+        let reply = match request {
+            MountRequest::GetXattr { ino, name } => {
+                let attr = visit.inode(ino)?;
+                may_read(visit, &attr, &name)?;
+                return self.data(buffer, &seen(files.getxattr(ino, &name))?);
+            }
+            MountRequest::ListXattr { ino } => {
+                visit.inode(ino)?;
+                return self.data(buffer, &seen(files.listxattr(ino))?);
+            }
+            MountRequest::SetXattr { ino, name, flags } => {
+                let attr = visit.inode(ino)?;
+                may_change(visit, &attr, &name)?;
+                if data_len > XATTR_MAX {
+                    return Err(Status::of(Errno::TOOBIG));
+                }
+                let flags = flags.cast_signed();
+                seen(files.setxattr(ino, &name, buffer.take(data_len), flags))?;
+                Reply::Done
+            }
+            MountRequest::RemoveXattr { ino, name } => {
+                let attr = visit.inode(ino)?;
+                may_change(visit, &attr, &name)?;
+                seen(files.removexattr(ino, &name)).map(|()| Reply::Done)?
+            }
+            _ => return Err(Status::REQUEST),
         };
         Ok((reply, 0))
     }
@@ -205,7 +222,7 @@ impl<F: FileSystem> Served<F> {
         if !attr.is_dir() && !attr.is_regular() {
             return Err(Status::of(Errno::INVAL));
         }
-        if want == READ && visit.may(attr, READ).is_err() {
+        if want == READ && attr.is_regular() && visit.may(attr, READ).is_err() {
             // A program is run by whoever may not read it: the kernel at the client reads it for him.
             visit.may(attr, SEARCH)?;
         } else if !(again && visit.who.owns(attr)) {

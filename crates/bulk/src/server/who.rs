@@ -63,7 +63,7 @@ impl Who {
     pub fn owns(&self, attr: &Attr) -> bool {
         self.is_root() || self.uid == attr.uid
     }
-    /// Whom locks count to.
+    /// The user that has his locks.
     pub fn uid(&self) -> u32 {
         self.uid
     }

@@ -72,7 +72,7 @@ impl Reply {
         let mut header = Header::reply(request, 0);
         let mut to = FieldWriter::default();
         match self {
-            Self::Done => {}
+            Self::Done | Self::InTheWay(None) => {}
             Self::Welcome(w) => {
                 to.u32(w.version).fixed(&w.session).u16(w.slots).u32(w.data_max);
                 to.u32(w.session_ms).u64(w.verifier).u64(w.root.0);
@@ -94,7 +94,6 @@ impl Reply {
             Self::Number(number) => {
                 to.u64(*number);
             }
-            Self::InTheWay(None) => {}
             Self::InTheWay(Some(lock)) => put_lock(&mut to, lock),
         }
         (header, to.finish())
@@ -122,8 +121,13 @@ impl Reply {
                 verifier: from.u64()?,
                 root: InodeNo(from.u64()?),
             }),
-            op::LOOKUP | op::GETATTR | op::SETATTR | op::MKDIR => Self::Attr(take_attr(from)?),
-            op::MAKE_NODE | op::SYMLINK | op::LINK => Self::Attr(take_attr(from)?),
+            op::LOOKUP
+            | op::GETATTR
+            | op::SETATTR
+            | op::MKDIR
+            | op::MAKE_NODE
+            | op::SYMLINK
+            | op::LINK => Self::Attr(take_attr(from)?),
             op::CREATE | op::OPEN | op::MAKE_FILE | op::OPEN_AS | op::TMPFILE => {
                 Self::Opened { handle: header.handle, attr: take_attr(from)? }
             }

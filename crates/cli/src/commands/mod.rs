@@ -24,6 +24,7 @@ mod member_moves;
 pub mod mount;
 mod mount_options;
 mod mount_remote;
+mod mount_start;
 pub mod nodes;
 pub mod probe;
 pub mod rebalance;

@@ -12,7 +12,7 @@ use braid_bulk::remote::RemoteFs;
 use braid_bulk::tls::Identity;
 use braid_fuse::{CacheNames, FuseOptions, Session};
 
-use super::mount::{Args, begin_in_background, begin_log, each, started_again};
+use super::mount_start::{Args, begin_in_background, begin_log, each, started_again};
 use super::{identity, remote::Remote};
 use crate::control::remote as control;
 use crate::process::{asker, ending::Ending, guard::Guard, log::LineFormat, mounts, service};
@@ -105,8 +105,8 @@ fn apply(plan: &mut Plan, option: &str) -> Result<bool> {
             plan.connections = number.with_context(|| format!("option {option}: 2 to {most}"))?;
         }
         "retry" => {
-            plan.retry =
-                asker::seconds(need()?).map_err(|e| anyhow::anyhow!("option {option}: {e}"))?
+            let time = asker::seconds(need()?).map_err(|e| anyhow::anyhow!("option {option}: {e}"));
+            plan.retry = time?;
         }
         "log" => plan.log = Some(std::path::absolute(need()?)?),
         "log_format" => {
@@ -129,7 +129,7 @@ pub fn is_known(option: &str) -> bool {
 ///
 /// # Errors
 /// It cannot be mounted.
-pub fn run(args: &Args, place: Place, dir: PathBuf) -> Result<ExitCode> {
+pub fn run(args: &Args, place: &Place, dir: PathBuf) -> Result<ExitCode> {
     let (plan, unknown) = parse(dir.clone(), &args.options)?;
     if let Some(log) = &plan.log
         && mounts::resolved(log).is_ok_and(|log| log.starts_with(&dir))
@@ -150,7 +150,7 @@ pub fn run(args: &Args, place: Place, dir: PathBuf) -> Result<ExitCode> {
     let identity =
         if insecure { None } else { Some(identity::for_pool(named, &place.remote.pool)?) };
     if args.foreground {
-        return serve(plan, args, (&place, &dir), identity);
+        return serve(plan, args, (place, &dir), identity);
     }
     let left_out = each(&args.options).filter(|o| OF_PARENT.iter().any(|own| o.starts_with(own)));
     let left_out: Vec<String> = left_out.map(str::to_owned).chain(unknown).collect();

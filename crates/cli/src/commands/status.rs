@@ -72,10 +72,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     args.patience.begin();
     let mounts = mounts::mounts();
     let remotes = mounts::remotes();
-    if let [one] = args.sources.as_slice()
-        && let Some(remote) = remotes.iter().find(|m| status_io::is_on(m, one))
-    {
-        status_remote::show(remote);
+    if status_remote::is_shown(&args.sources, &remotes) {
         return Ok(ExitCode::SUCCESS);
     }
     let (sources, node) = meant(args, &mounts)?;
@@ -130,10 +127,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let dir = m.mount_point.display().to_string();
             table.add_row([m.pool.clone(), health.to_owned(), dir, m.pid.to_string()]);
         }
-        for m in &remotes {
-            let dir = m.mount_point.display().to_string();
-            table.add_row([m.pool.clone(), status_remote::state(m), dir, m.pid.to_string()]);
-        }
+        table.add_rows(remotes.iter().map(status_remote::row));
         say!("{table}");
     }
     Ok(ExitCode::SUCCESS)

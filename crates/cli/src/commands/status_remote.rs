@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::status_io::is_on;
 use crate::control::remote::{self, RemoteView};
 use crate::process::mounts::Mount;
 use crate::terminal::{answer, answer::say, size};
@@ -20,9 +21,18 @@ fn said(mount: &Mount, view: Option<&RemoteView>) -> String {
     }
 }
 
-/// For a table.
-pub fn state(mount: &Mount) -> String {
-    said(mount, remote::look(mount).as_ref())
+/// A line of the table of mounts.
+pub fn row(mount: &Mount) -> [String; 4] {
+    let state = said(mount, remote::look(mount).as_ref());
+    let dir = mount.mount_point.display().to_string();
+    [mount.pool.clone(), state, dir, mount.pid.to_string()]
+}
+
+/// Shows one of `mounts`, if that is what the words name.
+pub fn is_shown(words: &[String], mounts: &[Mount]) -> bool {
+    let [one] = words else { return false };
+    let found = mounts.iter().find(|mount| is_on(mount, one));
+    found.map(show).is_some()
 }
 
 /// For programs.
@@ -40,7 +50,7 @@ pub fn json(mount: &Mount) -> Value {
 }
 
 /// All there is to say of one.
-pub fn show(mount: &Mount) {
+fn show(mount: &Mount) {
     if answer::is_json() {
         answer::add("remote_mounts", [json(mount)]);
         return;

@@ -6,7 +6,7 @@
 //! and a mode cannot differ, and a change of the mode need not touch the list. A list that says no
 //! more than a mode does is not kept.
 
-use super::permission::Person;
+use crate::attr::Attr;
 
 /// The attribute with the list that permissions are checked against.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
@@ -57,6 +57,49 @@ struct Entry {
     permissions: u16,
     /// The number of the user or group, if it is a named one.
     id: u32,
+}
+
+/// Somebody who asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Person<'a> {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// The other groups.
+    pub groups: &'a [u32],
+}
+
+impl Person<'_> {
+    /// Root may do everything.
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+    /// Whether it is one of the groups.
+    pub fn is_in(&self, group: u32) -> bool {
+        self.gid == group || self.groups.contains(&group)
+    }
+    /// Whether all of `want` is allowed (bits: 4 read, 2 write, 1 search). `acl`: the value of the attribute
+    /// `system.posix_acl_access`, if there is one; one that makes no sense allows nothing but to the owner.
+    pub fn may(&self, attr: &Attr, acl: Option<&[u8]>, want: u32) -> bool {
+        if self.is_root() {
+            return true;
+        }
+        let allows = |bits: u32| bits & want == want;
+        if self.uid == attr.uid {
+            return allows(attr.mode >> 6);
+        }
+        let acl = match acl.map(Acl::decode) {
+            None | Some(Ok(None)) => None,
+            Some(Ok(Some(acl))) => Some(acl),
+            Some(Err(_)) => return false,
+        };
+        match acl.and_then(|acl| acl.allows(attr.gid, self, want)) {
+            Some(allowed) => allowed,
+            None if self.is_in(attr.gid) => allows(attr.mode >> 3),
+            None => allows(attr.mode),
+        }
+    }
 }
 
 /// A list that makes sense.

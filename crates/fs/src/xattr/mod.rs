@@ -7,14 +7,13 @@
 pub(crate) mod acl;
 mod attributes;
 pub(crate) mod pack;
-mod permission;
 pub(crate) mod place;
 #[cfg(test)]
 mod tests;
 
+pub use acl::Person;
 pub use attributes::KILL_GROUP;
 pub(crate) use attributes::{
     Inherited, default_acl, drop_capability, get, has_capability, is_access_list, is_sound, list,
     remove, set,
 };
-pub use permission::Person;
