@@ -41,6 +41,8 @@ pub struct Session {
     slots: Vec<Mutex<Slot>>,
     /// The last try to ask the server for something came to nothing.
     is_silent: AtomicBool,
+    /// It was said that the server refuses this client.
+    is_refused: AtomicBool,
     /// A server that does not answer is waited for without end.
     waits: AtomicBool,
     /// From then on nobody waits for answers any more.
@@ -126,8 +128,8 @@ impl Session {
                 Some(identity.client()?)
             }
         };
-        let (is_silent, waits, closes, current) = Default::default();
-        let session = Self { options, tls, current, slots, is_silent, waits, closes };
+        let (is_silent, is_refused, waits, closes, current) = Default::default();
+        let session = Self { options, tls, current, slots, is_silent, is_refused, waits, closes };
         session.call(0, Ask::of(&Request::Ping), |_, _, _| ())?;
         Ok(session)
     }
@@ -180,6 +182,18 @@ impl Session {
         }
     }
 
+    /// Says in the log when a server does not want this client any more.
+    fn refused(&self, error: Error) -> Error {
+        let is_refused =
+            matches!(error, Error::Refused(_) | Error::Version(_) | Error::Untrusted { .. });
+        if is_refused && !self.is_refused.swap(true, Ordering::Relaxed) {
+            self.is_silent.store(true, Ordering::Relaxed);
+            let server = &self.options.server;
+            tracing::error!(%error, "{server} refuses this client");
+        }
+        error
+    }
+
     /// Has a request done once, and calls `take` with its reply, its data, and the number of the session.
     ///
     /// # Errors
@@ -221,10 +235,13 @@ impl Session {
                     let len = usize::try_from(header.data_len).unwrap_or(0);
                     return Ok(take(reply, state.buffer.take(len), session));
                 }
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Link(LinkError::Plain)) => return Err(Error::Refused(Status::NO_TLS)),
+                Err(Failure::Final(error)) => return Err(self.refused(error)),
+                Err(Failure::Link(LinkError::Plain)) => {
+                    return Err(self.refused(Error::Refused(Status::NO_TLS)));
+                }
                 Err(Failure::Link(why)) if why.is_final() => {
-                    return Err(Error::Untrusted { server: self.options.server.clone(), why });
+                    let server = self.options.server.clone();
+                    return Err(self.refused(Error::Untrusted { server, why }));
                 }
                 Err(Failure::Link(failure)) => failure,
             };

@@ -229,39 +229,24 @@ impl Remote {
         Ok(())
     }
 
-    /// Asks once more for the locks that programs have, and for those that they wait for.
+    /// Asks once more for the locks that programs have. What they wait for is asked for later.
     fn lock_again(&self, session: u64) -> Result<(), Trouble> {
-        let (locks, waits) = {
-            let held = self.held.lock();
-            (held.all(), held.waits())
-        };
+        let locks = self.held.lock().all();
         for (whose, lock) in locks {
             let Some(file) = self.files.of(whose.ino) else { continue };
-            let asked = self.lock_request((session, 0), &file, &|handle| {
-                Request::Lock(LockRequest::Lock { handle, whole: whose.whole, lock })
-            });
-            if let Err(Trouble::Errno(errno)) = asked
-                && errno != Errno::INTR
-            {
-                let ino = whose.ino;
-                tracing::error!(%ino, %errno, "the server has begun anew: a lock is lost, and the file with it");
-                self.held.lock().drop_all(&whose);
-                self.files.lose(ino, Errno::IO);
-            } else {
-                asked?;
-            }
-        }
-        for (wait, whose, lock) in waits {
-            let Some(file) = self.files.of(whose.ino) else { continue };
-            let asked = self.lock_request((session, 0), &file, &|handle| {
-                let whole = whose.whole;
-                Request::Lock(LockRequest::LockWait { handle, whole, lock, wait })
-            });
-            match asked {
-                Ok(Reply::Number(0)) => {}
-                Ok(_) => self.wait_is_over(wait, Ok(())),
+            let whole = whose.whole;
+            let about = About { files: &[&file], caller: Some(&file.caller), data: &[] };
+            let request = |handles: &[u64]| {
+                let handle = handles.first().copied().unwrap_or(0);
+                Request::Lock(LockRequest::Lock { handle, whole, again: true, lock })
+            };
+            match self.ask_in((session, 0), about, &request, &mut |_, _| Ok(())) {
+                Ok(()) => {}
                 Err(Trouble::Errno(errno)) if errno != Errno::INTR => {
-                    self.wait_is_over(wait, Err(errno));
+                    let ino = whose.ino;
+                    tracing::error!(%ino, %errno, "the server has begun anew: a lock is lost, and the file with it");
+                    self.held.lock().drop_all(&whose);
+                    self.files.lose(ino, Errno::IO);
                 }
                 Err(trouble) => return Err(trouble),
             }
@@ -289,6 +274,8 @@ fn seen(request: &Request, error: &Error) -> Errno {
         Error::Closed => Errno::NOTCONN,
         Error::Refused(Status::LIMIT) => Errno::NFILE,
         Error::Refused(Status::HANDLE) => Errno::BADF,
+        // That the server refuses this client is in the log.
+        Error::Untrusted { .. } | Error::Version(_) | Error::Refused(Status::REVOKED) => Errno::IO,
         error => {
             tracing::error!(operation = request.op(), %error, "a program gets EIO");
             Errno::IO

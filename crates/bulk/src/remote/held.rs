@@ -24,6 +24,8 @@ pub struct ProgramWait {
     pub lock: Plock,
     /// What hears of it.
     pub done: LockAnswer,
+    /// The session in which the server knows of it; 0: it is just asked for.
+    pub session: u64,
 }
 
 /// All of them.
@@ -95,9 +97,20 @@ impl Held {
     pub fn is_waited_for(&self, number: u64) -> bool {
         self.waits.contains_key(&number)
     }
-    /// All waits.
-    pub fn waits(&self) -> Vec<(u64, Whose, Plock)> {
-        self.waits.iter().map(|(number, wait)| (*number, wait.whose, wait.lock)).collect()
+    /// The server knows of a wait in that session.
+    pub fn asked(&mut self, number: u64, session: u64) {
+        if let Some(wait) = self.waits.get_mut(&number) {
+            wait.session = session;
+        }
+    }
+    /// Whether the server knows of a wait in that session.
+    pub fn is_known_in(&self, number: u64, session: u64) -> bool {
+        self.waits.get(&number).is_some_and(|wait| wait.session == session)
+    }
+    /// Waits of which the server does not know in that session, because it did in another.
+    pub fn unknown_in(&self, session: u64) -> Vec<(u64, Whose, Plock)> {
+        let unknown = self.waits.iter().filter(|(_, w)| w.session != 0 && w.session != session);
+        unknown.map(|(number, wait)| (*number, wait.whose, wait.lock)).collect()
     }
 }
 

@@ -7,8 +7,7 @@ use braid_fs::{Answer, Errno, LockAnswer, Plock, PlockKind};
 
 use super::Remote;
 use super::caller;
-use super::calls::{About, Trouble};
-use super::files::RemoteFile;
+use super::calls::About;
 use super::held::{ProgramWait, Whose};
 use crate::client::Ask;
 use crate::wire::{LockEvent, LockRequest, Reply, Request, read_events};
@@ -19,23 +18,13 @@ const PATIENCE_MS: u32 = 5000;
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Remote {
-    /// One try to ask for something of an open file's locks.
-    pub(super) fn lock_request(
-        &self,
-        at: (u64, u16),
-        file: &RemoteFile,
-        request: &impl Fn(u64) -> Request,
-    ) -> Result<Reply, Trouble> {
-        let about = About { files: &[file], caller: Some(&file.caller), ..About::default() };
-        let request = |handles: &[u64]| request(handles.first().copied().unwrap_or(0));
-        self.ask_in(at, about, &request, &mut |reply, _| Ok(reply))
-    }
-
-    fn ask_lock(&self, ino: InodeNo, request: impl Fn(u64) -> Request) -> Answer<Reply> {
+    /// Asks for something of an open file's locks. Also the session in which that was.
+    fn ask_lock(&self, ino: InodeNo, request: impl Fn(u64) -> Request) -> Answer<(Reply, u64)> {
         let file = self.files.of(ino).ok_or(Errno::BADF)?;
         let caller = caller::current([0; 2]);
         let about = About { files: &[&file], caller: Some(&caller), ..About::default() };
-        self.reply(about, |handles| request(handles.first().copied().unwrap_or(0)))
+        let request = |handles: &[u64]| request(handles.first().copied().unwrap_or(0));
+        self.ask(about, request, |reply, _| Ok(reply))
     }
 
     /// The fcntl lock in the way of another.
@@ -44,7 +33,7 @@ impl Remote {
     /// What the program is to see, here and below.
     pub(super) fn lock_in_the_way(&self, ino: InodeNo, lock: &Plock) -> Answer<Option<Plock>> {
         let request = |handle| Request::Lock(LockRequest::GetLock { handle, lock: *lock });
-        match self.ask_lock(ino, request)? {
+        match self.ask_lock(ino, request)?.0 {
             Reply::InTheWay(lock) => Ok(lock),
             _ => Err(Errno::IO),
         }
@@ -66,7 +55,9 @@ impl Remote {
             }
         }
         let lock = *lock;
-        self.ask_lock(ino, |handle| Request::Lock(LockRequest::Lock { handle, whole, lock }))?;
+        self.ask_lock(ino, |handle| {
+            Request::Lock(LockRequest::Lock { handle, whole, again: false, lock })
+        })?;
         if !unlocks {
             self.held.lock().set(whose, &lock);
         }
@@ -81,7 +72,8 @@ impl Remote {
         let late = std::mem::take(&mut self.held.lock().late);
         for (whose, lock) in late {
             let whole = whose.whole;
-            let request = |handle| Request::Lock(LockRequest::Lock { handle, whole, lock });
+            let request =
+                |handle| Request::Lock(LockRequest::Lock { handle, whole, again: false, lock });
             if let Err(errno) = self.ask_lock(whose.ino, request) {
                 tracing::debug!(ino = %whose.ino, %errno, "closed, and its locks with it");
             }
@@ -96,23 +88,40 @@ impl Remote {
         (lock, done): (&Plock, LockAnswer),
     ) -> Answer<Option<u64>> {
         let (whose, lock) = (Whose { ino, owner: lock.owner, whole }, *lock);
-        let wait = self.held.lock().begin_wait(ProgramWait { whose, lock, done });
+        let wait = self.held.lock().begin_wait(ProgramWait { whose, lock, done, session: 0 });
         self.helper.state.lock().waits += 1;
         self.helper.changed.notify_all();
         let request = |handle| Request::Lock(LockRequest::LockWait { handle, whole, lock, wait });
-        let asked = self.ask_lock(ino, request);
-        match asked {
-            Ok(Reply::Number(0)) => Ok(Some(wait)),
+        match self.ask_lock(ino, request) {
+            Ok((Reply::Number(0), session)) => {
+                self.held.lock().asked(wait, session);
+                Ok(Some(wait))
+            }
             Ok(_) if self.forget_wait(wait).is_some() => {
                 self.held.lock().set(whose, &lock);
                 Ok(None)
             }
-            // It was over before this was heard, in another session: whoever waits has been told.
+            // It was over before this was heard: whoever waits has been told.
             Ok(_) => Ok(Some(wait)),
             Err(errno) => match self.forget_wait(wait) {
                 Some(_) => Err(errno),
                 None => Ok(Some(wait)),
             },
+        }
+    }
+
+    /// Asks once more for what is waited for, in a session that does not know of it.
+    fn wait_again(&self, session: u64) {
+        let unknown = self.held.lock().unknown_in(session);
+        for (wait, whose, lock) in unknown {
+            let whole = whose.whole;
+            let request =
+                |handle| Request::Lock(LockRequest::LockWait { handle, whole, lock, wait });
+            match self.ask_lock(whose.ino, request) {
+                Ok((Reply::Number(0), session)) => self.held.lock().asked(wait, session),
+                Ok(_) => self.wait_is_over(wait, Ok(())),
+                Err(errno) => self.wait_is_over(wait, Err(errno)),
+            }
         }
     }
 
@@ -140,8 +149,13 @@ impl Remote {
             return;
         }
         let request = |_: &[u64]| Request::Lock(LockRequest::EndWait { wait });
-        if let Err(errno) = self.done(About::default(), request) {
-            self.wait_is_over(wait, Err(errno));
+        match self.ask(About::default(), request, |_, _| Ok(())) {
+            // Otherwise the server says how it ended.
+            Ok(((), session)) if !self.held.lock().is_known_in(wait, session) => {
+                self.wait_is_over(wait, Err(Errno::INTR));
+            }
+            Ok(_) => {}
+            Err(errno) => self.wait_is_over(wait, Err(errno)),
         }
     }
 
@@ -173,6 +187,7 @@ impl Remote {
             }
             held.seen.1
         };
+        self.wait_again(session);
         let request = Request::Lock(LockRequest::Events { seen, patience_ms: PATIENCE_MS });
         let ask = Ask { only_in: Some(session), ..Ask::of(&request) };
         let heard = self.session.call(self.slots.events(), ask, |_, data, _| read_events(data));

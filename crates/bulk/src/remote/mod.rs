@@ -183,17 +183,17 @@ impl std::fmt::Debug for RemoteFs {
 
 /// The directory that a path leads to, and the session in which that was found.
 fn walk(session: &Session, path: &[Vec<u8>]) -> Result<(Attr, u64), Error> {
-    let caller = Caller::default();
-    let ask = |request: Request| {
+    let ask = |generation: u64, request: Request| {
+        let caller = Caller { generations: [generation, 0], ..Caller::default() };
         let ask = Ask { caller: Some(&caller), ..Ask::of(&request) };
         match session.call(0, ask, |reply, _, session| (reply, session))? {
             (Reply::Attr(attr), session) => Ok((attr, session)),
             _ => Err(unexpected()),
         }
     };
-    let (mut at, mut number) = ask(Request::GetAttr { ino: session.welcome().root })?;
+    let (mut at, mut number) = ask(0, Request::GetAttr { ino: session.welcome().root })?;
     for name in path {
-        (at, number) = ask(Request::Lookup { dir: at.ino, name: name.clone() })?;
+        (at, number) = ask(at.generation, Request::Lookup { dir: at.ino, name: name.clone() })?;
     }
     if at.is_dir() { Ok((at, number)) } else { Err(Error::Errno(braid_fs::Errno::NOTDIR)) }
 }

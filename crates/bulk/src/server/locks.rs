@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
 use braid_fs::{Errno, FileSystem, Plock, PlockKind};
@@ -22,6 +22,9 @@ use crate::wire::{Caller, LockRequest, Reply, Status, write_event};
 const HELD_MAX: usize = 1 << 16;
 /// Longest wait for an event: a connection may be taken over meanwhile, and waits for that.
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Between two looks at whether a wait is over.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What one owner has locks on: files, by flock(2) (`true`) or fcntl(2).
 #[derive(Debug)]
@@ -107,10 +110,14 @@ impl<F: FileSystem> Served<F> {
             LockRequest::GetLock { handle, lock } => {
                 self.in_the_way(session, file(handle)?, lock)?
             }
-            LockRequest::Lock { handle, whole, lock } => {
+            LockRequest::Lock { handle, whole, again, lock } => {
+                if !again && lock.kind != PlockKind::Unlock {
+                    self.await_grace(session);
+                }
                 self.lock(session, (file(handle)?, whole), Plock { uid, ..lock })?
             }
             LockRequest::LockWait { handle, whole, lock, wait } => {
+                self.await_grace(session);
                 self.lock_wait(session, (file(handle)?, whole), (Plock { uid, ..lock }, wait))?
             }
             LockRequest::EndWait { wait } => {
@@ -133,6 +140,14 @@ impl<F: FileSystem> Served<F> {
             }
         };
         Ok((reply, 0))
+    }
+
+    /// Whoever had a lock when the server ended is to have it again before others can.
+    fn await_grace(&self, session: &Session) {
+        let over = self.begun + self.options.grace;
+        while Instant::now() < over && !session.is_ended() {
+            std::thread::sleep(LOOK);
+        }
     }
 
     fn in_the_way(&self, session: &Session, ino: InodeNo, lock: Plock) -> Result<Reply, Status> {

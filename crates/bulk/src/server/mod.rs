@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_fs::FileSystem;
 use parking_lot::{Condvar, Mutex};
@@ -133,7 +133,8 @@ impl<F: FileSystem> Server<F> {
         let verifier = uuid::Uuid::new_v4().as_u64_pair().0 | 1;
         let sessions = Sessions::new(options.sessions_max, options.slots);
         let owners = AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0);
-        let served = Served { files, references, options, verifier, owners };
+        let begun = Instant::now();
+        let served = Served { files, references, options, verifier, begun, owners };
         let shared = Arc::new(Shared { served, sessions, ending: AtomicBool::new(false) });
         let connections = Arc::<Connections>::default();
         let mut server = Self { shared, connections, address, threads: Vec::new() };

@@ -29,6 +29,8 @@ pub struct Served<F> {
     pub options: ServerOptions,
     /// The write verifier of this server.
     pub verifier: u64,
+    /// When it began.
+    pub begun: std::time::Instant,
     /// Makes owners of locks.
     pub owners: std::sync::atomic::AtomicU64,
 }

@@ -40,6 +40,8 @@ pub struct ServerOptions {
     pub files_max: usize,
     /// Most bytes of data in a message. A connection takes so much memory.
     pub data_max: usize,
+    /// When the server begins, only locks that clients had are granted for so long.
+    pub grace: Duration,
     /// A client without a connection is forgotten after so long; a connection without a request ends.
     pub session_time: Duration,
 }
@@ -58,6 +60,7 @@ impl ServerOptions {
             slots: 32,
             files_max: 8192,
             data_max: 1 << 20,
+            grace: Duration::from_secs(6),
             session_time: Duration::from_secs(30),
         }
     }

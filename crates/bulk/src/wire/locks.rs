@@ -14,10 +14,11 @@ pub enum LockRequest {
         handle: u64,
         lock: Plock,
     },
-    /// `whole`: of flock(2).
+    /// `whole`: of flock(2). `again`: the client had it when the server ended.
     Lock {
         handle: u64,
         whole: bool,
+        again: bool,
         lock: Plock,
     },
     LockWait {
@@ -63,9 +64,9 @@ impl LockRequest {
                 header.handle = *handle;
                 put_lock(to, lock);
             }
-            Self::Lock { handle, whole, lock } => {
+            Self::Lock { handle, whole, again, lock } => {
                 header.handle = *handle;
-                put_lock(to.u8(u8::from(*whole)), lock);
+                put_lock(to.u8(u8::from(*whole)).u8(u8::from(*again)), lock);
             }
             Self::LockWait { handle, whole, lock, wait } => {
                 header.handle = *handle;
@@ -85,7 +86,10 @@ impl LockRequest {
         let handle = header.handle;
         Some(match header.op {
             op::GETLOCK => Self::GetLock { handle, lock: take_lock(from)? },
-            op::LOCK => Self::Lock { handle, whole: yes(from)?, lock: take_lock(from)? },
+            op::LOCK => {
+                let (whole, again) = (yes(from)?, yes(from)?);
+                Self::Lock { handle, whole, again, lock: take_lock(from)? }
+            }
             op::LOCK_WAIT => {
                 let wait = from.u64()?;
                 Self::LockWait { handle, whole: yes(from)?, lock: take_lock(from)?, wait }

@@ -152,7 +152,7 @@ fn mount_requests() -> Vec<(&'static str, Request)> {
     let lock = Plock { start: 5, end: u64::MAX, kind, owner: 0x1234, pid: 99, uid: 0 };
     let locks = [
         ("getlock", LockRequest::GetLock { handle, lock }),
-        ("lock", LockRequest::Lock { handle, whole: false, lock }),
+        ("lock", LockRequest::Lock { handle, whole: false, again: true, lock }),
         ("lock_wait", LockRequest::LockWait { handle, whole: true, lock, wait: 8 }),
         ("end_wait", LockRequest::EndWait { wait: 8 }),
         ("events", LockRequest::Events { seen: 3, patience_ms: 5000 }),
