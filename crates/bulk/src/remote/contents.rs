@@ -3,11 +3,41 @@
 use std::sync::Arc;
 
 use braid_fs::{Answer, Durable, Errno, Fh, Write, WriteFlags};
+use parking_lot::Mutex;
 
 use super::Remote;
 use super::calls::About;
 use super::files::RemoteFile;
 use crate::wire::{MountRequest, Reply, Request, how};
+
+/// Most pieces of a request that are under way at once.
+const PIECES: usize = 8;
+
+/// Does `work` with `pieces`, several at once, which go by connections of their own: what came of them, in their order.
+fn side_by_side<P: Send, R: Send>(
+    pieces: impl ExactSizeIterator<Item = P> + Send,
+    work: impl Fn(P) -> R + Sync,
+) -> Vec<R> {
+    let helpers = pieces.len().min(PIECES).saturating_sub(1);
+    let (queue, done) = (Mutex::new(pieces.enumerate()), Mutex::new(Vec::new()));
+    let work_on = || {
+        loop {
+            let Some((n, piece)) = queue.lock().next() else { return };
+            let result = work(piece);
+            done.lock().push((n, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            // Without a thread there are fewer at once.
+            std::thread::Builder::new().spawn_scoped(scope, work_on).ok();
+        }
+        work_on();
+    });
+    let mut done = done.into_inner();
+    done.sort_by_key(|(n, _)| *n);
+    done.into_iter().map(|(_, result)| result).collect()
+}
 
 fn first(handles: &[u64]) -> u64 {
     handles.first().copied().unwrap_or(0)
@@ -20,14 +50,18 @@ impl Remote {
     /// What the program is to see, here and below.
     pub(super) fn read(&self, fh: Fh, offset: u64, memory: &mut [u8]) -> Answer<usize> {
         let file = self.files.get(fh)?;
-        let mut done = 0;
-        for piece in memory.chunks_mut(self.chunk) {
-            let at = offset.saturating_add(done as u64);
+        let read = |(n, piece): (usize, &mut [u8])| {
+            let at = offset.saturating_add((n * self.chunk) as u64);
             let wanted = piece.len();
-            let n = self.read_piece(&file, at, wanted, |bytes| {
+            let filled = self.read_piece(&file, at, wanted, |bytes| {
                 piece.get_mut(..bytes.len()).unwrap_or_default().copy_from_slice(bytes);
                 bytes.len()
-            })?;
+            });
+            (filled, wanted)
+        };
+        let mut done = 0;
+        for (filled, wanted) in side_by_side(memory.chunks_mut(self.chunk).enumerate(), read) {
+            let n = filled?;
             done += n;
             if n < wanted {
                 break;
@@ -60,11 +94,27 @@ impl Remote {
         let file = self.files.get(fh)?;
         let how = bits(what.flags, Durable::of(file.flags.cast_signed()));
         self.make_room()?;
+        let write = |(n, piece): (usize, &[u8])| {
+            let at = what.offset.saturating_add((n * self.chunk) as u64);
+            self.write_piece(&file, (at, how), piece).map(|()| piece.len())
+        };
+        let pieces = what.bytes.chunks(self.chunk).enumerate();
+        // Behind one another at the end of the file.
+        let mut failed = false;
+        let mut write_next = |piece| {
+            let next = (!failed).then(|| write(piece))?;
+            failed = next.is_err();
+            Some(next)
+        };
+        let written: Vec<_> = if what.flags.append {
+            pieces.map_while(&mut write_next).collect()
+        } else {
+            side_by_side(pieces, write)
+        };
         let mut done = 0;
-        for piece in what.bytes.chunks(self.chunk) {
-            let at = what.offset.saturating_add(done as u64);
-            match self.write_piece(&file, (at, how), piece) {
-                Ok(()) => done += piece.len(),
+        for piece in written {
+            match piece {
+                Ok(n) => done += n,
                 // What was written is told; the rest will be asked for again.
                 Err(_) if done > 0 => break,
                 Err(errno) => return Err(errno),

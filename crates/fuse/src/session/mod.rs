@@ -270,7 +270,11 @@ fn agree(
             0
         };
     let minor = greeting.minor.min(abi::MINOR);
-    let wanted = WANTED | if rings { init::OVER_IO_URING } else { 0 };
+    let mut wanted = WANTED | if rings { init::OVER_IO_URING } else { 0 };
+    if !options.keep_pages {
+        // Nobody says when they are old: the kernel drops them when it sees another time of change.
+        wanted = wanted & !init::EXPLICIT_INVAL_DATA | init::AUTO_INVAL_DATA;
+    }
     let flags = offered & wanted;
     if flags & init::DIRECT_IO_ALLOW_MMAP == 0 {
         tracing::warn!("this kernel cannot map files shared that are open for writing (Linux 6.6)");
