@@ -352,6 +352,12 @@ mod tests {
         assert_eq!(answer.flags2, 1 << (36 - 32) | 1 << (41 - 32));
         let (terms, _) = agree(&greeting(45, WANTED), Bytes::MIB, &options, true);
         assert_eq!(terms.flags, WANTED, "not offered, not taken");
+        options.keep_pages = false;
+        let (terms, _) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options, false);
+        let differs = terms.flags ^ WANTED;
+        assert_eq!(differs, init::EXPLICIT_INVAL_DATA | init::AUTO_INVAL_DATA);
+        assert!(!terms.keep_pages);
+        options.keep_pages = true;
         // Without EXT the second half is not there, whatever stands in its place.
         let high = init::DIRECT_IO_ALLOW_MMAP;
         assert_eq!(agree(&greeting(36, high), Bytes::MIB, &options, false).0.flags, 0);
