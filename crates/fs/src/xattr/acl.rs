@@ -334,4 +334,54 @@ mod tests {
         assert_eq!(minimal().inherited(0o100_777), (0o100_640, None));
         assert_eq!(minimal().inherited(0o100_200), (0o100_200, None));
     }
+
+    #[test]
+    fn a_person_may_what_mode_and_list_say() {
+        use crate::attr::Time;
+        let time = Time::default();
+        let attr = |mode| Attr {
+            ino: braid_format::InodeNo(7),
+            generation: 1,
+            size: 0,
+            blocks512: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            mode,
+            nlink: 1,
+            uid: 10,
+            gid: 20,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        };
+        let person = |uid, groups: &'static [u32]| Person { uid, gid: 1, groups };
+        let bits = |who: Person<'_>, mode, list: Option<&[u8]>| {
+            [4, 2, 1].into_iter().filter(|bit| who.may(&attr(mode), list, *bit)).sum::<u32>()
+        };
+        assert_eq!(bits(person(0, &[]), 0, None), 7, "root");
+        assert_eq!(bits(person(10, &[20]), 0o077, None), 0, "the owner, and not one of the others");
+        assert_eq!(bits(person(11, &[20]), 0o707, None), 0, "of the group");
+        assert_eq!(bits(person(11, &[]), 0o775, None), 5);
+        assert!(!person(11, &[]).may(&attr(0o774), None, 5), "all of it");
+        let list = acl(&[
+            (AclTag::Owner, 6, NOBODY),
+            (AclTag::User, 7, 11),
+            (AclTag::OwningGroup, 1, NOBODY),
+            (AclTag::Group, 6, 30),
+            (AclTag::Mask, 5, NOBODY),
+            (AclTag::Others, 2, NOBODY),
+        ])
+        .encode();
+        let by_list = |who| bits(who, 0o652, Some(&list));
+        assert_eq!(by_list(person(11, &[20])), 5, "by name, within the mask");
+        assert_eq!(by_list(person(12, &[30])), 4);
+        assert_eq!(by_list(person(12, &[20])), 1);
+        // Each of the groups alone counts.
+        assert!(!person(12, &[20, 30]).may(&attr(0o652), Some(&list), 5));
+        assert_eq!(by_list(person(12, &[])), 2);
+        assert_eq!(by_list(person(10, &[30])), 6, "the owner by the mode");
+        assert_eq!(bits(person(12, &[]), 0o777, Some(b"rubbish")), 0);
+    }
 }
