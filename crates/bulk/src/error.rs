@@ -240,7 +240,7 @@ pub enum Error {
     #[error("{0}")]
     Refused(Status),
     /// The server speaks another version.
-    #[error("the server speaks version {0} of the protocol, this program version {ours}", ours = crate::wire::VERSION)]
+    #[error("the server speaks version {0} of the protocol, this program versions 1 (to copy files) to {ours} (to mount)", ours = crate::wire::MOUNT_VERSION)]
     Version(u32),
     /// The server answers something that is no answer.
     #[error("the server's answer makes no sense: {0}")]
@@ -273,6 +273,12 @@ pub enum Error {
     /// The identity that this client has is of no use.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
+    /// The program that waits was killed.
+    #[error("the wait for the server was interrupted")]
+    Interrupted,
+    /// Nobody waits for answers any more.
+    #[error("the mount is gone")]
+    Closed,
     /// The file is another one than was opened: it was deleted meanwhile.
     #[error("the file was deleted on the server")]
     Gone,

@@ -9,6 +9,7 @@
 //!  server       serves a file system
 //!  client       uses one that another host serves
 //!  copy         whole files from here to there and back
+//!  remote       a file system for a mount, which another host serves
 //! ```
 
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod client;
 pub mod copy;
 pub mod error;
 pub mod link;
+pub mod remote;
 pub mod server;
 pub mod tls;
 pub mod wire;

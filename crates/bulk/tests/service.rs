@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use braid_bulk::client::{Client, ClientOptions};
 use braid_bulk::error::Error;
 use braid_bulk::server::ServerOptions;
-use braid_bulk::wire::{Begin, Header, Hello, OpenFlags, RawHeader, Request, Status, VERSION};
+use braid_bulk::wire::{
+    Begin, Header, Hello, MOUNT_VERSION, OpenFlags, RawHeader, Request, Status, VERSION,
+};
 use braid_format::InodeNo;
 use braid_fs::{Errno, SetAttr};
 use braid_testkit::wait_until;
@@ -156,7 +158,7 @@ fn strangers_are_turned_away() {
         let status = status(&mut stream).unwrap();
         (status, stream.read(&mut [0]).unwrap())
     };
-    assert_eq!(ask(&hello(VERSION + 1, "test")), (Status::VERSION, 0));
+    assert_eq!(ask(&hello(MOUNT_VERSION + 1, "test")), (Status::VERSION, 0));
     assert_eq!(ask(&hello(VERSION, "other")), (Status::POOL, 0));
     assert_eq!(ask(&Request::StatFs), (Status::REQUEST, 0));
     let begin = Begin::Join([7; 16]);
@@ -217,7 +219,7 @@ fn requests_out_of_order_or_without_sense_are_refused() {
     // The same number, another request.
     assert_eq!(ask(&Request::StatFs, 1, b""), Status::SEQUENCE);
     assert_eq!(ask(&hello(VERSION, "test"), 2, b""), Status::REQUEST);
-    let write = Request::Write { handle: 77, offset: 0, append: false, stable: false };
+    let write = Request::Write { handle: 77, offset: 0, how: 0 };
     assert_eq!(ask(&write, 3, b"data"), Status::HANDLE);
     assert_eq!(ask(&Request::Close { handle: 77 }, 4, b""), Status::HANDLE);
     let read = Request::Read { handle: 77, offset: 0, length: u32::MAX };

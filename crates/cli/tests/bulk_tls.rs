@@ -10,8 +10,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use braid_bulk::tls::{Folder, Validity, write_secret};
+use common::remote::Remote;
 use common::served::{Served, wait_for_io};
-use common::{Disks, fails, ok, sh, wait_until};
+use common::{Disks, can_mount, fails, ok, sh, wait_until};
 use serde_json::Value;
 
 /// A pool that nobody has mounted, with certificates, and a client's home.
@@ -340,6 +341,44 @@ fn a_second_host_serves_with_what_the_first_gave_it() {
     let served = pool.serve("127.0.0.1:0");
     let said = refused(&[&source, &format!("{}/b", served.url), "--identity", &bob]);
     assert!(said.contains("invited again"), "{said}");
+    served.end();
+    pool.clean();
+}
+
+/// A mount is its client's, who may be one that only reads, and may be revoked: then its locks are free.
+#[test]
+fn a_mount_ends_for_who_is_revoked() {
+    if !can_mount() {
+        return;
+    }
+    let pool = Pool::new();
+    let served = pool.serve("127.0.0.1:0");
+    let mount = |name: &str, options: &[&str]| {
+        let identity = pool.invite(name, options);
+        Remote::new(&pool.disks, &format!("at-{name}"), &served.url, &["--identity", &identity])
+    };
+    let (alice, bob) = (mount("alice", &[]), mount("bob", &[]));
+    let eve = mount("eve", &["--read-only"]);
+    sh(&format!("echo text > {}/file; cat {}/file; ! touch {}/no", alice.dir, eve.dir, eve.dir));
+    let hold = format!("exec 9< {}/file; flock 9; exec sleep 60", bob.dir);
+    let mut holder = Command::new("bash").args(["-c", &hold]).spawn().unwrap();
+    let locked = || sh(&format!("flock -n {}/file true && echo free || echo held", alice.dir));
+    wait_until("it is locked", || locked() == "held\n");
+    pool.order(&["revoke", "test", "bob"]);
+    wait_until("the lock is free", || locked() == "free\n");
+    let refused = sh(&format!("cat {}/file 2>&1 || true", bob.dir));
+    assert!(refused.contains("Input/output error"), "{refused}");
+    wait_until("the log says why", || bob.log().contains("revoked"));
+    assert!(ok(&["status", &bob.dir]).contains("NO ANSWER"));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert_eq!(sh(&format!("cat {}/file", alice.dir)), "text\n");
+    wait_until("nobody has it open", || {
+        common::braid(&["unmount", &bob.dir]).status.success()
+            || !common::is_mounted(bob.dir.as_ref())
+    });
+    eve.unmount();
+    alice.unmount();
     served.end();
     pool.clean();
 }

@@ -35,6 +35,10 @@ pub type LockAnswer = Box<dyn FnOnce(Answer<()>) + Send>;
 pub trait FileSystem: Send + Sync + 'static {
     /// The root directory's number.
     fn root(&self) -> InodeNo;
+    /// Whatever this thread asks for from now on, it asks for that program.
+    fn begins(&self, _caller: &Cred) {}
+    /// The mount is gone: nobody waits for answers any more, so calls under way may fail.
+    fn closing(&self) {}
     /// Whether no other node can ever mount this file system, so that what the kernel has cached of
     /// it stays true.
     fn is_single_node(&self) -> bool {

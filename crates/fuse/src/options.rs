@@ -63,6 +63,9 @@ pub struct FuseOptions {
     /// Files open for reading only may be read through the kernel's page cache, except while other
     /// nodes pull at them ([`crate::caches::nodes`]). Off: reads are exact whatever happens, and slower.
     pub cache_data: bool,
+    /// Pages of mapped files may stay in the kernel from one open to the next: the file system drops them when others
+    /// change the file. Off: each open drops them.
+    pub keep_pages: bool,
     /// While requests come fast, the processors of this machine may not sleep deeply when idle
     /// ([`crate::transport::cpu_latency`]): programs get their answers sooner, for some power. Needs root.
     pub keep_awake: bool,
@@ -97,6 +100,7 @@ impl FuseOptions {
             cache_attributes: true,
             cache_names: CacheNames::SingleNode,
             cache_data: true,
+            keep_pages: true,
             keep_awake: true,
             rings: false,
             use_helper: false,

@@ -3,6 +3,7 @@
 use braid_format::Bytes;
 
 /// What kernel and transport agreed on.
+#[expect(clippy::struct_excessive_bools, reason = "independent switches")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// Minor version in use.
@@ -18,4 +19,6 @@ pub struct Terms {
     pub cache_names: bool,
     /// Contents are cached by the kernel.
     pub cache_data: bool,
+    /// Pages of mapped files stay from one open to the next.
+    pub keep_pages: bool,
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::session::{Ask, Session};
 use crate::error::Error;
-use crate::wire::{OpenFlags, Reply, Request};
+use crate::wire::{OpenFlags, Reply, Request, how};
 
 /// A file that is open on the server. It is opened again by itself if the server has begun anew.
 #[derive(Debug)]
@@ -87,7 +87,8 @@ impl File {
         (offset, data): (u64, &[u8]),
         stable: bool,
     ) -> Result<Written, Error> {
-        let request = |handle| Request::Write { handle, offset, append: false, stable };
+        let how = if stable { how::STABLE } else { 0 };
+        let request = |handle| Request::Write { handle, offset, how };
         self.call(slot, data, request, |reply, _| reply).and_then(|reply| whole(reply, data))
     }
 
@@ -96,7 +97,7 @@ impl File {
     /// # Errors
     /// As [`File::write`]; [`Error::Ambiguous`].
     pub fn append(&self, slot: u16, data: &[u8]) -> Result<Written, Error> {
-        let request = |handle| Request::Write { handle, offset: 0, append: true, stable: false };
+        let request = |handle| Request::Write { handle, offset: 0, how: how::APPEND };
         self.call(slot, data, request, |reply, _| reply).and_then(|reply| whole(reply, data))
     }
 
@@ -129,7 +130,7 @@ impl File {
     pub fn close(self) -> Result<(), Error> {
         let open = *self.open.lock();
         let request = Request::Close { handle: open.handle };
-        let ask = Ask { request: &request, data: &[], only_in: Some(open.session) };
+        let ask = Ask { only_in: Some(open.session), ..Ask::of(&request) };
         match self.session.call(0, ask, |_, _, _| ()) {
             // The server has closed it.
             Err(Error::Session) => Ok(()),
@@ -147,7 +148,7 @@ impl File {
         loop {
             let open = *self.open.lock();
             let request = request(open.handle);
-            let ask = Ask { request: &request, data, only_in: Some(open.session) };
+            let ask = Ask { data, only_in: Some(open.session), ..Ask::of(&request) };
             match self.session.call(slot, ask, |reply, data, _| take(reply, data)) {
                 Err(Error::Session) => self.open_again(open)?,
                 done => return done,
@@ -163,8 +164,7 @@ impl File {
         }
         let (ino, generation) = (self.attr.ino, self.attr.generation);
         let request = Request::Open { ino, generation, flags: self.flags };
-        let ask = Ask { request: &request, data: &[], only_in: None };
-        match self.session.call(0, ask, |reply, _, session| (reply, session)) {
+        match self.session.call(0, Ask::of(&request), |reply, _, session| (reply, session)) {
             Ok((Reply::Opened { handle, .. }, session)) => {
                 *open = Open { session, handle };
                 Ok(())
@@ -191,6 +191,6 @@ fn written(reply: Reply) -> Result<Written, Error> {
 }
 
 /// The reply is one to another operation.
-pub(super) fn unexpected() -> Error {
+pub(crate) fn unexpected() -> Error {
     Error::Answer(crate::wire::FrameError::Unknown)
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use braid_format::InodeNo;
 use braid_fs::{Attr, SetAttr, StatFs};
 
-use file::unexpected;
+pub(crate) use file::unexpected;
 pub use file::{File, Written};
 pub use options::{ClientOptions, PORT};
-use session::{Ask, Session};
+pub(crate) use session::{Ask, Session};
 
 use crate::error::Error;
 use crate::wire::{Entry, OpenFlags, Reply, Request, read_entries};
@@ -31,7 +31,7 @@ pub struct Client {
 const SIGNS_OF_LIFE: u32 = 4;
 
 /// Gives signs of life as long as somebody has the session.
-fn keep_alive(session: &Arc<Session>) {
+pub(crate) fn keep_alive(session: &Arc<Session>) {
     let pause = Duration::from_millis(session.welcome().session_ms.into()) / SIGNS_OF_LIFE;
     let session = Arc::downgrade(session);
     let work = move || {
@@ -85,8 +85,7 @@ impl Client {
     }
 
     fn ask(&self, request: &Request) -> Result<(Reply, u64), Error> {
-        let ask = Ask { request, data: &[], only_in: None };
-        self.session.call(0, ask, |reply, _, session| (reply, session))
+        self.session.call(0, Ask::of(request), |reply, _, session| (reply, session))
     }
 
     fn attr(&self, request: &Request) -> Result<Attr, Error> {
@@ -106,7 +105,7 @@ impl Client {
     }
     /// Changes attributes.
     pub fn setattr(&self, ino: InodeNo, set: SetAttr) -> Result<Attr, Error> {
-        self.attr(&Request::SetAttr { ino, set })
+        self.attr(&Request::SetAttr { ino, set, handle: 0 })
     }
     /// Totals of the file system.
     pub fn statfs(&self) -> Result<StatFs, Error> {
@@ -119,9 +118,10 @@ impl Client {
     pub fn readdir(&self, dir: InodeNo) -> Result<Vec<Entry>, Error> {
         let (mut all, mut cookie) = (Vec::new(), 0);
         loop {
-            let request = Request::ReadDir { dir, cookie, length: ENTRIES.min(self.data_max()) };
-            let ask = Ask { request: &request, data: &[], only_in: None };
-            let entries = self.session.call(0, ask, |_, data, _| read_entries(data))?;
+            let length = ENTRIES.min(self.data_max());
+            let request = Request::ReadDir { dir, cookie, length, handle: 0 };
+            let entries =
+                self.session.call(0, Ask::of(&request), |_, data, _| read_entries(data))?;
             let entries = entries.ok_or_else(unexpected)?;
             let Some(last) = entries.last() else { return Ok(all) };
             cookie = last.next;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::tls::Identity;
+use crate::wire::VERSION;
 
 /// Port of the bulk service.
 pub const PORT: u16 = 7420;
@@ -23,6 +24,8 @@ pub struct ClientOptions {
     pub connections: u16,
     /// A server that does not answer is tried for so long.
     pub patience: Duration,
+    /// Version of the protocol that is spoken.
+    pub version: u32,
 }
 
 impl ClientOptions {
@@ -35,6 +38,7 @@ impl ClientOptions {
             name: String::new(),
             connections: 8,
             patience: Duration::from_mins(1),
+            version: VERSION,
         }
     }
 }

@@ -8,8 +8,10 @@
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use braid_fs::lock::interrupt;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -18,7 +20,7 @@ use super::options::ClientOptions;
 use crate::error::{Error, LinkError};
 use crate::link::{Buffer, Link};
 use crate::tls::Channel;
-use crate::wire::{Begin, DATA_MAX, Header, Hello, Kind, Reply, Request, Status, VERSION, Welcome};
+use crate::wire::{Begin, Caller, DATA_MAX, Header, Hello, Kind, Reply, Request, Status, Welcome};
 
 /// For a connection to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -37,6 +39,14 @@ pub struct Session {
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     current: Mutex<Current>,
     slots: Vec<Mutex<Slot>>,
+    /// The last try to ask the server for something came to nothing.
+    is_silent: AtomicBool,
+    /// It was said that the server refuses this client.
+    is_refused: AtomicBool,
+    /// A server that does not answer is waited for without end.
+    waits: AtomicBool,
+    /// From then on nobody waits for answers any more.
+    closes: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -66,10 +76,19 @@ struct Slot {
 pub struct Ask<'a> {
     /// The request.
     pub request: &'a Request,
+    /// For whom, if that is to be said.
+    pub caller: Option<&'a Caller>,
     /// What is written.
     pub data: &'a [u8],
     /// The session in which alone it makes sense, since it names a handle.
     pub only_in: Option<u64>,
+}
+
+impl<'a> Ask<'a> {
+    /// A request without data, in whatever session.
+    pub fn of(request: &'a Request) -> Self {
+        Self { request, caller: None, data: &[], only_in: None }
+    }
 }
 
 /// Why a connection was not made.
@@ -109,9 +128,9 @@ impl Session {
                 Some(identity.client()?)
             }
         };
-        let session = Self { options, tls, current: Mutex::default(), slots };
-        let ask = Ask { request: &Request::Ping, data: &[], only_in: None };
-        session.call(0, ask, |_, _, _| ())?;
+        let (is_silent, is_refused, waits, closes, current) = Default::default();
+        let session = Self { options, tls, current, slots, is_silent, is_refused, waits, closes };
+        session.call(0, Ask::of(&Request::Ping), |_, _, _| ())?;
         Ok(session)
     }
 
@@ -127,6 +146,52 @@ impl Session {
     pub fn data_slots(&self) -> u16 {
         let most = self.welcome().slots.saturating_sub(1);
         self.options.connections.min(most)
+    }
+
+    /// Whether the server answered when it was last asked.
+    pub fn is_connected(&self) -> bool {
+        !self.is_silent.load(Ordering::Relaxed)
+    }
+
+    /// From now on a server that does not answer is waited for without end.
+    pub fn wait_for_ever(&self) {
+        self.waits.store(true, Ordering::Relaxed);
+    }
+
+    /// From then on nobody waits for answers any more: calls fail soon instead of waiting for a server.
+    pub fn close_at(&self, then: Instant) {
+        *self.closes.lock() = Some(then);
+    }
+    /// Whether it is as late as that.
+    pub fn is_closed(&self) -> bool {
+        self.closes.lock().is_some_and(|then| Instant::now() >= then)
+    }
+
+    /// Says in the log when a server that is waited for does not answer, and when it does again.
+    fn note(&self, failure: Option<&LinkError>) {
+        if self.is_silent.swap(failure.is_some(), Ordering::Relaxed) == failure.is_some() {
+            return;
+        }
+        let server = &self.options.server;
+        match failure {
+            Some(why) if self.waits.load(Ordering::Relaxed) => {
+                tracing::warn!("{server} does not answer, and is waited for: {why}");
+            }
+            None if self.waits.load(Ordering::Relaxed) => tracing::info!("{server} answers again"),
+            _ => {}
+        }
+    }
+
+    /// Says in the log when a server does not want this client any more.
+    fn refused(&self, error: Error) -> Error {
+        let is_refused =
+            matches!(error, Error::Refused(_) | Error::Version(_) | Error::Untrusted { .. });
+        if is_refused && !self.is_refused.swap(true, Ordering::Relaxed) {
+            self.is_silent.store(true, Ordering::Relaxed);
+            let server = &self.options.server;
+            tracing::error!(%error, "{server} refuses this client");
+        }
+        error
     }
 
     /// Has a request done once, and calls `take` with its reply, its data, and the number of the session.
@@ -158,6 +223,7 @@ impl Session {
                         sent_in = None;
                         continue;
                     }
+                    self.note(None);
                     if let Some(errno) = status.errno() {
                         return Err(Error::Errno(errno));
                     }
@@ -169,15 +235,27 @@ impl Session {
                     let len = usize::try_from(header.data_len).unwrap_or(0);
                     return Ok(take(reply, state.buffer.take(len), session));
                 }
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Link(LinkError::Plain)) => return Err(Error::Refused(Status::NO_TLS)),
+                Err(Failure::Final(error)) => return Err(self.refused(error)),
+                Err(Failure::Link(LinkError::Plain)) => {
+                    return Err(self.refused(Error::Refused(Status::NO_TLS)));
+                }
                 Err(Failure::Link(why)) if why.is_final() => {
-                    return Err(Error::Untrusted { server: self.options.server.clone(), why });
+                    let server = self.options.server.clone();
+                    return Err(self.refused(Error::Untrusted { server, why }));
                 }
                 Err(Failure::Link(failure)) => failure,
             };
             state.link = None;
-            if begun.elapsed() + pause > self.options.patience {
+            if self.is_closed() {
+                return Err(Error::Closed);
+            }
+            self.note(Some(&failure));
+            // What was sent may be done by now: then it has to be known how it ended.
+            if sent_in.is_none() && interrupt::is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            let waits = self.waits.load(Ordering::Relaxed);
+            if !waits && begun.elapsed() + pause > self.options.patience {
                 let (server, seconds) = (self.options.server.clone(), begun.elapsed().as_secs());
                 return Err(Error::Unreachable { server, seconds, last: failure });
             }
@@ -190,11 +268,10 @@ impl Session {
     /// Lets the server hear of this client, if it asked for nothing for a while.
     pub fn sign_of_life(&self, after: Duration) {
         let idle = self.slots.first().and_then(|slot| slot.try_lock().map(|s| s.used.elapsed()));
-        if idle.is_some_and(|idle| idle >= after) {
-            let ask = Ask { request: &Request::Ping, data: &[], only_in: None };
-            if let Err(error) = self.call(0, ask, |_, _, _| ()) {
-                tracing::debug!(%error, "a sign of life");
-            }
+        if idle.is_some_and(|idle| idle >= after)
+            && let Err(error) = self.call(0, Ask::of(&Request::Ping), |_, _, _| ())
+        {
+            tracing::debug!(%error, "a sign of life");
         }
     }
 
@@ -222,12 +299,16 @@ impl Session {
             slot.sequence += 1;
             *sent_in = Some(slot.session);
         }
-        let (mut header, args) = ask.request.encode();
+        let (mut header, mut args) = ask.request.encode();
         header.sequence = slot.sequence;
+        if let Some(caller) = ask.caller {
+            header.caller = true;
+            args.splice(..0, caller.encode());
+        }
         let link = slot.link.as_mut().ok_or(LinkError::Closed)?;
         link.send(header, &args, ask.data)?;
         // A request may take long. A server that is gone is noticed by the kernel.
-        let received = link.receive(&mut slot.buffer, || true)?;
+        let received = link.receive(&mut slot.buffer, || !self.is_closed())?;
         slot.used = Instant::now();
         let reply = received.header;
         let (op, sequence) = (header.op, header.sequence);
@@ -240,6 +321,9 @@ impl Session {
     /// Connects a slot to the present session, or to a new one.
     fn connect(&self, number: u16, slot: &mut Slot) -> Result<(), Failure> {
         loop {
+            if self.is_closed() {
+                return Err(Failure::Final(Error::Closed));
+            }
             let mut link = Link::new(self.dial()?)?;
             if let Some((config, server)) = &self.tls {
                 link.limit(Some(Instant::now() + GREETING));
@@ -302,7 +386,8 @@ impl Session {
     fn greet(&self, link: &mut Link, begin: Begin, slot: u16) -> Result<Welcome, Failure> {
         let (pool, client) = (&self.options.pool, &self.options.name);
         let (pool, client) = (pool.as_bytes().to_vec(), client.as_bytes().to_vec());
-        let hello = Request::Hello(Hello { version: VERSION, begin, slot, pool, client });
+        let version = self.options.version;
+        let hello = Request::Hello(Hello { version, begin, slot, pool, client });
         let (header, args) = hello.encode();
         link.send(header, &args, &[])?;
         let begun = Instant::now();
@@ -333,6 +418,9 @@ impl Session {
     /// Tells the server that the client has done, if it can be told at once.
     pub fn end(&self) {
         let Some(slot) = self.slots.first() else { return };
+        if !self.is_connected() {
+            return;
+        }
         let mut slot = slot.lock();
         slot.sequence += 1;
         let (mut header, args) = Request::Bye.encode();

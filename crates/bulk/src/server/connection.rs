@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use braid_fs::FileSystem;
 
-use super::operations::Served;
+use super::operations::{Asked, Served};
 use super::session::{Session, Sessions, Slot};
 use super::strangers::Strangers;
 use crate::error::LinkError;
 use crate::link::{Buffer, Link, Received};
 use crate::tls::{Channel, Peer};
 use crate::wire::{
-    Begin, FrameError, Header, Hello, Kind, Reply, Request, Status, VERSION, Welcome, op,
+    Begin, Caller, FrameError, Header, Hello, Kind, MOUNT_VERSION, Reply, Request, Status, VERSION,
+    Welcome, op,
 };
 
 /// Who has connected has shown its certificate and said what it wants in that time.
@@ -158,7 +159,7 @@ impl<F: FileSystem> Shared<F> {
     fn welcome(&self, session: [u8; 16]) -> Welcome {
         let options = &self.served.options;
         Welcome {
-            version: VERSION,
+            version: MOUNT_VERSION,
             session,
             slots: options.slots,
             data_max: u32::try_from(options.data_max).expect("at most DATA_MAX"),
@@ -179,7 +180,7 @@ impl<F: FileSystem> Shared<F> {
         let request = Request::decode(&first.header, &first.args).ok().filter(|_| is_request);
         let Some(Request::Hello(hello)) = request else { return Err(Status::REQUEST) };
         let Hello { version, begin, slot, pool, client } = hello;
-        if version != VERSION {
+        if !(VERSION..=MOUNT_VERSION).contains(&version) {
             return Err(Status::VERSION);
         }
         if pool != self.served.options.pool.as_bytes() {
@@ -257,12 +258,13 @@ impl<F: FileSystem> Shared<F> {
         if !again && header.sequence != next {
             return Some(Answer::of(header, Err(Status::SEQUENCE)));
         }
-        let decoded = (header.kind, Request::decode(header, &received.args));
-        let (Kind::Request, Ok(request)) = decoded else {
+        let decoded = Caller::split(header, &received.args)
+            .and_then(|(caller, args)| Ok((caller, Request::decode(header, args)?)));
+        let (Kind::Request, Ok((caller, request))) = (header.kind, decoded) else {
             return Some(Answer::of(header, Err(Status::REQUEST)));
         };
         let (is_read, ends) = (request.is_read(), matches!(request, Request::Bye));
-        let outcome = self.served.run(session, (header, request), buffer);
+        let outcome = self.served.run(session, Asked { header, caller, request }, buffer);
         if ends {
             self.sessions.end(session);
         }

@@ -1,11 +1,16 @@
 //! The server: takes connections and serves a file system by them.
 
 mod connection;
+mod events;
+mod locks;
+mod mounted;
+mod names;
 mod operations;
 mod options;
 mod references;
 mod session;
 mod strangers;
+mod who;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -13,7 +18,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_fs::FileSystem;
 use parking_lot::{Condvar, Mutex};
@@ -21,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use connection::Shared;
 use operations::Served;
-pub use options::ServerOptions;
+pub use options::{ServerOptions, Squash};
 pub use references::References;
 use session::{Session, Sessions};
 use strangers::Strangers;
@@ -130,7 +135,8 @@ impl<F: FileSystem> Server<F> {
         let verifier = uuid::Uuid::new_v4().as_u64_pair().0 | 1;
         let sessions = Sessions::new(options.sessions_max, options.slots);
         let owners = AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0);
-        let served = Served { files, references, options, verifier, owners };
+        let begun = Instant::now();
+        let served = Served { files, references, options, verifier, begun, owners };
         let (ending, strangers) = (AtomicBool::new(false), Strangers::default());
         let shared = Arc::new(Shared { served, sessions, ending, strangers });
         let connections = Arc::<Connections>::default();

@@ -1,23 +1,22 @@
 //! What each request does.
 
-use braid_fs::{Answer, Attr, Cred, Durable, Errno, FileSystem, PlockKind, Write, WriteFlags};
+use braid_fs::{Answer, Attr, Durable, Errno, FileSystem, PlockKind, Write, WriteFlags};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::options::ServerOptions;
-use super::references::{Pins, References};
+use super::references::References;
 use super::session::{OpenFile, Session};
+use super::who::Visit;
 use crate::link::Buffer;
-use crate::wire::{DATA_MAX, Header, OpenFlags, Reply, Request, Status, write_entry};
+use crate::wire::{Caller, DATA_MAX, Header, OpenFlags, Reply, Request, Status, how};
 
 /// Of open(2).
 const O_RDONLY: i32 = 0;
-const O_RDWR: i32 = 2;
-const O_EXCL: i32 = 0o200;
-const O_TRUNC: i32 = 0o1000;
-/// Of renameat2(2).
-const RENAME_NOREPLACE: u32 = 1;
+pub(super) const O_RDWR: i32 = 2;
+pub(super) const O_EXCL: i32 = 0o200;
+pub(super) const O_TRUNC: i32 = 0o1000;
 /// Permission bits that a client can give to what it makes.
-const MODE_BITS: u32 = 0o7777;
+pub(super) const MODE_BITS: u32 = 0o7777;
 
 /// What requests work with.
 #[derive(Debug)]
@@ -30,6 +29,8 @@ pub struct Served<F> {
     pub options: ServerOptions,
     /// The write verifier of this server.
     pub verifier: u64,
+    /// When it began.
+    pub begun: std::time::Instant,
     /// Makes owners of locks.
     pub owners: std::sync::atomic::AtomicU64,
 }
@@ -37,7 +38,28 @@ pub struct Served<F> {
 /// A reply, and how many bytes of the buffer go with it.
 pub type Outcome = Result<(Reply, usize), Status>;
 
-fn seen<T>(answer: Answer<T>) -> Result<T, Status> {
+/// A request with who asks.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// Its header.
+    pub header: &'a Header,
+    /// Who asks, if it says so.
+    pub caller: Option<Caller>,
+    /// What for.
+    pub request: Request,
+}
+
+/// A file that was just opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Opening {
+    pub fh: u64,
+    /// Nobody else is to have it so.
+    pub lock: bool,
+    pub writable: bool,
+    pub by_root: bool,
+}
+
+pub(super) fn seen<T>(answer: Answer<T>) -> Result<T, Status> {
     answer.map_err(Status::of)
 }
 
@@ -49,9 +71,11 @@ impl<F: FileSystem> Served<F> {
     pub fn run(
         &self,
         session: &Session,
-        (header, request): (&Header, Request),
+        Asked { header, caller, request }: Asked<'_>,
         buffer: &mut Buffer,
     ) -> Outcome {
+        let caller = caller.as_ref();
+        let data_len = usize::try_from(header.data_len).unwrap_or(0);
         let length = usize::try_from(header.length).unwrap_or(usize::MAX);
         if request.is_change() && session.peer.as_ref().is_some_and(|peer| peer.read_only) {
             return Err(Status::of(Errno::ROFS));
@@ -62,22 +86,18 @@ impl<F: FileSystem> Served<F> {
                 let n = self.read(session, (handle, offset), memory)?;
                 return Ok((Reply::Done, n));
             }
-            Request::ReadDir { dir, cookie, .. } => {
-                let mut pins = self.pins();
-                seen(pins.visit(dir))?;
-                let length = self.allowed(length)?;
-                let mut entries = Vec::new();
-                let mut emit = |e: braid_fs::DirEntry<'_>| write_entry(&mut entries, length, &e);
-                seen(self.files.readdir(dir, cookie, false, &mut emit))?;
+            Request::ReadDir { dir, cookie, handle, .. } => {
+                let most = self.allowed(length)?;
+                let entries = self.list(session, caller, (dir, handle), (cookie, most))?;
                 buffer.take(entries.len()).copy_from_slice(&entries);
                 return Ok((Reply::Done, entries.len()));
             }
             Request::Checksum { handle, offset, .. } => {
                 return self.checksum(session, handle, (offset, length), buffer);
             }
-            Request::Write { handle, offset, append, stable } => {
-                let bytes = buffer.take(usize::try_from(header.data_len).unwrap_or(0));
-                return self.write(session, (handle, offset), bytes, (append, stable));
+            Request::Write { handle, offset, how } => {
+                let bytes = buffer.take(data_len);
+                return self.write(session, (handle, offset), bytes, how);
             }
             Request::Commit { handle } => {
                 let file = session.file(handle).ok_or(Status::HANDLE)?;
@@ -89,78 +109,26 @@ impl<F: FileSystem> Served<F> {
                 return if closed { Ok((Reply::Done, 0)) } else { Err(Status::HANDLE) };
             }
             Request::Open { ino, generation, flags } => {
-                let mut pins = self.pins();
-                let attr = pins.visit(ino).map_err(|_| Status::of(Errno::STALE))?;
+                let mut visit = Visit::new(self, caller);
+                let attr = visit.inode(ino).map_err(|_| Status::of(Errno::STALE))?;
                 if attr.generation != generation {
                     return Err(Status::of(Errno::STALE));
                 }
+                let want = super::who::READ | if flags.write { super::who::WRITE } else { 0 };
+                visit.may(&attr, want)?;
                 return self.open(session, &attr, flags);
             }
+            Request::Mount(request) => {
+                return self.mounted(session, (caller, request), (buffer, data_len));
+            }
+            Request::Lock(request) => return self.locks(session, (caller, request), buffer),
             _ => {}
         }
-        self.names(session, request).map(|reply| (reply, 0))
-    }
-
-    /// Requests about names and attributes.
-    fn names(&self, session: &Session, request: Request) -> Result<Reply, Status> {
-        let mut pins = self.pins();
-        let (files, owner) = (&self.files, self.options.owner);
-        let cred = Cred { uid: owner.0, gid: owner.1, ..Cred::default() };
-        match request {
-            Request::Lookup { dir, name } => {
-                seen(pins.visit(dir))?;
-                let attr = seen(files.lookup(dir, &name))?;
-                pins.note(&attr);
-                Ok(Reply::Attr(attr))
-            }
-            Request::GetAttr { ino } => Ok(Reply::Attr(seen(pins.visit(ino))?)),
-            Request::SetAttr { ino, set } => {
-                seen(pins.visit(ino))?;
-                Ok(Reply::Attr(seen(files.setattr(ino, &set, None))?))
-            }
-            Request::StatFs => Ok(Reply::Totals(seen(files.statfs())?)),
-            Request::Create { dir, name, mode, flags } => {
-                seen(pins.visit(dir))?;
-                let mode = mode & MODE_BITS;
-                let (attr, fh) = seen(files.create(dir, &name, mode, O_RDWR | O_EXCL, &cred))?;
-                pins.note(&attr);
-                self.keep(session, &attr, (fh, flags.lock))
-            }
-            Request::MkDir { dir, name, mode } => {
-                seen(pins.visit(dir))?;
-                let attr = seen(files.mkdir(dir, &name, mode & MODE_BITS, &cred))?;
-                pins.note(&attr);
-                Ok(Reply::Attr(attr))
-            }
-            Request::Unlink { dir, name } => {
-                seen(pins.visit(dir))?;
-                seen(files.unlink(dir, &name)).map(|()| Reply::Done)
-            }
-            Request::RmDir { dir, name } => {
-                seen(pins.visit(dir))?;
-                seen(files.rmdir(dir, &name)).map(|()| Reply::Done)
-            }
-            Request::Rename { from, to, no_replace } => {
-                seen(pins.visit(from.0))?;
-                seen(pins.visit(to.0))?;
-                let flags = if no_replace { RENAME_NOREPLACE } else { 0 };
-                seen(files.rename((from.0, &from.1), (to.0, &to.1), flags)).map(|()| Reply::Done)
-            }
-            Request::SyncDir { dir } => {
-                seen(pins.visit(dir))?;
-                seen(files.fsync_dir(dir)).map(|()| Reply::Done)
-            }
-            Request::Ping | Request::Bye => Ok(Reply::Done),
-            _ => Err(Status::REQUEST),
-        }
-    }
-
-    fn pins(&self) -> Pins<'_, F> {
-        Pins::new(&self.files, &self.references)
+        self.names(session, (caller, request)).map(|reply| (reply, 0))
     }
 
     /// So many bytes may go with one message.
-    fn allowed(&self, length: usize) -> Result<usize, Status> {
+    pub(super) fn allowed(&self, length: usize) -> Result<usize, Status> {
         if length <= self.options.data_max { Ok(length) } else { Err(Status::TOO_LONG) }
     }
 
@@ -178,7 +146,7 @@ impl<F: FileSystem> Served<F> {
             return Err(Status::REQUEST);
         }
         let fh = seen(self.files.open(attr.ino, access | truncate))?;
-        let reply = self.keep(session, attr, (fh, flags.lock))?;
+        let reply = self.keep(session, attr, (fh, flags))?;
         match (reply, flags.truncate) {
             // It is another size now.
             (Reply::Opened { handle, .. }, true) => {
@@ -189,14 +157,25 @@ impl<F: FileSystem> Served<F> {
         }
     }
 
-    /// Keeps an open file in the session, with a lock if one is asked for. Locked are files that become whole by and
-    /// by under another name: nobody else may have made one, or reach it by another name, for he would have a hand
-    /// in it.
-    fn keep(
+    /// Keeps a file in the session that a copy has opened.
+    pub(super) fn keep(
         &self,
         session: &Session,
         attr: &Attr,
-        (fh, lock): (u64, bool),
+        (fh, flags): (u64, OpenFlags),
+    ) -> Result<Reply, Status> {
+        let (lock, writable) = (flags.lock, flags.write);
+        self.keep_opened(session, attr, Opening { fh, lock, writable, by_root: false })
+    }
+
+    /// Keeps an open file in the session, with a lock if one is asked for. Locked are files that become whole by and
+    /// by under another name: nobody else may have made one, or reach it by another name, for he would have a hand
+    /// in it.
+    pub(super) fn keep_opened(
+        &self,
+        session: &Session,
+        attr: &Attr,
+        Opening { fh, lock, writable, by_root }: Opening,
     ) -> Result<Reply, Status> {
         let own = attr.is_regular() && attr.nlink <= 1 && attr.uid == self.options.owner.0;
         if lock && !own {
@@ -211,7 +190,7 @@ impl<F: FileSystem> Served<F> {
                 return Err(Status::of(errno));
             }
         }
-        let file = OpenFile { fh, ino: attr.ino, lock: owner };
+        let file = OpenFile { fh, ino: attr.ino, lock: owner, writable, by_root };
         match session.keep(file, self.options.files_max) {
             Ok(handle) => Ok(Reply::Opened { handle, attr: *attr }),
             Err(file) => {
@@ -263,15 +242,23 @@ impl<F: FileSystem> Served<F> {
         session: &Session,
         (handle, offset): (u64, u64),
         bytes: &[u8],
-        (append, stable): (bool, bool),
+        how: u32,
     ) -> Outcome {
         let file = session.file(handle).ok_or(Status::HANDLE)?;
-        // Whoever writes by a network takes set-user-ID bits away.
+        let is = |bit: u32| how & bit != 0;
+        // Whoever writes by a network takes set-user-ID bits away, but for root.
         let flags = WriteFlags {
-            append,
-            kill_privileges: true,
-            durable: if stable { Durable::Contents } else { Durable::Nothing },
-            ..WriteFlags::default()
+            direct: is(how::DIRECT),
+            append: is(how::APPEND),
+            from_page_cache: is(how::FROM_PAGES),
+            kill_privileges: !(is(how::KEEP_PRIVILEGES) && file.by_root),
+            durable: if is(how::ALL) {
+                Durable::All
+            } else if is(how::STABLE) {
+                Durable::Contents
+            } else {
+                Durable::Nothing
+            },
         };
         // Without an early reply: what is answered is on the devices, or in the node's memory.
         let n = seen(self.files.write(file.fh, Write { offset, bytes, flags }, &mut ()))?;

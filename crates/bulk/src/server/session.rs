@@ -20,6 +20,8 @@ use braid_format::InodeNo;
 use braid_fs::{Fh, FileSystem, Plock, PlockKind};
 use parking_lot::Mutex;
 
+use super::events::Events;
+use super::locks::{Held, give_up};
 use crate::link::Cutter;
 use crate::tls::Peer;
 use crate::wire::{Header, SessionId, Status};
@@ -33,6 +35,10 @@ pub struct OpenFile {
     pub ino: InodeNo,
     /// Owner of the lock that it was opened with.
     pub lock: Option<u64>,
+    /// It may be written.
+    pub writable: bool,
+    /// Root has opened it.
+    pub by_root: bool,
 }
 
 impl OpenFile {
@@ -90,6 +96,10 @@ pub struct Session {
     pub peer: Option<Peer>,
     slots: Vec<Slot>,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    /// Locks of its programs.
+    pub held: Mutex<Held>,
+    /// What its programs wait for.
+    pub events: Arc<Events>,
     next_handle: AtomicU64,
     /// It can be joined no more.
     ended: AtomicBool,
@@ -131,7 +141,16 @@ impl Session {
     }
     /// Closes a file. `false`: it is not open.
     pub fn close<F: FileSystem>(&self, files: &F, handle: u64) -> bool {
-        let Some(file) = self.files.lock().remove(&handle) else { return false };
+        let (file, is_last) = {
+            let mut files = self.files.lock();
+            let Some(file) = files.remove(&handle) else { return false };
+            let is_last = files.values().all(|other| other.ino != file.ino);
+            (file, is_last)
+        };
+        if is_last {
+            let held = self.held.lock().take(Some(file.ino));
+            give_up(files, held);
+        }
         file.close(files);
         true
     }
@@ -148,7 +167,16 @@ impl Session {
             self.close_all(files);
         }
     }
+    /// It can be joined no more, and nobody hears of its locks.
+    fn ends(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.events.wake();
+    }
     fn close_all<F: FileSystem>(&self, files: &F) {
+        for wait in self.events.end::<F::Wait>() {
+            files.end_lock_wait(wait);
+        }
+        give_up(files, self.held.lock().take(None));
         for (_, file) in std::mem::take(&mut *self.files.lock()) {
             file.close(files);
         }
@@ -194,6 +222,8 @@ impl Sessions {
             peer,
             slots: (0..self.slots).map(|_| Slot::default()).collect(),
             files: Mutex::default(),
+            held: Mutex::default(),
+            events: Arc::default(),
             next_handle: AtomicU64::new(1),
             ended: AtomicBool::new(false),
             presence: Mutex::new(Presence { connections: 0, idle: Instant::now() }),
@@ -238,7 +268,7 @@ impl Sessions {
     /// The session can be joined no more; what it has open is closed when its last connection ends.
     pub fn end(&self, session: &Session) {
         self.all.lock().remove(&session.id);
-        session.ended.store(true, Ordering::Release);
+        session.ends();
     }
 
     /// Forgets sessions that had no connection for `time`.
@@ -251,7 +281,7 @@ impl Sessions {
         let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).collect();
         for (_, session) in over {
             tracing::info!(client = session.client, "a client is gone: its files are closed");
-            session.ended.store(true, Ordering::Release);
+            session.ends();
             session.close_all(files);
         }
     }
@@ -265,7 +295,7 @@ impl Sessions {
     pub fn end_if<F: FileSystem>(&self, files: &F, is_over: impl Fn(&Session) -> bool) -> usize {
         let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).collect();
         for (_, session) in &over {
-            session.ended.store(true, Ordering::Release);
+            session.ends();
             session.cut_all();
             if session.presence.lock().connections == 0 {
                 session.close_all(files);

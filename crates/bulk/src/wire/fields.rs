@@ -52,6 +52,10 @@ impl<'a> FieldReader<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
+    /// What is left.
+    pub fn rest(&self) -> &'a [u8] {
+        self.0
+    }
     /// Nothing may be left.
     pub fn end(&self) -> Option<()> {
         self.0.is_empty().then_some(())

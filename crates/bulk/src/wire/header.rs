@@ -20,7 +20,7 @@ pub struct RawHeader {
     pub kind: u8,
     /// An operation.
     pub op: u8,
-    /// None is defined: zero.
+    /// 1 in the first: the arguments begin with whoever asks.
     pub flags: [u8; 2],
     /// Number of the request in its slot.
     pub sequence: U64,
@@ -74,6 +74,8 @@ pub struct Header {
     pub kind: Kind,
     /// An operation's number; the receiver may not know it.
     pub op: u8,
+    /// The arguments begin with whoever asks ([`super::Caller`]).
+    pub caller: bool,
     /// Number of the request in its slot.
     pub sequence: u64,
     /// Open file that the request is about.
@@ -140,6 +142,7 @@ impl Header {
         Self {
             kind: Kind::Request,
             op,
+            caller: false,
             sequence: 0,
             handle: 0,
             offset: 0,
@@ -185,7 +188,7 @@ impl Header {
             magic: RawHeader::MAGIC,
             kind: self.kind as u8,
             op: self.op,
-            flags: [0; 2],
+            flags: [u8::from(self.caller), 0],
             sequence: self.sequence.into(),
             handle: self.handle.into(),
             offset: self.offset.into(),
@@ -221,7 +224,12 @@ impl Header {
             2 => Kind::Reply,
             _ => return Err(FrameError::Unknown),
         };
-        if raw.flags != [0; 2] || raw.reserved.get() != 0 {
+        let caller = match raw.flags {
+            [0, 0] => false,
+            [1, 0] => true,
+            _ => return Err(FrameError::Unknown),
+        };
+        if raw.reserved.get() != 0 {
             return Err(FrameError::Unknown);
         }
         within("arguments", raw.args_len.get(), ARGS_MAX)?;
@@ -229,6 +237,7 @@ impl Header {
         Ok(Self {
             kind,
             op: raw.op,
+            caller,
             sequence: raw.sequence.get(),
             handle: raw.handle.get(),
             offset: raw.offset.get(),

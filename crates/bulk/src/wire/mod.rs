@@ -3,8 +3,11 @@
 //! No decoder panics, whatever the bytes are, and none allocates more than the message is long.
 
 mod attributes;
+mod caller;
 mod fields;
 mod header;
+mod locks;
+mod mount;
 mod reply;
 mod request;
 mod status;
@@ -12,11 +15,16 @@ mod status;
 mod tests;
 
 pub use attributes::{Entry, read_entries, write_entry};
+pub use caller::{Caller, GROUPS_MAX};
 pub use fields::NAME_MAX;
 pub use header::{ARGS_MAX, DATA_MAX, FrameError, Header, Kind, RawHeader, within};
+pub use locks::{LockEvent, LockRequest, read_events, write_event};
+pub use mount::{MountRequest, XATTR_MAX};
 pub use reply::{Reply, Welcome};
-pub use request::{Begin, Hello, OpenFlags, Request, SessionId, op};
+pub use request::{Begin, Hello, OpenFlags, Request, SessionId, how, op};
 pub use status::Status;
 
-/// Version of the protocol that is described by docs/BULK.md.
+/// Version of the protocol that is enough to copy files.
 pub const VERSION: u32 = 1;
+/// Version that a mount needs: requests say who asks. A server knows both.
+pub const MOUNT_VERSION: u32 = 2;

@@ -1,11 +1,12 @@
 //! Replies and their arguments.
 
 use braid_format::InodeNo;
-use braid_fs::{Attr, StatFs};
+use braid_fs::{Attr, Plock, StatFs};
 
 use super::attributes::{put_attr, put_totals, take_attr, take_totals};
 use super::fields::{FieldReader, FieldWriter};
 use super::header::{FrameError, Header};
+use super::locks::{put_lock, take_lock};
 use super::request::{SessionId, op};
 
 /// The answer to a [`Hello`](super::Hello).
@@ -59,6 +60,10 @@ pub enum Reply {
     },
     /// Totals of the file system.
     Totals(StatFs),
+    /// An offset in a file, bytes that were copied, or whether a lock is granted (1) or waited for (0).
+    Number(u64),
+    /// The lock that is in the way, if one is.
+    InTheWay(Option<Plock>),
 }
 
 impl Reply {
@@ -67,7 +72,7 @@ impl Reply {
         let mut header = Header::reply(request, 0);
         let mut to = FieldWriter::default();
         match self {
-            Self::Done => {}
+            Self::Done | Self::InTheWay(None) => {}
             Self::Welcome(w) => {
                 to.u32(w.version).fixed(&w.session).u16(w.slots).u32(w.data_max);
                 to.u32(w.session_ms).u64(w.verifier).u64(w.root.0);
@@ -86,6 +91,10 @@ impl Reply {
                 to.fixed(&sum.to_le_bytes());
             }
             Self::Totals(totals) => put_totals(&mut to, totals),
+            Self::Number(number) => {
+                to.u64(*number);
+            }
+            Self::InTheWay(Some(lock)) => put_lock(&mut to, lock),
         }
         (header, to.finish())
     }
@@ -112,9 +121,20 @@ impl Reply {
                 verifier: from.u64()?,
                 root: InodeNo(from.u64()?),
             }),
-            op::LOOKUP | op::GETATTR | op::SETATTR | op::MKDIR => Self::Attr(take_attr(from)?),
-            op::CREATE | op::OPEN => Self::Opened { handle: header.handle, attr: take_attr(from)? },
-            op::WRITE | op::COMMIT => Self::Written { length, verifier: from.u64()? },
+            op::LOOKUP
+            | op::GETATTR
+            | op::SETATTR
+            | op::MKDIR
+            | op::MAKE_NODE
+            | op::SYMLINK
+            | op::LINK => Self::Attr(take_attr(from)?),
+            op::CREATE | op::OPEN | op::MAKE_FILE | op::OPEN_AS | op::TMPFILE => {
+                Self::Opened { handle: header.handle, attr: take_attr(from)? }
+            }
+            op::WRITE | op::COMMIT | op::SYNC => Self::Written { length, verifier: from.u64()? },
+            op::SEEK | op::COPY | op::LOCK_WAIT => Self::Number(from.u64()?),
+            op::GETLOCK if from.is_empty() => Self::InTheWay(None),
+            op::GETLOCK => Self::InTheWay(Some(take_lock(from)?)),
             op::CHECKSUM => Self::Checksum { sum: u128::from_le_bytes(from.array()?), length },
             op::STATFS => Self::Totals(take_totals(from)?),
             _ => Self::Done,

@@ -6,6 +6,8 @@ use braid_fs::SetAttr;
 use super::attributes::{put_set, take_set};
 use super::fields::{FieldReader, FieldWriter, NAME_MAX};
 use super::header::{FrameError, Header};
+use super::locks::LockRequest;
+use super::mount::MountRequest;
 
 /// Numbers of operations.
 #[allow(missing_docs, reason = "docs/BULK.md section 5 says what each does")]
@@ -18,18 +20,57 @@ pub mod op {
     pub const SETATTR: u8 = 12;
     pub const READDIR: u8 = 13;
     pub const STATFS: u8 = 14;
+    pub const READLINK: u8 = 15;
+    pub const GETXATTR: u8 = 16;
+    pub const SETXATTR: u8 = 17;
+    pub const LISTXATTR: u8 = 18;
+    pub const REMOVEXATTR: u8 = 19;
     pub const CREATE: u8 = 20;
     pub const OPEN: u8 = 21;
     pub const CLOSE: u8 = 22;
+    pub const MAKE_FILE: u8 = 23;
+    pub const OPEN_AS: u8 = 24;
+    pub const TMPFILE: u8 = 25;
     pub const READ: u8 = 30;
     pub const WRITE: u8 = 31;
     pub const COMMIT: u8 = 32;
     pub const CHECKSUM: u8 = 33;
+    pub const SEEK: u8 = 34;
+    pub const ALLOCATE: u8 = 35;
+    pub const COPY: u8 = 36;
     pub const MKDIR: u8 = 40;
     pub const UNLINK: u8 = 41;
     pub const RMDIR: u8 = 42;
     pub const RENAME: u8 = 43;
     pub const SYNC_DIR: u8 = 44;
+    pub const SYNC: u8 = 45;
+    pub const MAKE_NODE: u8 = 46;
+    pub const SYMLINK: u8 = 47;
+    pub const LINK: u8 = 48;
+    pub const RENAME_AS: u8 = 49;
+    pub const GETLOCK: u8 = 60;
+    pub const LOCK: u8 = 61;
+    pub const LOCK_WAIT: u8 = 62;
+    pub const END_WAIT: u8 = 63;
+    pub const EVENTS: u8 = 64;
+}
+
+/// How a WRITE is done: bits.
+pub mod how {
+    /// At the end of the file.
+    pub const APPEND: u32 = 1;
+    /// Contents are durable on return, and what is needed to read them.
+    pub const STABLE: u32 = 2;
+    /// All metadata, too. Of version 2, as those below.
+    pub const ALL: u32 = 4;
+    /// Set-user-ID and set-group-ID bits stay, if root opened the file.
+    pub const KEEP_PRIVILEGES: u32 = 8;
+    /// From mapped pages: does not extend the file.
+    pub const FROM_PAGES: u32 = 16;
+    /// To the devices, past the server's memory.
+    pub const DIRECT: u32 = 32;
+    /// All of them.
+    pub const KNOWN: u32 = 63;
 }
 
 /// Names a session: who has it may use it.
@@ -98,11 +139,15 @@ pub enum Request {
     SetAttr {
         ino: InodeNo,
         set: SetAttr,
+        /// An open file through which it is asked for; 0: none.
+        handle: u64,
     },
     ReadDir {
         dir: InodeNo,
         cookie: u64,
         length: u32,
+        /// The directory, if it is open; 0: it is not.
+        handle: u64,
     },
     StatFs,
     Create {
@@ -128,8 +173,8 @@ pub enum Request {
     Write {
         handle: u64,
         offset: u64,
-        append: bool,
-        stable: bool,
+        /// Bits of [`how`].
+        how: u32,
     },
     Commit {
         handle: u64,
@@ -160,11 +205,11 @@ pub enum Request {
     SyncDir {
         dir: InodeNo,
     },
+    /// Of mounts.
+    Mount(MountRequest),
+    /// Of mounts, about locks of programs.
+    Lock(LockRequest),
 }
-
-/// Of WRITE.
-const APPEND: u32 = 1;
-const STABLE: u32 = 2;
 
 impl Request {
     /// Its operation's number.
@@ -190,21 +235,24 @@ impl Request {
             Self::RmDir { .. } => op::RMDIR,
             Self::Rename { .. } => op::RENAME,
             Self::SyncDir { .. } => op::SYNC_DIR,
+            Self::Mount(request) => request.op(),
+            Self::Lock(request) => request.op(),
         }
     }
 
     /// Whether it does the same done once more: only then it may be sent to a server that has
     /// forgotten whether it did it.
     pub const fn is_idempotent(&self) -> bool {
-        !matches!(
-            self,
+        match self {
+            Self::Write { how, .. } => *how & how::APPEND == 0,
+            Self::Mount(request) => request.is_idempotent(),
             Self::Create { .. }
-                | Self::Write { append: true, .. }
-                | Self::MkDir { .. }
-                | Self::Unlink { .. }
-                | Self::RmDir { .. }
-                | Self::Rename { .. }
-        )
+            | Self::MkDir { .. }
+            | Self::Unlink { .. }
+            | Self::RmDir { .. }
+            | Self::Rename { .. } => false,
+            _ => true,
+        }
     }
 
     /// Whether it changes something, or keeps others from it: not for clients that may only read.
@@ -218,6 +266,8 @@ impl Request {
             | Self::Unlink { .. }
             | Self::RmDir { .. }
             | Self::Rename { .. } => true,
+            Self::Mount(request) => request.is_change(),
+            Self::Lock(request) => request.is_change(),
             Self::Hello(_)
             | Self::Ping
             | Self::Bye
@@ -235,7 +285,12 @@ impl Request {
 
     /// Whether its reply holds data, so that it is done again when it is asked for again.
     pub const fn is_read(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::ReadDir { .. } | Self::Checksum { .. })
+        match self {
+            Self::Read { .. } | Self::ReadDir { .. } | Self::Checksum { .. } => true,
+            Self::Mount(request) => request.is_read(),
+            Self::Lock(request) => matches!(request, LockRequest::Events { .. }),
+            _ => false,
+        }
     }
 
     /// Its header, and its arguments.
@@ -258,9 +313,12 @@ impl Request {
             Self::Lookup { dir, name } | Self::Unlink { dir, name } | Self::RmDir { dir, name } => {
                 to.u64(dir.0).bytes(name);
             }
-            Self::SetAttr { ino, set } => put_set(to.u64(ino.0), set),
-            Self::ReadDir { dir, cookie, length } => {
-                (header.offset, header.length) = (*cookie, *length);
+            Self::SetAttr { ino, set, handle } => {
+                header.handle = *handle;
+                put_set(to.u64(ino.0), set);
+            }
+            Self::ReadDir { dir, cookie, length, handle } => {
+                (header.handle, header.offset, header.length) = (*handle, *cookie, *length);
                 to.u64(dir.0);
             }
             Self::Create { dir, name, mode, flags } => {
@@ -273,10 +331,9 @@ impl Request {
             Self::Read { handle, offset, length } | Self::Checksum { handle, offset, length } => {
                 (header.handle, header.offset, header.length) = (*handle, *offset, *length);
             }
-            Self::Write { handle, offset, append, stable } => {
+            Self::Write { handle, offset, how } => {
                 (header.handle, header.offset) = (*handle, *offset);
-                let bit = |there: bool, bit| if there { bit } else { 0 };
-                to.u32(bit(*append, APPEND) | bit(*stable, STABLE));
+                to.u32(*how);
             }
             Self::MkDir { dir, name, mode } => {
                 to.u64(dir.0).u32(*mode).bytes(name);
@@ -285,6 +342,8 @@ impl Request {
                 to.u64(from.0.0).u64(into.0.0).u8(u8::from(*no_replace));
                 to.bytes(&from.1).bytes(&into.1);
             }
+            Self::Mount(request) => request.put(&mut header, &mut to),
+            Self::Lock(request) => request.put(&mut header, &mut to),
         }
         (header, to.finish())
     }
@@ -296,8 +355,9 @@ impl Request {
     pub fn decode(header: &Header, args: &[u8]) -> Result<Self, FrameError> {
         let mut from = FieldReader::new(args);
         let read = Self::read(header, &mut from).filter(|_| from.end().is_some());
-        // Only a write has data.
-        let plain = header.op == op::WRITE || header.data_len == 0;
+        // Only a write has data, and what is too long for the arguments.
+        let with_data = matches!(header.op, op::WRITE | op::SETXATTR | op::SYMLINK);
+        let plain = with_data || header.data_len == 0;
         read.filter(|_| plain).ok_or(FrameError::Arguments { op: header.op })
     }
 
@@ -313,8 +373,8 @@ impl Request {
             op::RMDIR => Self::RmDir { dir: ino(from)?, name: name(from)? },
             op::GETATTR => Self::GetAttr { ino: ino(from)? },
             op::SYNC_DIR => Self::SyncDir { dir: ino(from)? },
-            op::SETATTR => Self::SetAttr { ino: ino(from)?, set: take_set(from)? },
-            op::READDIR => Self::ReadDir { dir: ino(from)?, cookie: offset, length },
+            op::SETATTR => Self::SetAttr { ino: ino(from)?, set: take_set(from)?, handle },
+            op::READDIR => Self::ReadDir { dir: ino(from)?, cookie: offset, length, handle },
             op::CREATE => {
                 let (dir, mode, flags) = (ino(from)?, from.u32()?, OpenFlags::of(from.u32()?)?);
                 Self::Create { dir, name: name(from)?, mode, flags }
@@ -328,9 +388,8 @@ impl Request {
             op::READ => Self::Read { handle, offset, length },
             op::CHECKSUM => Self::Checksum { handle, offset, length },
             op::WRITE => {
-                let bits = from.u32().filter(|bits| bits & !(APPEND | STABLE) == 0)?;
-                let (append, stable) = (bits & APPEND != 0, bits & STABLE != 0);
-                Self::Write { handle, offset, append, stable }
+                let how = from.u32().filter(|bits| bits & !how::KNOWN == 0)?;
+                Self::Write { handle, offset, how }
             }
             op::MKDIR => {
                 let (dir, mode) = (ino(from)?, from.u32()?);
@@ -342,17 +401,18 @@ impl Request {
                 let (old, new) = (name(from)?, name(from)?);
                 Self::Rename { from: (dir, old), to: (new_dir, new), no_replace }
             }
-            _ => return None,
+            op::GETLOCK..=op::EVENTS => Self::Lock(LockRequest::read(header, from)?),
+            _ => Self::Mount(MountRequest::read(header, from)?),
         })
     }
 }
 
-fn ino(from: &mut FieldReader<'_>) -> Option<InodeNo> {
+pub(super) fn ino(from: &mut FieldReader<'_>) -> Option<InodeNo> {
     from.u64().map(InodeNo)
 }
 
 /// A name that a directory can hold.
-fn name(from: &mut FieldReader<'_>) -> Option<Vec<u8>> {
+pub(super) fn name(from: &mut FieldReader<'_>) -> Option<Vec<u8>> {
     let name = from.bytes(NAME_MAX)?;
     let dots = matches!(name, b"" | b"." | b"..");
     let good = !dots && !name.contains(&b'/') && !name.contains(&0);

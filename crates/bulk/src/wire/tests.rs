@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use braid_format::InodeNo;
-use braid_fs::{Attr, Errno, SetAttr, StatFs, Time, TimeSet};
+use braid_fs::{Attr, Errno, Plock, PlockKind, SetAttr, StatFs, Time, TimeSet};
 use proptest::prelude::*;
 
 use super::*;
@@ -91,15 +91,15 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("bye", Request::Bye),
         ("lookup", Request::Lookup { dir, name: name.clone() }),
         ("getattr", Request::GetAttr { ino: dir }),
-        ("setattr", Request::SetAttr { ino: dir, set: set() }),
-        ("readdir", Request::ReadDir { dir, cookie: 77, length }),
+        ("setattr", Request::SetAttr { ino: dir, set: set(), handle: 0 }),
+        ("readdir", Request::ReadDir { dir, cookie: 77, length, handle: 0 }),
         ("statfs", Request::StatFs),
         ("create", Request::Create { dir, name: name.clone(), mode: 0o644, flags }),
         ("open", Request::Open { ino: dir, generation: 9, flags: OpenFlags::default() }),
         ("close", Request::Close { handle }),
         ("read", Request::Read { handle, offset, length }),
-        ("write", Request::Write { handle, offset, append: false, stable: true }),
-        ("append", Request::Write { handle, offset: 0, append: true, stable: false }),
+        ("write", Request::Write { handle, offset, how: how::STABLE }),
+        ("append", Request::Write { handle, offset: 0, how: how::APPEND }),
         ("commit", Request::Commit { handle }),
         ("checksum", Request::Checksum { handle, offset, length }),
         ("mkdir", Request::MkDir { dir, name: name.clone(), mode: 0o755 }),
@@ -115,6 +115,86 @@ fn requests() -> Vec<(&'static str, Request)> {
         ),
         ("sync_dir", Request::SyncDir { dir }),
     ]
+}
+
+/// One of each of those that only mounts make.
+fn mount_requests() -> Vec<(&'static str, Request)> {
+    let (ino, dir, name, handle) = (InodeNo(7), InodeNo(2), b"file".to_vec(), 0x55);
+    let (offset, len, mode, umask) = (1 << 33, 1 << 40, 0o100_644, 0o022);
+    let xattr = b"user.a/b".to_vec();
+    let (from, to) = ((dir, name.clone()), (InodeNo(3), b"other".to_vec()));
+    let requests = vec![
+        ("readlink", MountRequest::ReadLink { ino }),
+        ("getxattr", MountRequest::GetXattr { ino, name: xattr.clone() }),
+        ("setxattr", MountRequest::SetXattr { ino, name: xattr.clone(), flags: 1 }),
+        ("listxattr", MountRequest::ListXattr { ino }),
+        ("removexattr", MountRequest::RemoveXattr { ino, name: xattr }),
+        (
+            "make_file",
+            MountRequest::MakeFile { dir, name: name.clone(), mode, umask, flags: 0o102 },
+        ),
+        ("open_as", MountRequest::OpenAs { ino, flags: 2, again: true }),
+        ("tmpfile", MountRequest::TmpFile { dir, mode, umask, flags: 2 }),
+        ("seek", MountRequest::Seek { handle, offset, whence: 3 }),
+        ("allocate", MountRequest::Allocate { handle, offset, len, mode: 1 }),
+        ("copy", MountRequest::Copy { handle, offset, to: 0x66, to_offset: 4096, len }),
+        ("sync", MountRequest::Sync),
+        (
+            "make_node",
+            MountRequest::MakeNode { dir, name: name.clone(), mode: 0o020_600, umask, rdev: 0x103 },
+        ),
+        ("symlink", MountRequest::SymLink { dir, name: name.clone() }),
+        ("link", MountRequest::Link { ino, dir, name }),
+        ("rename_as", MountRequest::RenameAs { from, to, flags: 2 }),
+    ];
+    let requests = requests.into_iter().map(|(name, request)| (name, Request::Mount(request)));
+    let kind = PlockKind::Exclusive;
+    let lock = Plock { start: 5, end: u64::MAX, kind, owner: 0x1234, pid: 99, uid: 0 };
+    let locks = [
+        ("getlock", LockRequest::GetLock { handle, lock }),
+        ("lock", LockRequest::Lock { handle, whole: false, again: true, lock }),
+        ("lock_wait", LockRequest::LockWait { handle, whole: true, lock, wait: 8 }),
+        ("end_wait", LockRequest::EndWait { wait: 8 }),
+        ("events", LockRequest::Events { seen: 3, patience_ms: 5000 }),
+    ];
+    requests.chain(locks.map(|(name, request)| (name, Request::Lock(request)))).collect()
+}
+
+#[test]
+fn requests_of_mounts_are_the_golden_ones_and_are_read_back() {
+    let groups = vec![4, 27, u32::MAX];
+    let caller = Caller { generations: [9, 11], uid: 1000, gid: 100, groups };
+    for (name, request) in mount_requests() {
+        let data: &[u8] = match request.op() {
+            op::SYMLINK => b"../target",
+            op::SETXATTR => b"value",
+            _ => b"",
+        };
+        let (mut header, plain) = request.encode();
+        let args = [caller.encode(), plain].concat();
+        (header.sequence, header.caller) = (12, true);
+        golden(name, (header, args.clone()), data);
+        header.seal(&args, data);
+        let (who, rest) = Caller::split(&header, &args).unwrap();
+        assert_eq!(who.as_ref(), Some(&caller));
+        let read = Request::decode(&header, rest).unwrap();
+        assert_eq!(format!("{read:?}"), format!("{request:?}"));
+        let decoded = |args: &[u8]| {
+            Caller::split(&header, args).and_then(|(_, rest)| Request::decode(&header, rest))
+        };
+        for len in 0..args.len() {
+            assert!(decoded(&args[..len]).is_err(), "{name} cut at {len}");
+        }
+        assert!(decoded(&[&args[..], &[0]].concat()).is_err(), "{name} with a byte more");
+    }
+    let many = Caller { groups: vec![1; 200], ..caller };
+    let header = Header { caller: true, ..Header::request(op::PING) };
+    let kept = Caller::split(&header, &many.encode()).unwrap().0.unwrap();
+    assert_eq!(kept.groups.len(), GROUPS_MAX);
+    let mut hostile = Caller::default().encode();
+    *hostile.last_mut().unwrap() = 255;
+    hostile.resize(hostile.len() + 255 * 4, 0);
+    assert!(Caller::split(&header, &hostile).is_err(), "more groups than there may be");
 }
 
 #[test]
@@ -155,6 +235,8 @@ fn replies_are_the_golden_ones_and_are_read_back() {
         verifier: 0xfeed,
         root: InodeNo(2),
     };
+    let kind = PlockKind::Shared;
+    let lock = Plock { start: 5, end: 9, kind, owner: 0, pid: 99, uid: 0 };
     let replies = [
         ("reply_hello", op::HELLO, Reply::Welcome(welcome)),
         ("reply_getattr", op::GETATTR, Reply::Attr(attr())),
@@ -163,6 +245,9 @@ fn replies_are_the_golden_ones_and_are_read_back() {
         ("reply_write", op::WRITE, Reply::Written { length: 8, verifier: 0xfeed }),
         ("reply_checksum", op::CHECKSUM, Reply::Checksum { sum: u128::MAX - 5, length: 8 }),
         ("reply_statfs", op::STATFS, Reply::Totals(totals)),
+        ("reply_seek", op::SEEK, Reply::Number(1 << 33)),
+        ("reply_getlock", op::GETLOCK, Reply::InTheWay(Some(lock))),
+        ("reply_getlock_none", op::GETLOCK, Reply::InTheWay(None)),
     ];
     for (name, op, reply) in replies {
         let request = Header { sequence: 12, ..Header::request(op) };
@@ -170,10 +255,18 @@ fn replies_are_the_golden_ones_and_are_read_back() {
         let (header, args) = reply.encode(&request);
         golden(name, (header, args.clone()), data);
         assert_eq!(Reply::decode(&header, &args).unwrap(), reply);
-        for len in 0..args.len() {
+        // Nothing at all says that no lock is in the way.
+        for len in usize::from(op == op::GETLOCK)..args.len() {
             assert!(Reply::decode(&header, &args[..len]).is_err(), "{name} cut at {len}");
         }
     }
+    let event = LockEvent { number: 4, wait: 8, errno: 35 };
+    let mut data = Vec::new();
+    write_event(&mut data, &event);
+    let reply = Header::reply(&Header::request(op::EVENTS), 0);
+    golden("reply_events", (reply, vec![]), &data);
+    assert_eq!(read_events(&data), Some(vec![event]));
+    assert_eq!(read_events(&data[1..]), None);
     let status = Status::of(Errno::NOSPC);
     golden("reply_error", (Header::reply(&Header::request(op::WRITE), status.0), vec![]), b"");
     assert_eq!(status.errno(), Some(Errno::NOSPC));
@@ -218,7 +311,7 @@ proptest! {
     /// With a good checksum, so that the fields are looked at.
     #[test]
     fn sealed_lengths_are_within_the_limits(
-        kind in 0_u8..4, op in any::<u8>(), args in any::<u32>(), data in any::<u32>(), flag in 0_u8..2,
+        kind in 0_u8..4, op in any::<u8>(), args in any::<u32>(), data in any::<u32>(), flag in 0_u8..3,
     ) {
         let mut bytes = Header::request(op).seal(b"", b"");
         bytes[4] = kind;
@@ -229,7 +322,7 @@ proptest! {
         let crc = braid_format::crc::crc32c(&bytes);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         let within = args as usize <= ARGS_MAX && data as usize <= DATA_MAX;
-        let good = (1..3).contains(&kind) && flag == 0 && within;
+        let good = (1..3).contains(&kind) && flag < 2 && within;
         prop_assert_eq!(Header::decode(&bytes).is_ok(), good);
     }
 
@@ -249,6 +342,11 @@ proptest! {
             // What was read is what was there.
             prop_assert_eq!(request.encode().1, &args[..]);
         }
+        let named = Header { caller: true, ..header };
+        if let Ok((Some(caller), rest)) = Caller::split(&named, &args) {
+            prop_assert_eq!([&caller.encode()[..], rest].concat(), &args[..]);
+        }
+        let _ = read_events(&args);
         let _ = Reply::decode(&header, &args);
         let _ = read_entries(&args);
     }
@@ -256,9 +354,10 @@ proptest! {
     /// Arguments that are nearly right.
     #[test]
     fn damaged_arguments_are_decoded_or_refused(
-        which in 0_usize..22, at in any::<prop::sample::Index>(), value in any::<u8>(),
+        which in 0_usize..43, at in any::<prop::sample::Index>(), value in any::<u8>(),
     ) {
-        let (header, mut args) = requests()[which].1.encode();
+        let all = [requests(), mount_requests()].concat();
+        let (header, mut args) = all[which].1.encode();
         if !args.is_empty() {
             let at = at.index(args.len());
             args[at] = value;

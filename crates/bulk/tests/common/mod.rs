@@ -42,7 +42,8 @@ impl Host {
     }
     pub fn options() -> ServerOptions {
         let session_time = Duration::from_secs(2);
-        ServerOptions { session_time, ..ServerOptions::new("test") }
+        let grace = Duration::from_secs(1);
+        ServerOptions { session_time, grace, ..ServerOptions::new("test") }
     }
     pub fn serve_with(&self, options: ServerOptions) -> Server<Fs> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

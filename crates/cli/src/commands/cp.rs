@@ -1,6 +1,6 @@
 //! `braid cp`
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{File, FileTimes, Permissions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use braid_bulk::client::{Client, ClientOptions, PORT};
+use braid_bulk::client::{Client, ClientOptions};
 use braid_bulk::copy::{Copied, CopyError, CopyOptions, Download, Upload, download, upload};
 use braid_bulk::error::Error;
 use braid_format::InodeNo;
 use braid_fs::{Attr, Errno, SetAttr, Time, TimeSet};
 
-use crate::commands::identity;
+use crate::commands::{identity, remote::Remote};
 use crate::process::asker;
 use crate::terminal::{
     answer::{self, say},
@@ -67,51 +67,16 @@ fn chunk(word: &str) -> Result<u32, String> {
     bytes.ok_or_else(|| "between 4K and 4M".to_owned())
 }
 
-/// A file on a server.
-#[derive(Debug, PartialEq, Eq)]
-struct Remote {
-    /// With a port.
-    server: String,
-    pool: String,
-    /// Names from the root on.
-    path: Vec<Vec<u8>>,
-    /// A directory is meant.
-    is_dir: bool,
-}
-
 impl Remote {
-    /// `None`: it is a local file.
-    fn parse(word: &OsStr) -> Result<Option<Self>> {
-        const SCHEME: &[u8] = b"braid://";
-        let Some(rest) = word.as_bytes().strip_prefix(SCHEME) else { return Ok(None) };
-        let bad = || format!("{}: not braid://HOST[:PORT]/POOL/PATH", word.display());
-        let mut parts = rest.split(|b| *b == b'/');
-        let mut text = || {
-            let part = parts.next().filter(|part| !part.is_empty()).with_context(bad)?;
-            str::from_utf8(part).with_context(bad)
-        };
-        let (host, pool) = (text()?.to_owned(), text()?.to_owned());
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-        let server = if has_port { host } else { format!("{host}:{PORT}") };
-        let mut path: Vec<Vec<u8>> = parts.map(<[u8]>::to_vec).collect();
-        let is_dir = path.last().is_none_or(Vec::is_empty);
-        path.retain(|name| !name.is_empty() && name != b".");
-        if path.iter().any(|name| name == b"..") {
-            bail!("{}: name the file by its path in the pool, without ..", word.display());
-        }
-        Ok(Some(Self { server, pool, path, is_dir }))
-    }
-
     fn connect(&self, args: &Args) -> Result<Client> {
         let identity = if args.insecure {
             None
         } else {
             Some(Arc::new(identity::for_pool(args.identity.as_deref(), &self.pool)?))
         };
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let options = ClientOptions {
             identity,
-            name: format!("{host}, process {}", std::process::id()),
+            name: Self::client_name(),
             connections: args.connections,
             patience: args.retry,
             ..ClientOptions::new(&self.server, &self.pool)
@@ -316,26 +281,6 @@ fn watched(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn servers_pools_and_paths_are_told_apart() {
-        let parse = |word: &str| Remote::parse(OsStr::new(word));
-        let is = |word, server: &str, path: &[&str], is_dir| {
-            let path = path.iter().map(|name| name.as_bytes().to_vec()).collect();
-            let (server, pool) = (server.to_owned(), "safe".to_owned());
-            assert_eq!(parse(word).unwrap(), Some(Remote { server, pool, path, is_dir }), "{word}");
-        };
-        is("braid://host/safe/a/b", "host:7420", &["a", "b"], false);
-        is("braid://host:99/safe//a/./b/", "host:99", &["a", "b"], true);
-        is("braid://[::1]/safe", "[::1]:7420", &[], true);
-        is("braid://[::1]:99/safe/", "[::1]:99", &[], true);
-        for bad in
-            ["braid://", "braid://host", "braid://host/", "braid:///safe", "braid://h/safe/../a"]
-        {
-            assert!(parse(bad).is_err(), "{bad}");
-        }
-        assert_eq!(parse("/braid://host").unwrap(), None);
-    }
 
     #[test]
     fn moments_before_1970_are_right() {

@@ -97,6 +97,8 @@ impl Words {
             free_slot: None,
             sloppy: self.has('s'),
             options: self.options,
+            identity: None,
+            insecure: false,
         })
     }
     fn unmount(self) -> Result<unmount::Args> {

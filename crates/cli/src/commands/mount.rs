@@ -6,9 +6,8 @@
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -20,54 +19,19 @@ use braid_fs::{Fs, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
 use braid_pool::device::{MountTable, answers, bounded};
-use serde_json::json;
 
-use super::{copies, mount_options};
+pub use super::mount_start::Args;
+use super::mount_start::{begin_in_background, begin_log, each, started_again};
+use super::{copies, mount_remote};
 use crate::control::{Control, Node};
 use crate::metrics::{self, Address};
 use crate::pools::sources;
 use crate::process::limits::{self, Need};
 use crate::process::{
-    asker, background, ending::Ending, guard::Guard, holds::Holds, left_behind, log,
-    log::LineFormat, mounts, service,
+    asker, ending::Ending, guard::Guard, holds::Holds, left_behind, log::LineFormat, mounts,
+    service,
 };
-use crate::terminal::{answer, size};
-
-/// Mount a pool's file system as one more node.
-///
-/// Goes into the background once the mount serves; -f stays. For /etc/fstab:
-///
-///     scratch  /scratch  braid  defaults,_netdev  0 0
-#[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment, override_usage = "braid mount [OPTIONS] <NAME|DEVICE>... <DIR>")]
-#[command(after_long_help = mount_options::help())]
-#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
-pub struct Args {
-    /// The pool's name (or all of its devices), then the directory
-    #[arg(required = true, value_name = "NAME|DEVICE... DIR")]
-    pub words: Vec<String>,
-    /// Mount options, comma separated; `braid mount --help` has a table of them
-    #[arg(short = 'o', value_name = "OPTIONS")]
-    pub options: Vec<String>,
-    /// Stay in the foreground
-    #[arg(short, long)]
-    pub foreground: bool,
-    /// Ready signal on standard output (used by the background start)
-    #[arg(long, hide = true)]
-    pub ready: bool,
-    /// The device shown in the mount table, if not the pool's name
-    #[arg(long, hide = true, value_name = "TEXT")]
-    pub shown_as: Option<String>,
-    /// Mount nothing, but free the slot of this node, which has withdrawn (used by a node that ends)
-    #[arg(long, hide = true, value_name = "SLOT:LIFE")]
-    pub free_slot: Option<String>,
-    /// Look at the options, then mount nothing
-    #[arg(skip)]
-    pub fake: bool,
-    /// Options that nobody knows are left out
-    #[arg(skip)]
-    pub sloppy: bool,
-}
+use crate::terminal::size;
 
 /// Everything the options say.
 #[derive(Debug)]
@@ -104,6 +68,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
     }
+    if let Some(place) = mount_remote::place(devices)? {
+        refuse_mounted(&dir)?;
+        return mount_remote::run(args, &place, dir);
+    }
+    if args.identity.is_some() || args.insecure {
+        bail!("--identity and --insecure are for a mount from a server: braid://HOST/POOL");
+    }
     let (plan, unknown) = parse(devices, dir.clone(), &args.options)?;
     if let Some(log) = &plan.log
         && mounts::resolved(log).is_ok_and(|log| log.starts_with(&dir))
@@ -129,7 +100,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn clear_dead(dir: &Path) -> Result<()> {
     let table = MountTable::own().unwrap_or_default();
     if !table.iter().any(|m| m.dir == dir && m.kind == "fuse.braid")
-        || mounts::mounts().iter().any(|m| m.mount_point == dir)
+        || mounts::mounts().iter().chain(&mounts::remotes()).any(|m| m.mount_point == dir)
         || rustix::fs::statfs(dir).err() != Some(rustix::io::Errno::NOTCONN)
     {
         return Ok(());
@@ -176,11 +147,6 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
         }
     }
     Ok((plan, unknown))
-}
-
-/// Comma-separated words of all `-o`.
-fn each(options: &[String]) -> impl Iterator<Item = &str> {
-    options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty())
 }
 
 /// Least metadata and unwritten data in memory with which a node works: some requests of the largest
@@ -408,18 +374,6 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Sends messages where they are to go. In the `background` this process lets go of the terminal.
-fn begin_log(log: Option<File>, format: LineFormat, background: bool) -> Result<()> {
-    if background {
-        background::detach(log)?;
-    } else if let Some(log) = log {
-        rustix::stdio::dup2_stderr(log).ok();
-        log::goes_to_file();
-    }
-    format.begin();
-    Ok(())
-}
-
 /// Begins to serve metrics. The mount works without them.
 fn served_metrics(server: metrics::Server, node: &Node) -> Option<metrics::Socket> {
     let served = server.serve(node);
@@ -496,20 +450,6 @@ fn free_slot(plan: Plan, life: &str) -> Result<ExitCode> {
 /// Of the C library's allocator.
 const ARENAS_MAX: &str = "MALLOC_ARENA_MAX";
 
-/// This program once more, as `braid mount` with the options but for these; without the words.
-fn started_again(args: &Args, leave_out: &[String]) -> Result<Command> {
-    let own = std::env::current_exe()?;
-    // Once a package has put another program in its place, the kernel alone has it.
-    let own = if own.exists() { own } else { PathBuf::from("/proc/self/exe") };
-    let mut command = Command::new(own);
-    // Whatever the file is called: this is no helper's call.
-    command.arg0("braid").arg("mount");
-    for option in each(&args.options).filter(|o| !leave_out.iter().any(|l| l == o)) {
-        command.arg("-o").arg(option);
-    }
-    Ok(command)
-}
-
 /// Starts this program again in the background and waits for its word.
 fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     let mut command = started_again(args, leave_out)?;
@@ -525,22 +465,14 @@ fn start_daemon(args: &Args, leave_out: &[String]) -> Result<ExitCode> {
     // What a command line says everybody can read, as long as the node runs.
     let (words, secrets) = braid_pool::device::without_secrets(&args.words);
     command.envs(secrets).arg("--").args(words);
-    background::start(command)?;
-    if answer::is_json() {
-        let dir = args.words.last().and_then(|dir| mounts::resolved(dir.as_ref()).ok());
-        let mount = mounts::mounts().into_iter().find(|m| Some(&m.mount_point) == dir.as_ref());
-        let shown =
-            |m: mounts::Mount| json!({"pid": m.pid, "pool": m.pool, "mount_point": m.mount_point});
-        answer::add("mount", mount.map(shown));
-    }
-    Ok(ExitCode::SUCCESS)
+    begin_in_background(args, command)
 }
 
 /// Whether an option is one of `braid mount`.
 #[cfg(test)]
 pub(super) fn is_known(option: &str) -> bool {
     let parsed = parse(&["pool".to_owned()], PathBuf::from("/mnt"), &[option.to_owned()]);
-    parsed.is_ok_and(|(_, unknown)| unknown.is_empty())
+    parsed.is_ok_and(|(_, unknown)| unknown.is_empty()) || mount_remote::is_known(option)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 type Entry = (&'static str, &'static str, &'static str, &'static str);
 
 /// Options by purpose. A word that ends in `=` takes a value.
-const GROUPS: [(&str, &[Entry]); 8] = [
+const GROUPS: [(&str, &[Entry]); 9] = [
     (
         "Pool and access",
         &[
@@ -149,6 +149,21 @@ const GROUPS: [(&str, &[Entry]); 8] = [
                  unix: only nodes of this host; none. The default is the address by which this host \
                  reaches the units of a target. Without a port, the first free one of 24741 to 24772: \
                  let these through a firewall between the hosts.",
+            ),
+        ],
+    ),
+    (
+        "Mounts from a server (braid://...)",
+        &[
+            ("identity=", "file", "by the pool", "As --identity."),
+            ("insecure", "", "off", "As --insecure."),
+            ("connections=", "2 to 31", "16", "Requests under way at a time, and one."),
+            (
+                "retry=",
+                "seconds, 0.1 to 3600",
+                "60",
+                "How long a server that does not answer is tried when it is mounted. Later it is waited for \
+                 without end.",
             ),
         ],
     ),

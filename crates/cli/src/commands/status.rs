@@ -15,7 +15,7 @@ use braid_pool::layout::Facts;
 use braid_pool::{MemberInfo, PoolInfo, device};
 use serde_json::json;
 
-use crate::commands::status_io;
+use crate::commands::{status_io, status_remote};
 use crate::control::health::{Health, Lost, MemberFacts, PoolFacts, REPAIR as ADVICE};
 use crate::control::nodes::{WITHDRAWN, state};
 use crate::control::{self, MemberView, View};
@@ -71,6 +71,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     args.patience.begin();
     let mounts = mounts::mounts();
+    let remotes = mounts::remotes();
+    if status_remote::is_shown(&args.sources, &remotes) {
+        return Ok(ExitCode::SUCCESS);
+    }
     let (sources, node) = meant(args, &mounts)?;
     let seen = if sources.is_empty() {
         None
@@ -107,12 +111,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             .collect();
         let pool = seen.as_ref().map(as_json);
         answer::add("mounts", mounts);
+        answer::add("remote_mounts", remotes.iter().map(status_remote::json).collect::<Vec<_>>());
         answer::add("pool", pool);
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(seen) = &seen {
         show(seen);
-    } else if mounts.is_empty() {
+    } else if mounts.is_empty() && remotes.is_empty() {
         let others = mounts::of_others();
         say!("nothing is mounted on this host{others}; name a pool to see it");
     } else {
@@ -122,6 +127,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let dir = m.mount_point.display().to_string();
             table.add_row([m.pool.clone(), health.to_owned(), dir, m.pid.to_string()]);
         }
+        table.add_rows(remotes.iter().map(status_remote::row));
         say!("{table}");
     }
     Ok(ExitCode::SUCCESS)

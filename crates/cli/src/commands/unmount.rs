@@ -43,7 +43,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let device = mount.as_ref().map(|mount| mount.device);
     // In another mount namespace the same directory may be another mount.
     let is_here = |m: &Mount| m.device.is_none() || device.is_none() || m.device == device;
-    let server = mounts::mounts().into_iter().find(|m| m.mount_point == dir && is_here(m));
+    let mut all = mounts::mounts().into_iter().chain(mounts::remotes());
+    let server = all.find(|m| m.mount_point == dir && is_here(m));
     if let (Some(server), false) = (&server, args.lazy) {
         refuse_exported(server)?;
     }
@@ -128,7 +129,7 @@ impl fmt::Display for Holder {
 fn holder(mount: &TableEntry, server: &str) -> Option<Holder> {
     // The number of an unmounted file system is free: another pool's mount may have it at once.
     let is_another = |m: &Mount| m.device == Some(mount.device) && m.server.id() != server;
-    if mounts::mounts().iter().any(is_another) {
+    if mounts::mounts().iter().chain(&mounts::remotes()).any(is_another) {
         return None;
     }
     let of = |m: &TableEntry| (m.device, m.kind.clone(), m.source.clone());

@@ -177,7 +177,7 @@ fn call(mount: &Mount, order: &Order, time: Duration) -> Result<Answer> {
 
 /// Calls the node that listens at `path`. A node that is stopped, and was called often since, takes
 /// no more calls: that is an error, not a wait.
-fn connect(path: &Path) -> Result<UnixStream> {
+pub(super) fn connect(path: &Path) -> Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;

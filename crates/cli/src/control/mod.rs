@@ -12,6 +12,7 @@ mod node;
 pub mod nodes;
 mod orders;
 pub mod programs;
+pub mod remote;
 pub mod requests;
 pub mod resync;
 mod serve;

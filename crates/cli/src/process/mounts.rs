@@ -12,6 +12,8 @@ use crate::process::notes::{self, Writer};
 
 /// The kind of these notes.
 const KIND: &str = "mount";
+/// That of mounts from a server, which are no nodes of their pools.
+const REMOTE: &str = "remote";
 
 /// A mount of this host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -62,10 +64,17 @@ pub struct Note {
 impl Note {
     /// Begins it. Where no note can be written the mount works all the same.
     pub fn begin() -> Self {
+        Self::begin_kind(KIND)
+    }
+    /// The same for a mount from a server.
+    pub fn begin_remote() -> Self {
+        Self::begin_kind(REMOTE)
+    }
+    fn begin_kind(kind: &str) -> Self {
         // Those of dead ones go.
-        drop(mounts());
+        drop((mounts(), remotes()));
         let begun =
-            private_dir().and_then(|dir| notes::Note::begin(&dir, KIND, std::process::id()));
+            private_dir().and_then(|dir| notes::Note::begin(&dir, kind, std::process::id()));
         Self { begun: begun.inspect_err(warn).ok() }
     }
 
@@ -108,12 +117,17 @@ fn warn(e: &io::Error) {
 /// Mounts whose process lives. Notes, and sockets, of dead ones are removed.
 pub fn mounts() -> Vec<Mount> {
     braid_lock::hints::sweep();
-    private_dir().map(|dir| mounts_in(&dir)).unwrap_or_default()
+    private_dir().map(|dir| mounts_in(&dir, KIND)).unwrap_or_default()
 }
 
-fn mounts_in(dir: &Path) -> Vec<Mount> {
+/// Mounts from servers whose process lives. What was named is where the server has it.
+pub fn remotes() -> Vec<Mount> {
+    private_dir().map(|dir| mounts_in(&dir, REMOTE)).unwrap_or_default()
+}
+
+fn mounts_in(dir: &Path, kind: &str) -> Vec<Mount> {
     let forget = |id: &str| drop(std::fs::remove_file(control_socket_in(dir, id)));
-    let living = notes::living::<Mount>(dir, KIND, forget).into_iter();
+    let living = notes::living::<Mount>(dir, kind, forget).into_iter();
     let mut mounts: Vec<Mount> = living.map(|(mount, server)| Mount { server, ..mount }).collect();
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
     mounts
@@ -125,7 +139,8 @@ pub fn of_others() -> String {
     if rustix::process::geteuid().is_root() {
         return String::new();
     }
-    let (known, table) = (mounts(), MountTable::own().unwrap_or_default());
+    let known: Vec<Mount> = mounts().into_iter().chain(remotes()).collect();
+    let table = MountTable::own().unwrap_or_default();
     let unknown = |m: &&TableEntry| {
         m.kind == "fuse.braid" && known.iter().all(|known| known.mount_point != m.dir)
     };
@@ -162,7 +177,7 @@ mod tests {
         Mount { pid, pool, mount_point: mount_point.into(), device, sources, server }
     }
     fn found(dir: &Path) -> Vec<PathBuf> {
-        mounts_in(dir).into_iter().map(|m| m.mount_point).collect()
+        mounts_in(dir, KIND).into_iter().map(|m| m.mount_point).collect()
     }
 
     #[test]
@@ -185,7 +200,7 @@ mod tests {
             note.write(&first_of_a_namespace(at)).unwrap();
             note
         });
-        let all = mounts_in(dir);
+        let all = mounts_in(dir, KIND);
         assert_eq!(found(dir), [PathBuf::from("/one"), "/two".into()]);
         let sockets: Vec<_> = all.iter().map(|m| control_socket_in(dir, m.server.id())).collect();
         assert_eq!(sockets, [dir.join("control-1.sock"), dir.join("control-1-1.sock")]);

@@ -63,13 +63,13 @@ fn without_chap(words: Vec<String>) -> (Vec<String>, Vec<(&'static str, String)>
     (out, handed)
 }
 
-/// Option and variable of `braid cp` that take an identity's token.
+/// Option and variable of `braid cp` and `braid mount` that take an identity's token.
 const IDENTITY: (&str, &str) = ("--identity", "BRAID_IDENTITY");
 
-/// The words without the token of `braid cp`, and the variable that hands it over.
+/// The words without the token of `braid cp` or `braid mount`, and the variable that hands it over.
 fn without_token(words: Vec<String>) -> (Vec<String>, Option<(&'static str, String)>) {
     let (option, variable) = IDENTITY;
-    if words.first().is_none_or(|word| word != "cp") {
+    if words.first().is_none_or(|word| word != "cp" && word != "mount") {
         return (words, None);
     }
     let (mut out, mut token): (Vec<String>, _) = (Vec::with_capacity(words.len()), None);

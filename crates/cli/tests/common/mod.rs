@@ -8,6 +8,7 @@ pub mod device;
 pub mod mute;
 pub mod net;
 pub mod pool;
+pub mod remote;
 pub mod san;
 pub mod served;
 
@@ -66,7 +67,7 @@ pub fn sh(script: &str) -> String {
 }
 
 /// What each Python program begins with. `A` and `B` are the directories of the first and the last node.
-const PYTHON: &str = r#"
+pub const PYTHON: &str = r#"
 import ctypes, errno, faulthandler, fcntl, os, random, resource, signal, stat, struct, subprocess, sys, threading, time
 A, B = sys.argv[1:3]
 faulthandler.dump_traceback_later(110, exit=True)

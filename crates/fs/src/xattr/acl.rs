@@ -6,6 +6,8 @@
 //! and a mode cannot differ, and a change of the mode need not touch the list. A list that says no
 //! more than a mode does is not kept.
 
+use crate::attr::Attr;
+
 /// The attribute with the list that permissions are checked against.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of a directory with the list that what is made in it gets.
@@ -57,6 +59,49 @@ struct Entry {
     id: u32,
 }
 
+/// Somebody who asks.
+#[derive(Debug, Clone, Copy)]
+pub struct Person<'a> {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// The other groups.
+    pub groups: &'a [u32],
+}
+
+impl Person<'_> {
+    /// Root may do everything.
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+    /// Whether it is one of the groups.
+    pub fn is_in(&self, group: u32) -> bool {
+        self.gid == group || self.groups.contains(&group)
+    }
+    /// Whether all of `want` is allowed (bits: 4 read, 2 write, 1 search). `acl`: the value of the attribute
+    /// `system.posix_acl_access`, if there is one; one that makes no sense allows nothing but to the owner.
+    pub fn may(&self, attr: &Attr, acl: Option<&[u8]>, want: u32) -> bool {
+        if self.is_root() {
+            return true;
+        }
+        let allows = |bits: u32| bits & want == want;
+        if self.uid == attr.uid {
+            return allows(attr.mode >> 6);
+        }
+        let acl = match acl.map(Acl::decode) {
+            None | Some(Ok(None)) => None,
+            Some(Ok(Some(acl))) => Some(acl),
+            Some(Err(_)) => return false,
+        };
+        match acl.and_then(|acl| acl.allows(attr.gid, self, want)) {
+            Some(allowed) => allowed,
+            None if self.is_in(attr.gid) => allows(attr.mode >> 3),
+            None => allows(attr.mode),
+        }
+    }
+}
+
 /// A list that makes sense.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<Entry>);
@@ -103,6 +148,24 @@ impl Acl {
             return Err("entries of an ACL");
         }
         Ok(())
+    }
+    /// Whether the entries for users and groups allow `want` to somebody who is not the owner of the file, which
+    /// belongs to `group`. `None`: he is one of all others.
+    pub fn allows(&self, group: u32, person: &Person<'_>, want: u32) -> Option<bool> {
+        let find = |tag| self.0.iter().find(|e: &&Entry| e.tag == tag);
+        let mask = find(AclTag::Mask).map_or(PERMISSIONS, |e| e.permissions);
+        let allows = |e: &Entry| u32::from(e.permissions & mask) & want == want;
+        let named = self.0.iter().find(|e| e.tag == AclTag::User && e.id == person.uid);
+        if let Some(entry) = named {
+            return Some(allows(entry));
+        }
+        let mut of_groups = self.0.iter().filter(|e| match e.tag {
+            AclTag::OwningGroup => person.is_in(group),
+            AclTag::Group => person.is_in(e.id),
+            _ => false,
+        });
+        let first = of_groups.next()?;
+        Some(allows(first) || of_groups.any(allows))
     }
     /// As an attribute's value.
     pub fn encode(&self) -> Vec<u8> {
@@ -270,5 +333,55 @@ mod tests {
         assert_eq!((mode, own), (0o040_761, Some(full())));
         assert_eq!(minimal().inherited(0o100_777), (0o100_640, None));
         assert_eq!(minimal().inherited(0o100_200), (0o100_200, None));
+    }
+
+    #[test]
+    fn a_person_may_what_mode_and_list_say() {
+        use crate::attr::Time;
+        let time = Time::default();
+        let attr = |mode| Attr {
+            ino: braid_format::InodeNo(7),
+            generation: 1,
+            size: 0,
+            blocks512: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            mode,
+            nlink: 1,
+            uid: 10,
+            gid: 20,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        };
+        let person = |uid, groups: &'static [u32]| Person { uid, gid: 1, groups };
+        let bits = |who: Person<'_>, mode, list: Option<&[u8]>| {
+            [4, 2, 1].into_iter().filter(|bit| who.may(&attr(mode), list, *bit)).sum::<u32>()
+        };
+        assert_eq!(bits(person(0, &[]), 0, None), 7, "root");
+        assert_eq!(bits(person(10, &[20]), 0o077, None), 0, "the owner, and not one of the others");
+        assert_eq!(bits(person(11, &[20]), 0o707, None), 0, "of the group");
+        assert_eq!(bits(person(11, &[]), 0o775, None), 5);
+        assert!(!person(11, &[]).may(&attr(0o774), None, 5), "all of it");
+        let list = acl(&[
+            (AclTag::Owner, 6, NOBODY),
+            (AclTag::User, 7, 11),
+            (AclTag::OwningGroup, 1, NOBODY),
+            (AclTag::Group, 6, 30),
+            (AclTag::Mask, 5, NOBODY),
+            (AclTag::Others, 2, NOBODY),
+        ])
+        .encode();
+        let by_list = |who| bits(who, 0o652, Some(&list));
+        assert_eq!(by_list(person(11, &[20])), 5, "by name, within the mask");
+        assert_eq!(by_list(person(12, &[30])), 4);
+        assert_eq!(by_list(person(12, &[20])), 1);
+        // Each of the groups alone counts.
+        assert!(!person(12, &[20, 30]).may(&attr(0o652), Some(&list), 5));
+        assert_eq!(by_list(person(12, &[])), 2);
+        assert_eq!(by_list(person(10, &[30])), 6, "the owner by the mode");
+        assert_eq!(bits(person(12, &[]), 0o777, Some(b"rubbish")), 0);
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod place;
 #[cfg(test)]
 mod tests;
 
+pub use acl::Person;
 pub use attributes::KILL_GROUP;
 pub(crate) use attributes::{
     Inherited, default_acl, drop_capability, get, has_capability, is_access_list, is_sound, list,

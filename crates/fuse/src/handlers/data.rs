@@ -77,8 +77,8 @@ impl<F: FileSystem> Call<'_, F> {
         }
         let nodes = self.server.nodes();
         nodes.opened(self.nodeid, mode.cached);
-        let out =
-            OpenOut { fh: mode.number(fh), open_flags: mode.open_flags(), ..OpenOut::default() };
+        let open_flags = mode.open_flags(self.server.terms.keep_pages);
+        let out = OpenOut { fh: mode.number(fh), open_flags, ..OpenOut::default() };
         if !self.reply.value(&out) {
             nodes.closed(self.nodeid, mode.cached);
             let _ = self.files().release(fh);
@@ -305,11 +305,17 @@ impl<F: FileSystem> Call<'_, F> {
     /// pages: that are mapped, or open to be read through the page cache.
     fn copied_in_pages(&self, what: &CopyFileRangeIn, len: u64) -> Answer<u64> {
         let page = rustix::param::page_size() as u64;
-        if self.server.nodes().mixed(what.nodeid_out) || !what.off_out.is_multiple_of(page) {
+        let keeps = self.server.terms.keep_pages;
+        if self.server.nodes().mixed(what.nodeid_out) || keeps && !what.off_out.is_multiple_of(page)
+        {
             return Err(Errno::XDEV);
         }
         let size = |node| Ok(self.files().getattr(self.server.ino(node))?.size);
         let len = len.min(size(self.nodeid)?.saturating_sub(what.off_in));
+        if !keeps {
+            // Pages that the kernel would read the source from may be old.
+            return Ok(len);
+        }
         if what.off_out.saturating_add(len) >= size(what.nodeid_out)? {
             return Ok(len);
         }

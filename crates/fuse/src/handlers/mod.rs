@@ -155,6 +155,7 @@ impl<F: FileSystem> Server<F> {
     }
     /// The mount is gone: ends waits for locks, and helper threads once they are done.
     pub fn close(&self) {
+        self.files.closing();
         self.interrupts.close();
         self.waits.all().into_iter().for_each(|wait| self.files.end_lock_wait(wait));
         self.killed.close();
@@ -204,6 +205,7 @@ impl<F: FileSystem> Server<F> {
             let by_others = if call.may_be_answered_by_others() { BY_OTHERS } else { 0 };
             interrupt::begin(header.unique, header.pid | any | by_others);
         }
+        self.files.begins(&call.cred);
         let done = admitted.and_then(|()| call.run());
         interrupt::end();
         let error = match &done {

@@ -200,8 +200,8 @@ impl<F: FileSystem> Call<'_, F> {
         let entry = self.server.entry(&attr, stamp, self.keep());
         let mode = OpenMode::of(flags, self.server.may_cache(entry.nodeid));
         self.server.nodes().opened(entry.nodeid, mode.cached);
-        let open =
-            OpenOut { fh: mode.number(fh), open_flags: mode.open_flags(), ..OpenOut::default() };
+        let open_flags = mode.open_flags(self.server.terms.keep_pages);
+        let open = OpenOut { fh: mode.number(fh), open_flags, ..OpenOut::default() };
         if !self.reply.parts(entry.as_bytes(), open.as_bytes()) {
             self.server.nodes().closed(entry.nodeid, mode.cached);
             let _ = self.files().release(fh);

@@ -264,6 +264,7 @@ impl Fixture {
             cache_attributes: true,
             cache_names: true,
             cache_data: true,
+            keep_pages: true,
         };
         let device: Device = Arc::new(OwnedFd::from(ours));
         let link = KernelLink::new();

@@ -151,12 +151,13 @@ impl OpenMode {
         let reads = flags & abi::o::ACCMODE == abi::o::RDONLY;
         Self { cached: may_cache && reads && flags & abi::o::DIRECT == 0 }
     }
-    /// For the kernel.
-    pub fn open_flags(self) -> u32 {
+    /// For the kernel. `keep`: pages that it has of the file stay.
+    pub fn open_flags(self, keep: bool) -> u32 {
+        let keep = if keep { abi::open::KEEP_CACHE } else { 0 };
         if self.cached {
-            abi::open::KEEP_CACHE
+            keep
         } else {
-            abi::open::DIRECT_IO | abi::open::KEEP_CACHE | abi::open::PARALLEL_DIRECT_WRITES
+            keep | abi::open::DIRECT_IO | abi::open::PARALLEL_DIRECT_WRITES
         }
     }
     /// The number that the kernel sees: the mode is kept in its lowest bit.
@@ -219,7 +220,7 @@ mod tests {
         assert_eq!(OpenMode::split(rdonly.number(77)), (77, rdonly));
         for flags in [1, 2, abi::o::DIRECT, 2 | abi::o::DIRECT] {
             assert!(!OpenMode::of(flags, true).cached);
-            assert_eq!(OpenMode::of(flags, true).open_flags() & 1, 1);
+            assert_eq!(OpenMode::of(flags, true).open_flags(true) & 1, 1);
         }
     }
 }

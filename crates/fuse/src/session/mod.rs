@@ -270,7 +270,11 @@ fn agree(
             0
         };
     let minor = greeting.minor.min(abi::MINOR);
-    let wanted = WANTED | if rings { init::OVER_IO_URING } else { 0 };
+    let mut wanted = WANTED | if rings { init::OVER_IO_URING } else { 0 };
+    if !options.keep_pages {
+        // Nobody says when they are old: the kernel drops them when it sees another time of change.
+        wanted = wanted & !init::EXPLICIT_INVAL_DATA | init::AUTO_INVAL_DATA;
+    }
     let flags = offered & wanted;
     if flags & init::DIRECT_IO_ALLOW_MMAP == 0 {
         tracing::warn!("this kernel cannot map files shared that are open for writing (Linux 6.6)");
@@ -282,6 +286,7 @@ fn agree(
         cache_attributes: options.cache_attributes,
         cache_names: options.cache_names == CacheNames::Always && minor >= abi::MINOR_EPOCH,
         cache_data: options.cache_data,
+        keep_pages: options.keep_pages,
     };
     let pages = max_write.get() / PAGE;
     let low = |n: u64| u32::try_from(n & 0xffff_ffff).unwrap_or(0);
@@ -347,6 +352,12 @@ mod tests {
         assert_eq!(answer.flags2, 1 << (36 - 32) | 1 << (41 - 32));
         let (terms, _) = agree(&greeting(45, WANTED), Bytes::MIB, &options, true);
         assert_eq!(terms.flags, WANTED, "not offered, not taken");
+        options.keep_pages = false;
+        let (terms, _) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options, false);
+        let differs = terms.flags ^ WANTED;
+        assert_eq!(differs, init::EXPLICIT_INVAL_DATA | init::AUTO_INVAL_DATA);
+        assert!(!terms.keep_pages);
+        options.keep_pages = true;
         // Without EXT the second half is not there, whatever stands in its place.
         let high = init::DIRECT_IO_ALLOW_MMAP;
         assert_eq!(agree(&greeting(36, high), Bytes::MIB, &options, false).0.flags, 0);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use braid_bulk::client::PORT;
-use braid_bulk::server::{References, Server, ServerOptions};
+use braid_bulk::server::{References, Server, ServerOptions, Squash};
 use braid_fs::{Fs, MountOptions};
 use serde_json::json;
 
@@ -20,7 +20,7 @@ use crate::pools::sources;
 use crate::process::{holds::Holds, left_behind, signals};
 use crate::terminal::answer;
 
-/// Serve a pool to hosts that do not reach its disks: `braid cp` copies files to it and from it.
+/// Serve a pool to hosts that do not reach its disks: `braid mount` mounts it there, `braid cp` copies files.
 ///
 /// Joins the pool as a node of its own: it need not be mounted here, and a slot must be free (`braid create --nodes`).
 /// Clients are who was invited (`init`, then `invite`), by TLS 1.3; what they may do, they do as root of the pool. Runs
@@ -41,10 +41,26 @@ pub struct Args {
     insecure: bool,
     #[command(flatten)]
     place: certificates::Place,
-    /// User and group that own what clients make
-    #[arg(long, value_name = "UID:GID", default_value = "0:0", value_parser = owner)]
-    owner: (u32, u32),
+    /// User and group that own what is copied, and as whom those act that --squash names [default: 0:0, or 65534:65534
+    /// with --squash]
+    #[arg(long, value_name = "UID:GID", value_parser = owner)]
+    owner: Option<(u32, u32)>,
+    /// Whose word of a client does not count: root's (copies are made by root, too), all users', or nobody's. He acts as
+    /// --owner
+    #[arg(long, value_enum, default_value = "none")]
+    squash: SquashWord,
 }
+
+/// A word for [`Squash`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum SquashWord {
+    None,
+    Root,
+    All,
+}
+
+/// Who is nobody in particular.
+const NOBODY: (u32, u32) = (65_534, 65_534);
 
 /// Between two looks at whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -106,7 +122,13 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     let holds = Holds::of(&fs);
     let neighbours = fs.clone();
     let neighbours = left_behind::LeftBehindWatch::start(move || neighbours.has_silent_neighbour());
-    let options = ServerOptions { owner: args.owner, tls, ..ServerOptions::new(&name) };
+    let (squash, usual) = match args.squash {
+        SquashWord::None => (Squash::None, (0, 0)),
+        SquashWord::Root => (Squash::Root, NOBODY),
+        SquashWord::All => (Squash::All, NOBODY),
+    };
+    let owner = args.owner.unwrap_or(usual);
+    let options = ServerOptions { owner, squash, tls, ..ServerOptions::new(&name) };
     let mut server = Server::start(listener, fs.clone(), references, options)?;
     let mut stdout = std::io::stdout();
     let url = format!("braid://{address}/{name}");

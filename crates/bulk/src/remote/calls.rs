@@ -1,0 +1,284 @@
+//! Requests to the server, and what is done when it has begun anew.
+//!
+//! Each request is one of the session in which everything is as it should be ([`Remote::current`]). If that session is
+//! over, the first thread that hears of it begins another and brings into it what programs have: locks, waits for
+//! them, and, if the server was started anew, what was written and was not durable. Open files are opened again by
+//! whoever uses them next. Until then no other request is made.
+
+use std::sync::atomic::Ordering;
+
+use braid_fs::{Answer, Attr, Errno};
+
+use super::Remote;
+use super::files::{Place, RemoteFile};
+use crate::client::Ask;
+use crate::error::Error;
+use crate::wire::{Caller, LockRequest, MountRequest, Reply, Request, Status, how};
+
+/// What a request is about.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct About<'a> {
+    /// Open files whose handles it names.
+    pub files: &'a [&'a RemoteFile],
+    /// For whom.
+    pub caller: Option<&'a Caller>,
+    /// What goes with it.
+    pub data: &'a [u8],
+}
+
+/// Why nothing came of a request in the present session.
+pub enum Trouble {
+    /// Another one has to begin, or has begun.
+    Session,
+    /// It makes no difference how often it is tried.
+    Errno(Errno),
+}
+
+impl From<Errno> for Trouble {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl Remote {
+    /// The session in which requests are made now.
+    pub fn current(&self) -> u64 {
+        self.current.load(Ordering::SeqCst)
+    }
+
+    /// Has a request done, and calls `take` with its reply and its data. Also the session in which it was.
+    ///
+    /// # Errors
+    /// What the program is to see.
+    pub fn ask<R>(
+        &self,
+        about: About<'_>,
+        request: impl Fn(&[u64]) -> Request,
+        mut take: impl FnMut(Reply, &[u8]) -> Answer<R>,
+    ) -> Answer<(R, u64)> {
+        let slot = self.slots.take();
+        loop {
+            let session = self.current();
+            match self.ask_in((session, slot.number), about, &request, &mut take) {
+                Ok(done) => return Ok((done, session)),
+                Err(Trouble::Errno(errno)) => return Err(errno),
+                Err(Trouble::Session) => self.recover(session)?,
+            }
+        }
+    }
+
+    /// The same for a request whose reply says all.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn reply(&self, about: About<'_>, request: impl Fn(&[u64]) -> Request) -> Answer<Reply> {
+        self.ask(about, request, |reply, _| Ok(reply)).map(|(reply, _)| reply)
+    }
+    /// The same for one that only succeeds.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn done(&self, about: About<'_>, request: impl Fn(&[u64]) -> Request) -> Answer<()> {
+        self.reply(about, request).map(drop)
+    }
+    /// The same for one whose reply is data.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn bytes(&self, caller: &Caller, request: &Request) -> Answer<Vec<u8>> {
+        let about = About { caller: Some(caller), ..About::default() };
+        let taken = self.ask(about, |_| request.clone(), |_, data| Ok(data.to_vec()));
+        taken.map(|(data, _)| data)
+    }
+    /// The same for one whose reply is attributes.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn attr(&self, about: About<'_>, request: &Request) -> Answer<Attr> {
+        match self.reply(about, |_| request.clone())? {
+            Reply::Attr(attr) => Ok(attr),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// One try, in that session and by that slot.
+    pub(super) fn ask_in<R>(
+        &self,
+        (session, slot): (u64, u16),
+        about: About<'_>,
+        request: &impl Fn(&[u64]) -> Request,
+        take: &mut impl FnMut(Reply, &[u8]) -> Answer<R>,
+    ) -> Result<R, Trouble> {
+        let mut handles = [0; 2];
+        for (handle, file) in handles.iter_mut().zip(about.files) {
+            *handle = self.handle_in((session, slot), file)?;
+        }
+        let request = request(&handles);
+        let ask = Ask {
+            request: &request,
+            caller: about.caller,
+            data: about.data,
+            only_in: Some(session),
+        };
+        match self.session.call(slot, ask, |reply, data, _| take(reply, data)) {
+            Ok(done) => Ok(done?),
+            Err(error) => Err(trouble(&request, &error)),
+        }
+    }
+
+    /// An open file's handle in a session; opens it there if it is not.
+    fn handle_in(&self, at: (u64, u16), file: &RemoteFile) -> Result<u64, Trouble> {
+        let mut place = file.place.lock();
+        if let Some(errno) = place.lost {
+            return Err(errno.into());
+        }
+        if place.session == at.0 {
+            return Ok(place.handle);
+        }
+        let (ino, flags) = (file.inode.ino, file.flags);
+        let open = |_: &[u64]| Request::Mount(MountRequest::OpenAs { ino, flags, again: true });
+        let about = About { caller: Some(&file.caller), ..About::default() };
+        let opened = self.ask_in(at, about, &open, &mut |reply, _| match reply {
+            Reply::Opened { handle, .. } => Ok(handle),
+            _ => Err(Errno::IO),
+        });
+        match opened {
+            Ok(handle) => {
+                *place = Place { session: at.0, handle, lost: None };
+                Ok(handle)
+            }
+            Err(Trouble::Errno(errno)) if errno != Errno::INTR => {
+                let ino = file.inode.ino;
+                tracing::warn!(%ino, %errno, "an open file is lost: the server was started anew");
+                // What was open and is there no more.
+                let errno = if errno == Errno::NOENT { Errno::STALE } else { errno };
+                place.lost = Some(errno);
+                Err(errno.into())
+            }
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// Makes another session what the `former` one was.
+    ///
+    /// # Errors
+    /// The wait for the server was interrupted; the server refuses this client.
+    fn recover(&self, former: u64) -> Answer<()> {
+        let mut verifier = self.recovering.lock();
+        if self.current() != former {
+            return Ok(());
+        }
+        {
+            // Whoever has had a write done in the former session finds this, and does it once more.
+            let _pending = self.pending.lock();
+            self.current.store(0, Ordering::SeqCst);
+        }
+        loop {
+            let ping = Request::Ping;
+            let begun = self.session.call(0, Ask::of(&ping), |_, _, session| session);
+            let session = begun.map_err(|error| seen(&ping, &error))?;
+            let now = self.session.welcome().verifier;
+            let brought = if now == *verifier { Ok(()) } else { self.send_again(session) };
+            match brought.and_then(|()| self.lock_again(session)) {
+                Ok(()) => {
+                    let _pending = self.pending.lock();
+                    *verifier = now;
+                    self.current.store(session, Ordering::SeqCst);
+                    return Ok(());
+                }
+                Err(Trouble::Session) => {}
+                Err(Trouble::Errno(errno)) => return Err(errno),
+            }
+        }
+    }
+
+    /// Writes once more what a server that was started anew may have lost.
+    fn send_again(&self, session: u64) -> Result<(), Trouble> {
+        let (inodes, lost) = {
+            let pending = self.pending.lock();
+            (pending.inodes(), pending.unrepeatable())
+        };
+        for ino in lost {
+            tracing::warn!(%ino, "the server was started anew, and may have lost a change of this file");
+            self.pending.lock().lose_changes(ino, Errno::IO);
+        }
+        for ino in inodes {
+            let (file, writes) = {
+                let pending = self.pending.lock();
+                (pending.file(ino), pending.writes(ino))
+            };
+            let Some(file) = file else { continue };
+            for write in writes {
+                let about = About { files: &[&file], data: &write.bytes, ..About::default() };
+                let offset = write.offset;
+                let request = |handles: &[u64]| {
+                    let handle = handles.first().copied().unwrap_or(0);
+                    Request::Write { handle, offset, how: how::KEEP_PRIVILEGES }
+                };
+                match self.ask_in((session, 0), about, &request, &mut |_, _| Ok(())) {
+                    Ok(()) => {}
+                    Err(Trouble::Errno(errno)) if errno != Errno::INTR => {
+                        tracing::error!(%ino, %errno, "the server was started anew: writes are lost");
+                        drop(self.pending.lock().lost(ino, errno));
+                        break;
+                    }
+                    Err(trouble) => return Err(trouble),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks once more for the locks that programs have. What they wait for is asked for later.
+    fn lock_again(&self, session: u64) -> Result<(), Trouble> {
+        let locks = self.held.lock().all();
+        for (whose, lock) in locks {
+            let Some(file) = self.files.of(whose.ino) else { continue };
+            let whole = whose.whole;
+            let about = About { files: &[&file], caller: Some(&file.caller), data: &[] };
+            let request = |handles: &[u64]| {
+                let handle = handles.first().copied().unwrap_or(0);
+                Request::Lock(LockRequest::Lock { handle, whole, again: true, lock })
+            };
+            match self.ask_in((session, 0), about, &request, &mut |_, _| Ok(())) {
+                Ok(()) => {}
+                Err(Trouble::Errno(errno)) if errno != Errno::INTR => {
+                    let ino = whose.ino;
+                    tracing::error!(%ino, %errno, "the server has begun anew: a lock is lost, and the file with it");
+                    self.held.lock().drop_all(&whose);
+                    self.files.lose(ino, Errno::IO);
+                }
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is to be done about an error.
+fn trouble(request: &Request, error: &Error) -> Trouble {
+    match error {
+        Error::Session => Trouble::Session,
+        // What must not be done twice, and may have been done by a server that knows nothing of it any more. What
+        // the file system says to it now is what the program is told, but for bytes at the end of a file.
+        Error::Ambiguous if !matches!(request, Request::Write { .. }) => Trouble::Session,
+        error => Trouble::Errno(seen(request, error)),
+    }
+}
+
+/// What a program sees of an error.
+fn seen(request: &Request, error: &Error) -> Errno {
+    match error {
+        Error::Errno(errno) => *errno,
+        Error::Interrupted => Errno::INTR,
+        Error::Closed => Errno::NOTCONN,
+        Error::Refused(Status::LIMIT) => Errno::NFILE,
+        Error::Refused(Status::HANDLE) => Errno::BADF,
+        // That the server refuses this client is in the log.
+        Error::Untrusted { .. } | Error::Version(_) | Error::Refused(Status::REVOKED) => Errno::IO,
+        error => {
+            tracing::error!(operation = request.op(), %error, "a program gets EIO");
+            Errno::IO
+        }
+    }
+}

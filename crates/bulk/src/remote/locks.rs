@@ -1,0 +1,214 @@
+//! Locks of programs.
+
+use std::time::Duration;
+
+use braid_format::InodeNo;
+use braid_fs::{Answer, Errno, LockAnswer, Plock, PlockKind};
+
+use super::Remote;
+use super::caller;
+use super::calls::About;
+use super::held::{ProgramWait, Whose};
+use crate::client::Ask;
+use crate::wire::{LockEvent, LockRequest, Reply, Request, read_events};
+
+/// For how long an event is waited for at a time.
+const PATIENCE_MS: u32 = 5000;
+/// Between two tries to hear of events from a server that does not answer.
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl Remote {
+    /// Asks for something of an open file's locks. Also the session in which that was.
+    fn ask_lock(&self, ino: InodeNo, request: impl Fn(u64) -> Request) -> Answer<(Reply, u64)> {
+        let file = self.files.of(ino).ok_or(Errno::BADF)?;
+        let caller = caller::current([0; 2]);
+        let about = About { files: &[&file], caller: Some(&caller), ..About::default() };
+        let request = |handles: &[u64]| request(handles.first().copied().unwrap_or(0));
+        self.ask(about, request, |reply, _| Ok(reply))
+    }
+
+    /// The fcntl lock in the way of another.
+    ///
+    /// # Errors
+    /// What the program is to see, here and below.
+    pub(super) fn lock_in_the_way(&self, ino: InodeNo, lock: &Plock) -> Answer<Option<Plock>> {
+        let request = |handle| Request::Lock(LockRequest::GetLock { handle, lock: *lock });
+        match self.ask_lock(ino, request)?.0 {
+            Reply::InTheWay(lock) => Ok(lock),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// Takes a lock, if it is free, or gives one up.
+    pub(super) fn lock(&self, ino: InodeNo, whole: bool, lock: &Plock) -> Answer<()> {
+        let whose = Whose { ino, owner: lock.owner, whole };
+        let unlocks = lock.kind == PlockKind::Unlock;
+        if unlocks && !self.held.lock().has(&whose) {
+            return Ok(());
+        }
+        if unlocks {
+            // From now on no new session brings it back.
+            self.held.lock().set(whose, lock);
+            if !self.session.is_connected() {
+                self.held.lock().late.push((whose, *lock));
+                return Ok(());
+            }
+        }
+        let lock = *lock;
+        self.ask_lock(ino, |handle| {
+            Request::Lock(LockRequest::Lock { handle, whole, again: false, lock })
+        })?;
+        if !unlocks {
+            self.held.lock().set(whose, &lock);
+        }
+        Ok(())
+    }
+
+    /// Gives up what could not be given up when the server did not answer.
+    pub(super) fn unlock_late(&self) {
+        if !self.session.is_connected() {
+            return;
+        }
+        let late = std::mem::take(&mut self.held.lock().late);
+        for (whose, lock) in late {
+            let whole = whose.whole;
+            let request =
+                |handle| Request::Lock(LockRequest::Lock { handle, whole, again: false, lock });
+            if let Err(errno) = self.ask_lock(whose.ino, request) {
+                tracing::debug!(ino = %whose.ino, %errno, "closed, and its locks with it");
+            }
+        }
+    }
+
+    /// Takes a lock, or waits for it: the number of the wait.
+    pub(super) fn lock_later(
+        &self,
+        ino: InodeNo,
+        whole: bool,
+        (lock, done): (&Plock, LockAnswer),
+    ) -> Answer<Option<u64>> {
+        let (whose, lock) = (Whose { ino, owner: lock.owner, whole }, *lock);
+        let wait = self.held.lock().begin_wait(ProgramWait { whose, lock, done, session: 0 });
+        self.helper.state.lock().waits += 1;
+        self.helper.changed.notify_all();
+        let request = |handle| Request::Lock(LockRequest::LockWait { handle, whole, lock, wait });
+        match self.ask_lock(ino, request) {
+            Ok((Reply::Number(0), session)) => {
+                self.held.lock().asked(wait, session);
+                Ok(Some(wait))
+            }
+            Ok(_) if self.forget_wait(wait).is_some() => {
+                self.held.lock().set(whose, &lock);
+                Ok(None)
+            }
+            // It was over before this was heard: whoever waits has been told.
+            Ok(_) => Ok(Some(wait)),
+            Err(errno) => match self.forget_wait(wait) {
+                Some(_) => Err(errno),
+                None => Ok(Some(wait)),
+            },
+        }
+    }
+
+    /// Asks once more for what is waited for, in a session that does not know of it.
+    fn wait_again(&self, session: u64) {
+        let unknown = self.held.lock().unknown_in(session);
+        for (wait, whose, lock) in unknown {
+            let whole = whose.whole;
+            let request =
+                |handle| Request::Lock(LockRequest::LockWait { handle, whole, lock, wait });
+            match self.ask_lock(whose.ino, request) {
+                Ok((Reply::Number(0), session)) => self.held.lock().asked(wait, session),
+                Ok(_) => self.wait_is_over(wait, Ok(())),
+                Err(errno) => self.wait_is_over(wait, Err(errno)),
+            }
+        }
+    }
+
+    fn forget_wait(&self, wait: u64) -> Option<ProgramWait> {
+        let ended = self.held.lock().end_wait(wait)?;
+        self.helper.state.lock().waits -= 1;
+        Some(ended)
+    }
+
+    /// A wait is over: whoever waits is told.
+    pub(super) fn wait_is_over(&self, wait: u64, how: Answer<()>) {
+        let Some(ended) = self.forget_wait(wait) else { return };
+        if how.is_ok() {
+            self.held.lock().set(ended.whose, &ended.lock);
+        }
+        (ended.done)(how);
+    }
+
+    /// A program does not wait any more.
+    pub(super) fn end_wait(&self, wait: u64) {
+        if self.session.is_closed() || !self.session.is_connected() {
+            // Whatever the server makes of it: the session in which that is ends with this mount, or the lock
+            // is given up once it is granted.
+            self.wait_is_over(wait, Err(Errno::INTR));
+            return;
+        }
+        let request = |_: &[u64]| Request::Lock(LockRequest::EndWait { wait });
+        match self.ask(About::default(), request, |_, _| Ok(())) {
+            // Otherwise the server says how it ended.
+            Ok(((), session)) if !self.held.lock().is_known_in(wait, session) => {
+                self.wait_is_over(wait, Err(Errno::INTR));
+            }
+            Ok(_) => {}
+            Err(errno) => self.wait_is_over(wait, Err(errno)),
+        }
+    }
+
+    /// Hears of waits that are over, as long as there are any.
+    pub(super) fn hear(&self) {
+        loop {
+            {
+                let mut state = self.helper.state.lock();
+                while state.waits == 0 && !state.ended {
+                    self.helper.changed.wait(&mut state);
+                }
+                if state.ended {
+                    return;
+                }
+            }
+            if self.session.is_closed() || !self.hear_once() {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Waits for events once. `false`: nothing can be heard at the moment.
+    fn hear_once(&self) -> bool {
+        let session = self.current();
+        let seen = {
+            let mut held = self.held.lock();
+            if held.seen.0 != session {
+                held.seen = (session, 0);
+            }
+            held.seen.1
+        };
+        self.wait_again(session);
+        let request = Request::Lock(LockRequest::Events { seen, patience_ms: PATIENCE_MS });
+        let ask = Ask { only_in: Some(session), ..Ask::of(&request) };
+        let heard = self.session.call(self.slots.events(), ask, |_, data, _| read_events(data));
+        let Ok(Some(events)) = heard else {
+            // Another session begins with the next request of anybody: this is one.
+            self.done(About::default(), |_| Request::Ping).ok();
+            return false;
+        };
+        for LockEvent { number, wait, errno } in events {
+            self.held.lock().seen = (session, number);
+            let how = match i32::try_from(errno) {
+                Ok(0) => Ok(()),
+                Ok(errno) => Err(Errno::from_raw_os_error(errno)),
+                Err(_) => Err(Errno::IO),
+            };
+            if how.is_ok() && !self.held.lock().is_waited_for(wait) {
+                // Nobody takes it. The file's close gives it up at the latest.
+                continue;
+            }
+            self.wait_is_over(wait, how);
+        }
+        true
+    }
+}

@@ -1,0 +1,218 @@
+//! A file system that another host serves, for a mount here.
+//!
+//! Map, bottom up:
+//! ```text
+//!  caller       for which program a thread asks
+//!  known        which inodes the kernel has, and of which generation
+//!  slots        connections, one for each request under way
+//!  files        files that programs have open
+//!  pending      writes that are not durable yet, to be sent again to a server that was started anew
+//!  held         locks that programs have, and what they wait for
+//!  calls        requests, and what is done when the server has begun anew
+//!  durable      what is pending becomes durable
+//!  locks        locks of programs
+//!  contents, names    the calls of `FileSystem`
+//!  file_system  their list
+//! ```
+//!
+//! Nothing is cached here that another host may change. A server that does not answer is waited for. A server that was
+//! started anew knows neither open files nor locks, and may have lost what was not durable: files are opened again by
+//! number and generation, locks asked for again, and writes sent again, before any program's next request
+//! ([`calls`]).
+
+mod caller;
+mod calls;
+mod contents;
+mod durable;
+mod file_system;
+mod files;
+mod held;
+mod known;
+mod locks;
+mod names;
+mod pending;
+mod slots;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use braid_format::InodeNo;
+use braid_fs::{Attr, KernelCache};
+use parking_lot::{Condvar, Mutex};
+
+use crate::client::{Ask, ClientOptions, Session, keep_alive, unexpected};
+use crate::error::Error;
+use crate::wire::{Caller, MOUNT_VERSION, Reply, Request};
+
+use files::Files;
+use held::Held;
+use known::Known;
+use pending::Pending;
+use slots::Slots;
+
+/// At the end of a mount the server gets what is not durable yet, if it takes it in that time ...
+const LAST_FLUSH: Duration = Duration::from_secs(30);
+/// ... and in that time, if it has not answered lately.
+const LAST_TRY: Duration = Duration::from_secs(2);
+
+/// A file system that another host serves. Clones are the same.
+#[derive(Clone)]
+pub struct RemoteFs(Arc<Remote>);
+
+/// What all threads share.
+struct Remote {
+    session: Arc<Session>,
+    root: Attr,
+    slots: Slots,
+    /// Most bytes of a read or a write.
+    chunk: usize,
+    kernel: Arc<dyn KernelCache>,
+    known: Known,
+    files: Files,
+    /// The session in which open files, locks and writes are what they should be; 0: none, or not yet.
+    current: AtomicU64,
+    /// Held by whoever brings them there: the verifier of the server that has the writes.
+    recovering: Mutex<u64>,
+    pending: Mutex<Pending>,
+    held: Mutex<Held>,
+    /// Held by whoever makes everything durable.
+    flushing: Mutex<()>,
+    helper: Helper,
+}
+
+/// When the threads beside the requests have something to do.
+#[derive(Default)]
+struct Helper {
+    state: Mutex<HelperState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct HelperState {
+    /// Something is to be flushed or closed now.
+    is_called: bool,
+    /// Programs wait for locks.
+    waits: usize,
+    ended: bool,
+}
+
+/// How a remote mount is, for displays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteStatus {
+    /// Whether the server answered when it was last asked.
+    pub is_connected: bool,
+    /// Files that programs have open.
+    pub open_files: usize,
+    /// Bytes that the server has, and that are not durable there.
+    pub pending: usize,
+}
+
+impl RemoteFs {
+    /// Begins a session, and looks for the directory `path` in the pool, which will be the root. A server that does
+    /// not answer is tried for `options.patience` now, and waited for without end later on.
+    ///
+    /// # Errors
+    /// The server does not answer, or refuses; there is no such directory.
+    pub fn connect(
+        options: ClientOptions,
+        path: &[Vec<u8>],
+        kernel: Arc<dyn KernelCache>,
+    ) -> Result<Self, Error> {
+        let options = ClientOptions { version: MOUNT_VERSION, ..options };
+        let session = Arc::new(Session::begin(options)?);
+        let (root, number) = walk(&session, path)?;
+        session.wait_for_ever();
+        keep_alive(&session);
+        let welcome = session.welcome();
+        let remote = Arc::new(Remote {
+            root,
+            slots: Slots::new(session.data_slots()),
+            chunk: usize::try_from(welcome.data_max).unwrap_or(1 << 20),
+            kernel,
+            known: Known::new(&root),
+            files: Files::default(),
+            current: AtomicU64::new(number),
+            recovering: Mutex::new(welcome.verifier),
+            pending: Mutex::default(),
+            held: Mutex::default(),
+            flushing: Mutex::default(),
+            helper: Helper::default(),
+            session,
+        });
+        remote.start();
+        Ok(Self(remote))
+    }
+
+    /// How it is.
+    pub fn status(&self) -> RemoteStatus {
+        RemoteStatus {
+            is_connected: self.0.session.is_connected(),
+            open_files: self.0.files.len(),
+            pending: self.0.pending.lock().bytes(),
+        }
+    }
+
+    /// Most bytes of a read or a write that go by one message.
+    pub fn chunk(&self) -> usize {
+        self.0.chunk
+    }
+
+    /// The mount is gone: what is not durable yet becomes so, if the server answers soon, and the session ends.
+    pub fn finish(&self) {
+        let remote = &self.0;
+        let patience = if remote.session.is_connected() { LAST_FLUSH } else { LAST_TRY };
+        remote.session.close_at(Instant::now() + patience);
+        remote.helper.end();
+        if let Err(errno) = remote.flush() {
+            let bytes = remote.pending.lock().bytes();
+            if bytes > 0 {
+                tracing::error!(%errno, bytes, "unmounted; what was written last may not be durable at the server");
+            }
+        }
+        remote.session.close_at(Instant::now());
+        remote.session.end();
+    }
+}
+
+impl std::fmt::Debug for RemoteFs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("RemoteFs").field(&self.status()).finish()
+    }
+}
+
+/// The directory that a path leads to, and the session in which that was found.
+fn walk(session: &Session, path: &[Vec<u8>]) -> Result<(Attr, u64), Error> {
+    let ask = |generation: u64, request: Request| {
+        let caller = Caller { generations: [generation, 0], ..Caller::default() };
+        let ask = Ask { caller: Some(&caller), ..Ask::of(&request) };
+        match session.call(0, ask, |reply, _, session| (reply, session))? {
+            (Reply::Attr(attr), session) => Ok((attr, session)),
+            _ => Err(unexpected()),
+        }
+    };
+    let (mut at, mut number) = ask(0, Request::GetAttr { ino: session.welcome().root })?;
+    for name in path {
+        (at, number) = ask(at.generation, Request::Lookup { dir: at.ino, name: name.clone() })?;
+    }
+    if at.is_dir() { Ok((at, number)) } else { Err(Error::Errno(braid_fs::Errno::NOTDIR)) }
+}
+
+impl Helper {
+    /// There is something to flush or to close.
+    fn call(&self) {
+        self.state.lock().is_called = true;
+        self.changed.notify_all();
+    }
+    fn end(&self) {
+        self.state.lock().ended = true;
+        self.changed.notify_all();
+    }
+}
+
+/// An inode by its number and generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Inode {
+    ino: InodeNo,
+    generation: u64,
+}

@@ -1,0 +1,67 @@
+//! Connections: each does one request at a time, so a request takes one as long as it is under way.
+
+use parking_lot::{Condvar, Mutex};
+
+/// Those that no request has. Those of low numbers are taken first, so that few are made for few requests.
+#[derive(Debug)]
+pub struct Slots {
+    free: Mutex<Vec<u16>>,
+    changed: Condvar,
+    events: u16,
+}
+
+/// A slot for one request; given back when it is dropped.
+#[derive(Debug)]
+pub struct Taken<'a> {
+    slots: &'a Slots,
+    /// Its number.
+    pub number: u16,
+}
+
+impl Slots {
+    /// Numbers from 1 to `last`. The last is for the wait for events, if there is another.
+    pub fn new(last: u16) -> Self {
+        let requests = last.saturating_sub(1).max(1).min(last);
+        let free = Mutex::new((1..=requests).rev().collect());
+        Self { free, changed: Condvar::new(), events: last }
+    }
+    /// The slot by which events are waited for.
+    pub fn events(&self) -> u16 {
+        self.events
+    }
+    /// One that is free; waits for it.
+    pub fn take(&self) -> Taken<'_> {
+        let mut free = self.free.lock();
+        loop {
+            if let Some(number) = free.pop() {
+                return Taken { slots: self, number };
+            }
+            self.changed.wait(&mut free);
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut free = self.slots.free.lock();
+        let at = free.partition_point(|other| *other > self.number);
+        free.insert(at, self.number);
+        self.slots.changed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn low_numbers_are_taken_first_and_the_last_is_kept() {
+        let slots = Slots::new(4);
+        let (a, b, c) = (slots.take(), slots.take(), slots.take());
+        assert_eq!([a.number, b.number, c.number], [1, 2, 3]);
+        drop((c, a));
+        assert_eq!(slots.take().number, 1);
+        assert_eq!(slots.events(), 4);
+        assert_eq!(Slots::new(1).take().number, 1);
+    }
+}

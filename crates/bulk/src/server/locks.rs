@@ -1,0 +1,234 @@
+//! Locks of programs at clients: fcntl(2) and flock(2).
+//!
+//! The owner of a lock is a number of the client's kernel. Here each has another number, which is the server's own: so
+//! those of two clients are never one. What a session has, or waits for, is noted, so that it goes when the session
+//! ends.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use braid_format::InodeNo;
+use braid_fs::{Errno, FileSystem, Plock, PlockKind};
+
+use super::operations::{Outcome, Served, seen};
+use super::session::Session;
+use super::who::Who;
+use crate::link::Buffer;
+use crate::wire::{Caller, LockRequest, Reply, Status, write_event};
+
+/// Most locked files of a session, each counted once for each owner.
+const HELD_MAX: usize = 1 << 16;
+/// Longest wait for an event: a connection may be taken over meanwhile, and waits for that.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Between two looks at whether a wait is over.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What one owner has locks on: files, by flock(2) (`true`) or fcntl(2).
+#[derive(Debug)]
+struct Owner {
+    number: u64,
+    held: HashSet<(InodeNo, bool)>,
+}
+
+/// Files of a session that are locked, or were asked to be.
+#[derive(Debug, Default)]
+pub struct Held {
+    owners: HashMap<u64, Owner>,
+    count: usize,
+}
+
+impl Held {
+    /// A client's owner asks for a lock: his number.
+    fn note(&mut self, owner: u64, file: (InodeNo, bool), numbers: &AtomicU64) -> Option<u64> {
+        if self.count >= HELD_MAX {
+            return None;
+        }
+        let entry = self.owners.entry(owner).or_insert_with(|| Owner {
+            number: numbers.fetch_add(1, Ordering::Relaxed),
+            held: HashSet::new(),
+        });
+        self.count += usize::from(entry.held.insert(file));
+        Some(entry.number)
+    }
+    /// A client's owner has given a file up.
+    fn forget(&mut self, owner: u64, file: (InodeNo, bool)) {
+        let Some(entry) = self.owners.get_mut(&owner) else { return };
+        self.count -= usize::from(entry.held.remove(&file));
+        if entry.held.is_empty() {
+            self.owners.remove(&owner);
+        }
+    }
+    fn number(&self, owner: u64) -> Option<u64> {
+        self.owners.get(&owner).map(|entry| entry.number)
+    }
+    fn has(&self, number: u64) -> bool {
+        self.owners.values().any(|entry| entry.number == number)
+    }
+    /// Takes those of a file, or all, out: numbers of owners, and what they have.
+    pub fn take(&mut self, of: Option<InodeNo>) -> Vec<(u64, InodeNo, bool)> {
+        let mut taken = Vec::new();
+        for entry in self.owners.values_mut() {
+            let number = entry.number;
+            let goes = entry.held.extract_if(|(ino, _)| of.is_none_or(|of| of == *ino));
+            taken.extend(goes.map(|(ino, whole)| (number, ino, whole)));
+        }
+        self.owners.retain(|_, entry| !entry.held.is_empty());
+        self.count -= taken.len();
+        taken
+    }
+}
+
+/// Gives up what [`Held::take`] has taken out.
+pub fn give_up<F: FileSystem>(files: &F, taken: Vec<(u64, InodeNo, bool)>) {
+    for (owner, ino, whole) in taken {
+        let lock =
+            Plock { start: 0, end: u64::MAX, kind: PlockKind::Unlock, owner, pid: 0, uid: 0 };
+        let done = if whole { files.flock(ino, &lock) } else { files.setlk(ino, &lock) };
+        if let Err(errno) = done {
+            tracing::error!(%ino, %errno, "a lock outlives its client");
+        }
+    }
+}
+
+impl<F: FileSystem> Served<F> {
+    /// Does one.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub(super) fn locks(
+        &self,
+        session: &Session,
+        (caller, request): (Option<&Caller>, LockRequest),
+        buffer: &mut Buffer,
+    ) -> Outcome {
+        let uid = Who::of(&self.options, caller).uid();
+        let file = |handle| session.file(handle).ok_or(Status::HANDLE).map(|file| file.ino);
+        let reply = match request {
+            LockRequest::GetLock { handle, lock } => {
+                self.in_the_way(session, file(handle)?, lock)?
+            }
+            LockRequest::Lock { handle, whole, again, lock } => {
+                if !again && lock.kind != PlockKind::Unlock {
+                    self.await_grace(session);
+                }
+                self.lock(session, (file(handle)?, whole), Plock { uid, ..lock })?
+            }
+            LockRequest::LockWait { handle, whole, lock, wait } => {
+                self.await_grace(session);
+                self.lock_wait(session, (file(handle)?, whole), (Plock { uid, ..lock }, wait))?
+            }
+            LockRequest::EndWait { wait } => {
+                if let Some(named) = session.events.cancel::<F::Wait>(wait) {
+                    self.files.end_lock_wait(named);
+                }
+                Reply::Done
+            }
+            LockRequest::Events { seen, patience_ms } => {
+                let patience = Duration::from_millis(patience_ms.into());
+                let most = self.options.session_time / 4;
+                let patience = patience.min(PATIENCE_MAX).min(most);
+                let mut data = Vec::new();
+                let room = self.options.data_max / EVENT_LEN;
+                for event in session.events.take(seen, patience, room) {
+                    write_event(&mut data, &event);
+                }
+                buffer.take(data.len()).copy_from_slice(&data);
+                return Ok((Reply::Done, data.len()));
+            }
+        };
+        Ok((reply, 0))
+    }
+
+    /// Whoever had a lock when the server ended is to have it again before others can.
+    fn await_grace(&self, session: &Session) {
+        let over = self.begun + self.options.grace;
+        while Instant::now() < over && !session.is_ended() {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn in_the_way(&self, session: &Session, ino: InodeNo, lock: Plock) -> Result<Reply, Status> {
+        // Who has no lock has no number: nobody's then.
+        let owner = session.held.lock().number(lock.owner).unwrap_or(0);
+        let found = seen(self.files.getlk(ino, &Plock { owner, ..lock }))?;
+        // A process of another client has a number that means nothing there.
+        let is_own = |found: &Plock| session.held.lock().has(found.owner);
+        let found = found.map(|found| Plock {
+            pid: if is_own(&found) { found.pid } else { 0 },
+            owner: 0,
+            ..found
+        });
+        Ok(Reply::InTheWay(found))
+    }
+
+    fn lock(
+        &self,
+        session: &Session,
+        (ino, whole): (InodeNo, bool),
+        lock: Plock,
+    ) -> Result<Reply, Status> {
+        let client_owner = lock.owner;
+        let unlocks = lock.kind == PlockKind::Unlock;
+        let owner = if unlocks {
+            session.held.lock().number(client_owner)
+        } else {
+            session.held.lock().note(client_owner, (ino, whole), &self.owners)
+        };
+        let owner = match owner {
+            Some(owner) => owner,
+            // He has nothing.
+            None if unlocks => return Ok(Reply::Done),
+            None => return Err(Status::of(Errno::NOLCK)),
+        };
+        let lock = Plock { owner, ..lock };
+        let done = if whole { self.files.flock(ino, &lock) } else { self.files.setlk(ino, &lock) };
+        seen(done)?;
+        let all = whole || (lock.start, lock.end) == (0, u64::MAX);
+        // What is waited for may be of the same owner.
+        if unlocks && all && session.events.is_idle() {
+            session.held.lock().forget(client_owner, (ino, whole));
+        }
+        Ok(Reply::Done)
+    }
+
+    fn lock_wait(
+        &self,
+        session: &Session,
+        (ino, whole): (InodeNo, bool),
+        (lock, wait): (Plock, u64),
+    ) -> Result<Reply, Status> {
+        if lock.kind == PlockKind::Unlock {
+            return Err(Status::REQUEST);
+        }
+        let no_room = Status::of(Errno::NOLCK);
+        let owner = session.held.lock().note(lock.owner, (ino, whole), &self.owners);
+        let lock = Plock { owner: owner.ok_or(no_room)?, ..lock };
+        if !session.events.begin(wait) {
+            return Err(no_room);
+        }
+        let events = Arc::clone(&session.events);
+        let done = Box::new(move |how| events.over(wait, how));
+        match self.files.lock_later(ino, &lock, whole, done) {
+            Ok(None) => {
+                session.events.forget(wait);
+                Ok(Reply::Number(1))
+            }
+            Ok(Some(named)) => {
+                if let Some(named) = session.events.stands(wait, named) {
+                    self.files.end_lock_wait(named);
+                }
+                Ok(Reply::Number(0))
+            }
+            Err(errno) => {
+                session.events.forget(wait);
+                Err(Status::of(errno))
+            }
+        }
+    }
+}
+
+/// Bytes of an event in a reply.
+const EVENT_LEN: usize = 20;

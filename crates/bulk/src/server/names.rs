@@ -1,0 +1,171 @@
+//! Requests about names and attributes.
+
+use braid_fs::{Attr, Errno, FileSystem, SetAttr, TimeSet};
+
+use super::operations::{MODE_BITS, O_EXCL, O_RDWR, Served, seen};
+use super::session::Session;
+use super::who::{READ, SEARCH, Visit, WRITE};
+use crate::wire::{Caller, OpenFlags, Reply, Request, Status};
+
+/// Of renameat2(2).
+const RENAME_NOREPLACE: u32 = 1;
+const SETGID: u32 = 0o2000;
+
+impl<F: FileSystem> Served<F> {
+    /// Does one.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub(super) fn names(
+        &self,
+        session: &Session,
+        (caller, request): (Option<&Caller>, Request),
+    ) -> Result<Reply, Status> {
+        let mut visit = Visit::new(self, caller);
+        let files = &self.files;
+        match request {
+            Request::Lookup { dir, name } => {
+                visit.inode_for(dir, SEARCH)?;
+                visit.lookup(dir, &name).map(Reply::Attr)
+            }
+            Request::GetAttr { ino } => visit.inode(ino).map(Reply::Attr),
+            Request::SetAttr { ino, set, handle } => {
+                let attr = visit.inode(ino)?;
+                let file = session.file(handle).filter(|f| f.ino == ino && f.writable);
+                let set = may_set(&visit, (&attr, file.is_some()), set)?;
+                seen(files.setattr(ino, &set, None)).map(Reply::Attr)
+            }
+            Request::StatFs => seen(files.statfs()).map(Reply::Totals),
+            Request::Create { dir, name, mode, flags } => {
+                let at = visit.inode_for(dir, WRITE | SEARCH)?;
+                let (mode, cred) = (visit.who.mode_in(&at, mode & MODE_BITS), visit.who.cred(0));
+                let (attr, fh) = seen(files.create(dir, &name, mode, O_RDWR | O_EXCL, &cred))?;
+                visit.note(&attr);
+                let flags = OpenFlags { write: true, ..flags };
+                self.keep(session, &attr, (fh, flags))
+            }
+            Request::MkDir { dir, name, mode } => {
+                visit.inode_for(dir, WRITE | SEARCH)?;
+                let attr = seen(files.mkdir(dir, &name, mode & MODE_BITS, &visit.who.cred(0)))?;
+                visit.note(&attr);
+                Ok(Reply::Attr(attr))
+            }
+            Request::Unlink { dir, name } => {
+                let at = visit.inode(dir)?;
+                visit.may_remove(&at, &name)?;
+                seen(files.unlink(dir, &name)).map(|()| Reply::Done)
+            }
+            Request::RmDir { dir, name } => {
+                let at = visit.inode(dir)?;
+                visit.may_remove(&at, &name)?;
+                seen(files.rmdir(dir, &name)).map(|()| Reply::Done)
+            }
+            Request::Rename { from, to, no_replace } => {
+                let flags = if no_replace { RENAME_NOREPLACE } else { 0 };
+                self.rename(&mut visit, (&from, &to), flags).map(|()| Reply::Done)
+            }
+            Request::SyncDir { dir } => {
+                visit.inode(dir)?;
+                seen(files.fsync_dir(dir)).map(|()| Reply::Done)
+            }
+            Request::Ping | Request::Bye => Ok(Reply::Done),
+            _ => Err(Status::REQUEST),
+        }
+    }
+
+    /// Renames, if the caller may.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub(super) fn rename(
+        &self,
+        visit: &mut Visit<'_, F>,
+        (from, to): (&Named, &Named),
+        flags: u32,
+    ) -> Result<(), Status> {
+        let (dir, new_dir) = (visit.inode(from.0)?, visit.inode(to.0)?);
+        if !visit.who.is_root() {
+            visit.may_remove(&dir, &from.1)?;
+            match visit.may_remove(&new_dir, &to.1) {
+                Err(status) if status.errno() == Some(Errno::NOENT) => {}
+                may => may?,
+            }
+            if from.0 != to.0 {
+                // A directory's way up is written in it.
+                let moved = visit.lookup(from.0, &from.1)?;
+                if moved.is_dir() {
+                    visit.may(&moved, WRITE)?;
+                }
+            }
+        }
+        seen(self.files.rename((from.0, &from.1), (to.0, &to.1), flags))
+    }
+
+    /// Lists a directory into `most` bytes, from `cookie` on.
+    ///
+    /// # Errors
+    /// What the client is told.
+    pub(super) fn list(
+        &self,
+        session: &Session,
+        caller: Option<&Caller>,
+        (dir, handle): (braid_format::InodeNo, u64),
+        (cookie, most): (u64, usize),
+    ) -> Result<Vec<u8>, Status> {
+        let mut visit = Visit::new(self, caller);
+        let attr = visit.inode(dir)?;
+        // Whoever has it open has been allowed to read it.
+        if session.file(handle).is_none_or(|file| file.ino != dir) {
+            visit.may(&attr, READ)?;
+        }
+        let mut entries = Vec::new();
+        let mut emit =
+            |e: braid_fs::DirEntry<'_>| !crate::wire::write_entry(&mut entries, most, &e);
+        seen(self.files.readdir(dir, cookie, false, &mut emit))?;
+        Ok(entries)
+    }
+}
+
+/// A name in a directory.
+pub(super) type Named = (braid_format::InodeNo, Vec<u8>);
+
+/// What the caller may change of a file, `writable` through an open one: as chmod(2), chown(2), truncate(2) and
+/// utimensat(2) say.
+fn may_set<F: FileSystem>(
+    visit: &Visit<'_, F>,
+    (attr, writable): (&Attr, bool),
+    mut set: SetAttr,
+) -> Result<SetAttr, Status> {
+    let who = &visit.who;
+    if who.is_root() {
+        return Ok(set);
+    }
+    let refused = Err(Status::of(Errno::PERM));
+    let owns = who.owns(attr);
+    if set.mode.is_some() && !owns || set.uid.is_some_and(|uid| uid != attr.uid) {
+        return refused;
+    }
+    if let Some(gid) = set.gid.filter(|gid| *gid != attr.gid)
+        && !(owns && who.person().is_in(gid))
+    {
+        return refused;
+    }
+    if let Some(mode) = &mut set.mode
+        && !who.person().is_in(set.gid.unwrap_or(attr.gid))
+    {
+        *mode &= !SETGID;
+    }
+    let is_exact = |time: Option<TimeSet>| matches!(time, Some(TimeSet::At(_)));
+    if (is_exact(set.atime) || is_exact(set.mtime)) && !owns {
+        return refused;
+    }
+    if set.size.is_some() && !writable && !owns {
+        visit.may(attr, WRITE)?;
+    }
+    let now = |time| time == Some(TimeSet::Now);
+    if (now(set.atime) || now(set.mtime)) && !owns && set.size.is_none() {
+        visit.may(attr, WRITE)?;
+    }
+    set.kill_privileges |= set.size.is_some() || set.uid.is_some() || set.gid.is_some();
+    Ok(set)
+}

@@ -1,0 +1,369 @@
+//! A file system that another host serves: cut connections, servers that begin anew, and clients that mean harm.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use braid_bulk::client::ClientOptions;
+use braid_bulk::link::{Buffer, Link};
+use braid_bulk::remote::RemoteFs;
+use braid_bulk::server::{References, Server, ServerOptions, Squash};
+use braid_bulk::wire::{
+    Begin, Caller, DATA_MAX, Hello, LockRequest, MOUNT_VERSION, MountRequest, Reply, Request,
+    Status,
+};
+use braid_format::InodeNo;
+use braid_fs::{Cred, Errno, FileSystem, Fs, Plock, PlockKind, SetAttr, Write, WriteFlags};
+use braid_testkit::wait_until;
+
+use common::{Host, Proxy, client_options, noise};
+
+const O_RDWR: i32 = 2;
+const O_EXCL: i32 = 0o200;
+const ROOT: Cred = Cred { uid: 0, gid: 0, pid: 0, umask: 0 };
+const USER: Cred = Cred { uid: 1000, gid: 1000, pid: 0, umask: 0 };
+
+fn mount(options: ClientOptions) -> RemoteFs {
+    RemoteFs::connect(options, &[], Arc::<References>::default()).unwrap()
+}
+
+fn write(fs: &RemoteFs, fh: u64, offset: u64, bytes: &[u8]) -> usize {
+    fs.write(fh, Write { offset, bytes, flags: WriteFlags::default() }, &mut ()).unwrap()
+}
+
+fn append(fs: &RemoteFs, fh: u64, bytes: &[u8]) {
+    let flags = WriteFlags { append: true, ..WriteFlags::default() };
+    fs.write(fh, Write { offset: 0, bytes, flags }, &mut ()).unwrap();
+}
+
+fn read(fs: &RemoteFs, fh: u64, offset: u64, len: usize) -> Vec<u8> {
+    let mut memory = vec![0; len];
+    let (n, ()) =
+        fs.read_into(fh, offset, u32::try_from(len).unwrap(), false, &mut memory).unwrap();
+    memory.truncate(n);
+    memory
+}
+
+fn lock(kind: PlockKind, owner: u64) -> Plock {
+    Plock { start: 0, end: u64::MAX, kind, owner, pid: 7, uid: 0 }
+}
+
+/// Each of many changes is made once, wherever a connection is cut.
+#[test]
+fn changes_are_made_once_whatever_is_cut() {
+    let host = Host::new(256);
+    let server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    let root = fs.root();
+    for round in 0..60_i64 {
+        proxy.cut_after(usize::from(round % 2 == 0), round * 37);
+        let name = |word: &str| format!("{word}{round}").into_bytes();
+        let dir = fs.mkdir(root, &name("dir"), 0o755, &ROOT).unwrap();
+        let (file, fh) = fs.create(dir.ino, b"a", 0o600, O_RDWR | O_EXCL, &ROOT).unwrap();
+        for word in [&b"one "[..], b"two ", b"three"] {
+            append(&fs, fh, word);
+        }
+        fs.link(file.ino, dir.ino, b"b").unwrap();
+        fs.rename((dir.ino, b"a"), (root, &name("moved")), 0).unwrap();
+        fs.symlink(dir.ino, b"s", b"target", &ROOT).unwrap();
+        fs.setxattr(file.ino, b"user.x", b"value", 1).unwrap();
+        fs.unlink(dir.ino, b"b").unwrap();
+        assert_eq!(read(&fs, fh, 0, 100), b"one two three", "{round}");
+        assert_eq!(fs.getattr(file.ino).unwrap().nlink, 1);
+        assert_eq!(fs.getxattr(file.ino, b"user.x").unwrap(), b"value");
+        fs.fsync(fh, false).unwrap();
+        fs.release(fh).unwrap();
+        fs.unlink(dir.ino, b"s").unwrap();
+        fs.rmdir(root, &name("dir")).unwrap();
+    }
+    proxy.no_cut();
+    let mut names = 0;
+    fs.readdir(root, 0, false, &mut |_| {
+        names += 1;
+        false
+    })
+    .unwrap();
+    assert_eq!(names, 62);
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+/// Files stay open, locks held and waits waited for; what was removed is gone.
+#[test]
+fn a_server_that_begins_anew_finds_everything_as_it_was() {
+    let host = Host::new(256);
+    let mut server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let (fs, other) = (mount(client_options(proxy.address)), mount(client_options(proxy.address)));
+    let root = fs.root();
+    let (file, fh) = fs.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    let (_, removed) = fs.create(root, b"removed", 0o600, O_RDWR, &ROOT).unwrap();
+    fs.unlink(root, b"removed").unwrap();
+    fs.fsync(fh, false).unwrap();
+    let bytes = noise(3 << 20, 5);
+    assert_eq!(write(&fs, fh, 0, &bytes), bytes.len());
+    assert_eq!(fs.status().pending, bytes.len());
+    fs.flock(file.ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+    let theirs = other.lookup(root, b"file").unwrap();
+    let their_fh = other.open(theirs.ino, O_RDWR).unwrap();
+    let (told, hears) = channel();
+    let done = Box::new(move |how| told.send(how).unwrap());
+    let wait = other.lock_later(theirs.ino, &lock(PlockKind::Exclusive, 1), true, done).unwrap();
+    assert!(wait.is_some());
+    for _ in 0..2 {
+        proxy.close();
+        drop(server);
+        server = host.serve();
+        // As if what was not durable had been lost.
+        let attr = host.fs.lookup(root, b"file").unwrap();
+        host.fs.setattr(attr.ino, &SetAttr { size: Some(10), ..SetAttr::default() }, None).unwrap();
+        host.fs.forgotten(attr.ino).unwrap();
+        proxy.open_to(server.address());
+        assert_eq!(read(&fs, fh, 0, bytes.len()), bytes);
+        assert_eq!(read_errno(&fs, removed), Errno::STALE);
+        assert_eq!(other.flock(theirs.ino, &lock(PlockKind::Exclusive, 9)), Err(Errno::AGAIN));
+    }
+    assert!(hears.try_recv().is_err(), "it waits still");
+    fs.flock(file.ino, &lock(PlockKind::Unlock, 1)).unwrap();
+    hears.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+    fs.fsync(fh, false).unwrap();
+    assert_eq!(fs.status().pending, 0);
+    // Appended, and not durable: whoever asks hears that it may be lost.
+    append(&fs, fh, b"more");
+    proxy.close();
+    drop(server);
+    server = host.serve();
+    proxy.open_to(server.address());
+    assert_eq!(fs.fsync(fh, false), Err(Errno::IO));
+    fs.fsync(fh, false).unwrap();
+    other.release(their_fh).unwrap();
+    other.finish();
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+fn read_errno(fs: &RemoteFs, fh: u64) -> Errno {
+    fs.read_into(fh, 0, 10, false, &mut [0; 10]).unwrap_err()
+}
+
+/// A session that ends, for whatever reason, gives up what its programs have locked.
+#[test]
+fn locks_end_with_their_session() {
+    let host = Host::new(256);
+    let server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let gone = mount(client_options(proxy.address));
+    let fs = mount(client_options(server.address()));
+    let root = fs.root();
+    let (file, fh) = fs.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    let theirs = gone.lookup(root, b"file").unwrap().ino;
+    gone.open(theirs, O_RDWR).unwrap();
+    gone.setlk(theirs, &Plock { end: 9, ..lock(PlockKind::Exclusive, 3) }).unwrap();
+    gone.flock(theirs, &lock(PlockKind::Exclusive, 4)).unwrap();
+    // Another client's owner of the same number is another owner.
+    assert_eq!(fs.setlk(file.ino, &lock(PlockKind::Shared, 3)), Err(Errno::AGAIN));
+    let found = fs.getlk(file.ino, &lock(PlockKind::Shared, 3)).unwrap().unwrap();
+    assert_eq!((found.start, found.end, found.pid), (0, 9, 0));
+    let (told, hears) = channel();
+    let done = Box::new(move |how| told.send(how).unwrap());
+    assert!(fs.lock_later(file.ino, &lock(PlockKind::Exclusive, 1), true, done).unwrap().is_some());
+    proxy.close();
+    hears.recv_timeout(Duration::from_secs(30)).unwrap().unwrap();
+    fs.setlk(file.ino, &lock(PlockKind::Exclusive, 3)).unwrap();
+    // A wait that is broken off.
+    let second = mount(client_options(server.address()));
+    let ino = second.lookup(root, b"file").unwrap().ino;
+    second.open(ino, O_RDWR).unwrap();
+    let (told, hears) = channel();
+    let done = Box::new(move |how| told.send(how).unwrap());
+    let wait = second.lock_later(ino, &lock(PlockKind::Exclusive, 1), false, done).unwrap();
+    second.end_lock_wait(wait.unwrap());
+    assert_eq!(hears.recv_timeout(Duration::from_secs(10)).unwrap(), Err(Errno::INTR));
+    fs.release(fh).unwrap();
+    second.setlk(ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+    gone.closing();
+    second.finish();
+    fs.finish();
+    drop((gone, server));
+    host.finish();
+}
+
+/// A client that says what it likes, one message after the other.
+struct Hostile {
+    link: Link,
+    buffer: Buffer,
+    sequence: u64,
+}
+
+impl Hostile {
+    fn new(server: &Server<Fs>) -> Self {
+        let link = Link::new(TcpStream::connect(server.address()).unwrap()).unwrap();
+        let mut hostile = Self { link, buffer: Buffer::new(DATA_MAX), sequence: 0 };
+        let (pool, client) = (b"test".to_vec(), b"hostile".to_vec());
+        let hello = Hello { version: MOUNT_VERSION, begin: Begin::Session, slot: 0, pool, client };
+        assert!(hostile.ask(None, &Request::Hello(hello), b"").is_ok());
+        hostile.sequence = 0;
+        hostile
+    }
+    fn ask(
+        &mut self,
+        caller: Option<&Caller>,
+        request: &Request,
+        data: &[u8],
+    ) -> Result<Reply, Status> {
+        let (mut header, mut args) = request.encode();
+        self.sequence += 1;
+        header.sequence = self.sequence;
+        if let Some(caller) = caller {
+            header.caller = true;
+            args.splice(..0, caller.encode());
+        }
+        self.link.send(header, &args, data).unwrap();
+        let begun = Instant::now();
+        let patience = || begun.elapsed() < Duration::from_secs(20);
+        let received = self.link.receive(&mut self.buffer, patience).unwrap();
+        match received.header.status {
+            0 => Ok(Reply::decode(&received.header, &received.args).unwrap()),
+            status => Err(Status(status)),
+        }
+    }
+}
+
+#[test]
+fn a_hostile_client_reaches_nothing_that_its_users_may_not() {
+    let host = Host::new(256);
+    let server = host.serve();
+    let fs = mount(client_options(server.address()));
+    let root = fs.root();
+    let dir = fs.mkdir(root, b"private", 0o700, &ROOT).unwrap();
+    let (file, fh) = fs.create(dir.ino, b"file", 0o644, O_RDWR, &ROOT).unwrap();
+    let mut hostile = Hostile::new(&server);
+    let user = |generations| Caller { generations, uid: 1000, gid: 1000, groups: vec![] };
+    let errno = |result: Result<Reply, Status>| result.unwrap_err().errno().unwrap();
+    let name = b"file".to_vec();
+    let mut ask =
+        |generations, request: &Request| errno(hostile.ask(Some(&user(generations)), request, b""));
+    let here = [dir.generation, 0];
+    // Numbers that it has guessed, with no generation or another.
+    for generation in [0, file.generation ^ 1] {
+        assert_eq!(ask([generation, 0], &Request::GetAttr { ino: file.ino }), Errno::STALE);
+    }
+    assert_eq!(ask(here, &Request::Lookup { dir: dir.ino, name: name.clone() }), Errno::ACCESS);
+    assert_eq!(ask(here, &Request::Unlink { dir: dir.ino, name: name.clone() }), Errno::ACCESS);
+    let list = Request::ReadDir { dir: dir.ino, cookie: 0, length: 4096, handle: 99 };
+    assert_eq!(ask(here, &list), Errno::ACCESS);
+    let open = |flags| MountRequest::OpenAs { ino: dir.ino, flags, again: true };
+    assert_eq!(ask(here, &Request::Mount(open(0))), Errno::ACCESS);
+    let known = [file.generation, 0];
+    let write = MountRequest::OpenAs { ino: file.ino, flags: 1, again: true };
+    assert_eq!(ask(known, &Request::Mount(write)), Errno::ACCESS);
+    let cut = MountRequest::OpenAs { ino: file.ino, flags: 0o1000, again: false };
+    assert_eq!(ask(known, &Request::Mount(cut)), Errno::ACCESS);
+    for set in [
+        SetAttr { mode: Some(0o777), ..SetAttr::default() },
+        SetAttr { uid: Some(1000), ..SetAttr::default() },
+        SetAttr { gid: Some(1000), ..SetAttr::default() },
+    ] {
+        let set = Request::SetAttr { ino: file.ino, set, handle: 1 };
+        assert_eq!(ask(known, &set), Errno::PERM);
+    }
+    let acl =
+        MountRequest::RemoveXattr { ino: file.ino, name: b"system.posix_acl_access".to_vec() };
+    assert_eq!(ask(known, &Request::Mount(acl)), Errno::PERM);
+    let into_open = [file.generation, dir.generation];
+    let link = MountRequest::Link { ino: file.ino, dir: dir.ino, name: b"link".to_vec() };
+    assert_eq!(ask(into_open, &Request::Mount(link)), Errno::ACCESS);
+    let device = MountRequest::MakeNode {
+        dir: root,
+        name: b"dev".to_vec(),
+        mode: 0o020_666,
+        umask: 0,
+        rdev: 1,
+    };
+    fs.setattr(root, &SetAttr { mode: Some(0o777), ..SetAttr::default() }, None).unwrap();
+    assert_eq!(ask([0, 0], &Request::Mount(device)), Errno::PERM);
+    let nobody = InodeNo(u64::MAX);
+    assert_eq!(ask([1, 0], &Request::GetAttr { ino: nobody }), Errno::STALE);
+    fs.release(fh).unwrap();
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+#[test]
+fn a_hostile_client_holds_up_nobody() {
+    let host = Host::new(256);
+    let server = host.serve();
+    let fs = mount(client_options(server.address()));
+    let (file, _) = fs.create(fs.root(), b"file", 0o666, O_RDWR, &ROOT).unwrap();
+    fs.flock(file.ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+    let mut hostile = Hostile::new(&server);
+    let caller = Caller { generations: [file.generation, 0], ..Caller::default() };
+    let open = Request::Mount(MountRequest::OpenAs { ino: file.ino, flags: 2, again: false });
+    let Ok(Reply::Opened { handle, .. }) = hostile.ask(Some(&caller), &open, b"") else { panic!() };
+    let wait = |wait, owner| {
+        let lock = lock(PlockKind::Exclusive, owner);
+        Request::Lock(LockRequest::LockWait { handle, whole: true, lock, wait })
+    };
+    assert_eq!(hostile.ask(None, &wait(1, 1), b""), Ok(Reply::Number(0)));
+    // The same number twice; more waits than there may be.
+    assert_eq!(hostile.ask(None, &wait(1, 2), b"").unwrap_err().errno(), Some(Errno::NOLCK));
+    let refused = (2..6000).find(|n| hostile.ask(None, &wait(*n, *n), b"").is_err());
+    assert!(refused.is_some());
+    // A wait for events ends.
+    let begun = Instant::now();
+    let events = Request::Lock(LockRequest::Events { seen: u64::MAX, patience_ms: u32::MAX });
+    assert_eq!(hostile.ask(None, &events, b""), Ok(Reply::Done));
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    let unknown = Request::Lock(LockRequest::EndWait { wait: 777_777 });
+    assert_eq!(hostile.ask(None, &unknown, b""), Ok(Reply::Done));
+    let copy = MountRequest::Copy { handle, offset: 0, to: 4711, to_offset: 0, len: u64::MAX };
+    assert_eq!(hostile.ask(None, &Request::Mount(copy), b""), Err(Status::HANDLE));
+    let name = b"user.x".to_vec();
+    let long = Request::Mount(MountRequest::SetXattr { ino: file.ino, name, flags: 0 });
+    let asked = hostile.ask(Some(&caller), &long, &vec![0; 100_000]);
+    assert_eq!(asked.unwrap_err().errno(), Some(Errno::TOOBIG));
+    let link = Request::Mount(MountRequest::SymLink { dir: fs.root(), name: b"l".to_vec() });
+    let asked = hostile.ask(Some(&Caller::default()), &link, &[b'x'; 5000]);
+    assert_eq!(asked.unwrap_err().errno(), Some(Errno::NAMETOOLONG));
+    drop(hostile);
+    // All of that is gone with it.
+    fs.flock(file.ino, &lock(PlockKind::Unlock, 1)).unwrap();
+    wait_until("its waits have ended", || {
+        fs.flock(file.ino, &lock(PlockKind::Exclusive, 1)).is_ok()
+    });
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+#[test]
+fn whose_word_does_not_count_is_somebody_else() {
+    let host = Host::new(256);
+    let options = ServerOptions { squash: Squash::All, owner: (500, 600), ..Host::options() };
+    let root = host.fs.root();
+    let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+    host.fs.setattr(root, &set, None).unwrap();
+    let server = host.serve_with(options);
+    let fs = mount(client_options(server.address()));
+    for cred in [ROOT, USER] {
+        fs.begins(&cred);
+        let name = format!("of{}", cred.uid).into_bytes();
+        let (attr, fh) = fs.create(root, &name, 0o600, O_RDWR, &cred).unwrap();
+        assert_eq!((attr.uid, attr.gid), (500, 600));
+        fs.release(fh).unwrap();
+        assert_eq!(fs.setattr(attr.ino, &SetAttr { uid: Some(0), ..set }, None), Err(Errno::PERM));
+    }
+    fs.begins(&ROOT);
+    fs.finish();
+    drop(server);
+    host.finish();
+}

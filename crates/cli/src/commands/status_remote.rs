@@ -1,0 +1,66 @@
+//! `braid status` of mounts from a server.
+
+use serde_json::{Value, json};
+
+use super::status_io::is_on;
+use crate::control::remote::{self, RemoteView};
+use crate::process::mounts::Mount;
+use crate::terminal::{answer, answer::say, size};
+
+/// Where the server has it.
+fn url(mount: &Mount) -> &str {
+    mount.sources.first().map_or("a server", String::as_str)
+}
+
+/// In a few words.
+fn said(mount: &Mount, view: Option<&RemoteView>) -> String {
+    match view {
+        None => "its process does not answer".to_owned(),
+        Some(view) if view.connected => format!("from {}", url(mount)),
+        Some(_) => format!("NO ANSWER from {}: programs wait for it", url(mount)),
+    }
+}
+
+/// A line of the table of mounts.
+pub fn row(mount: &Mount) -> [String; 4] {
+    let state = said(mount, remote::look(mount).as_ref());
+    let dir = mount.mount_point.display().to_string();
+    [mount.pool.clone(), state, dir, mount.pid.to_string()]
+}
+
+/// Shows one of `mounts`, if that is what the words name.
+pub fn is_shown(words: &[String], mounts: &[Mount]) -> bool {
+    let [one] = words else { return false };
+    let found = mounts.iter().find(|mount| is_on(mount, one));
+    found.map(show).is_some()
+}
+
+/// For programs.
+pub fn json(mount: &Mount) -> Value {
+    let view = remote::look(mount);
+    json!({
+        "pid": mount.pid,
+        "pool": mount.pool,
+        "mount_point": mount.mount_point,
+        "url": url(mount),
+        "connected": view.as_ref().map(|view| view.connected),
+        "open_files": view.as_ref().map(|view| view.open_files),
+        "not_durable": view.as_ref().map(|view| view.not_durable),
+    })
+}
+
+/// All there is to say of one.
+fn show(mount: &Mount) {
+    if answer::is_json() {
+        answer::add("remote_mounts", [json(mount)]);
+        return;
+    }
+    let view = remote::look(mount);
+    let dir = mount.mount_point.display();
+    say!("{dir}: pool {}, mounted {}", mount.pool, said(mount, view.as_ref()));
+    if let Some(view) = view {
+        let bytes = u64::try_from(view.not_durable).unwrap_or(u64::MAX);
+        say!("{} open files; {} written and not durable yet", view.open_files, size::show(bytes));
+    }
+    say!("this host is no node of the pool: ask the server about its members and nodes");
+}
