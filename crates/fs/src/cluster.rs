@@ -374,6 +374,11 @@ impl Cluster {
     ///
     /// # Errors
     /// This node no longer uses the pool.
+    /// Whether this node has its place among the others; before that it joins.
+    pub fn is_member(&self) -> bool {
+        self.joined.get().is_some()
+    }
+
     pub fn manager(&self) -> std::result::Result<Arc<LockManager>, PoolError> {
         self.manager.lock().clone().ok_or(PoolError::Closed)
     }

@@ -148,7 +148,7 @@ impl Recoverer {
         }
         let detached = volume.pool.detach().map_err(pool_error);
         let done = done.and_then(|replayed| detached.map(|()| replayed));
-        if done.is_err() {
+        if done.is_err() && cluster.is_some_and(|cluster| !cluster.is_member()) {
             // Regions of a life that gives its slot up would be those of a dead one.
             self.end_cluster();
         }
