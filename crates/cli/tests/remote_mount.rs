@@ -101,9 +101,9 @@ fn a_remote_mount_does_what_a_file_system_does() {
     clean(&disks);
 }
 
-/// Two mounts from a server, and a node.
-#[test]
-fn remote_mounts_and_a_node_see_what_each_other_writes() {
+/// Runs a Python program on `dirs`: two remote mounts of a pool (`A`, `C`) and a node (`B`). The pool is clean
+/// afterwards.
+fn on_two_remote_mounts_and_a_node(program: &str) {
     if !can_mount() {
         return;
     }
@@ -111,9 +111,20 @@ fn remote_mounts_and_a_node_see_what_each_other_writes() {
     let served = serve(&c.disks, "127.0.0.1:0");
     let (a, b) = (Remote::plain(&c.disks, "a", &served), Remote::plain(&c.disks, "b", &served));
     let node = c.node(0).to_str().unwrap().to_owned();
-    let program = r#"
-C = os.path.dirname(A) + "/b"
-dirs = [A, B, C]
+    let dirs = "C = os.path.dirname(A) + \"/b\"\ndirs = [A, B, C]\n";
+    a.python(&c.disks, &node, &format!("\n{dirs}{program}"));
+    a.unmount();
+    b.unmount();
+    served.end();
+    c.unmount_all();
+    clean(&c.disks);
+}
+
+/// Two mounts from a server, and a node.
+#[test]
+fn remote_mounts_and_a_node_see_what_each_other_writes() {
+    on_two_remote_mounts_and_a_node(
+        r#"
 for n in range(30):
     here, there, third = random.sample(dirs, 3)
     name, text = f"f{n % 3}", os.urandom(random.choice([10, 5000, 300_000]))
@@ -136,27 +147,14 @@ for n in range(30): os.write(logs[n % 3], b"%04d\n" % n)
 assert open(f"{A}/log").read().split() == ["%04d" % n for n in range(30)]
 os.unlink(f"{B}/open")
 assert os.pread(fds[0], 8, 0) == os.pread(fds[2], 8, 0) != b""
-"#;
-    a.python(&c.disks, &node, program);
-    a.unmount();
-    b.unmount();
-    served.end();
-    c.unmount_all();
-    clean(&c.disks);
+"#,
+    );
 }
 
 #[test]
 fn locks_hold_between_remote_mounts_and_nodes() {
-    if !can_mount() {
-        return;
-    }
-    let mut c = Cluster::of(Disks::new(2, 500), 1, &["--nodes", "4"]);
-    let served = serve(&c.disks, "127.0.0.1:0");
-    let (a, b) = (Remote::plain(&c.disks, "a", &served), Remote::plain(&c.disks, "b", &served));
-    let node = c.node(0).to_str().unwrap().to_owned();
-    let program = r#"
-C = os.path.dirname(A) + "/b"
-dirs = [A, B, C]
+    on_two_remote_mounts_and_a_node(
+        r#"
 fds = [os.open(f"{d}/lock", os.O_RDWR | os.O_CREAT) for d in dirs]
 def child(call):
     pid = os.fork()
@@ -204,13 +202,8 @@ def crosses():
 pid = child(crosses); time.sleep(0.5)
 refused(errno.EDEADLK, fcntl.lockf, fds[0], fcntl.LOCK_EX, 1, 1)
 fcntl.lockf(fds[0], fcntl.LOCK_UN); assert ended(pid) == 0
-"#;
-    a.python(&c.disks, &node, program);
-    a.unmount();
-    b.unmount();
-    served.end();
-    c.unmount_all();
-    clean(&c.disks);
+"#,
+    );
 }
 
 /// The server checks permissions by the user that a client names, and squashes those that it does not believe.

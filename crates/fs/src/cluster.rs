@@ -370,15 +370,15 @@ fn lock_error(error: LockError) -> PoolError {
 }
 
 impl Cluster {
-    /// The manager of the locks of regions.
-    ///
-    /// # Errors
-    /// This node no longer uses the pool.
     /// Whether this node has its place among the others; before that it joins.
     pub fn is_member(&self) -> bool {
         self.joined.get().is_some()
     }
 
+    /// The manager of the locks of regions.
+    ///
+    /// # Errors
+    /// This node no longer uses the pool.
     pub fn manager(&self) -> std::result::Result<Arc<LockManager>, PoolError> {
         self.manager.lock().clone().ok_or(PoolError::Closed)
     }
@@ -393,7 +393,7 @@ impl Cluster {
         mode: Mode,
         local: Local,
     ) -> std::result::Result<Guard, PoolError> {
-        if self.joined.get().is_some() {
+        if self.is_member() {
             return manager.acquire(lock, mode, local).map_err(lock_error);
         }
         let (asked, since) = (Asked::default(), Cell::new(None::<Instant>));

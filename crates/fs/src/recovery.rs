@@ -106,8 +106,8 @@ impl Recover for Recoverer {
 }
 
 impl Recoverer {
-    /// What a dead node was writing is whole, and its journal replayed. `its_dead`: first what those were writing
-    /// that it was recovering (once they were left for later).
+    /// Makes whole what a dead node was writing, and replays its journal. With `its_dead`, what those nodes
+    /// were writing that it was recovering is made whole before the replay, which may need their regions.
     pub fn recover_journal(
         &self,
         dead: Life,

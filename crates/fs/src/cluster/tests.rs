@@ -173,16 +173,21 @@ fn who_died_while_it_recovered_another_is_recovered_though_that_one_holds_what_i
     lives.unmount().unwrap();
 }
 
+/// A file `f` of one block, durable, so that the node's journal has something to be replayed.
+fn write_durably(fs: &Fs) {
+    let user = crate::Cred { uid: 0, gid: 0, umask: 0, pid: 1 };
+    let (_, file) = fs.create(fs.root(), b"f", 0o600, 2, &user).unwrap();
+    fs.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
+    fs.fsync(file, false).unwrap();
+}
+
 /// All nodes that a pool has slots for die together. The one that mounts next takes the slot of one of them,
 /// whose journal has to be written where another holds everything.
 #[test]
 fn who_mounts_after_all_slots_have_died_together_gets_one() {
     let options = MakeOptions { nodes: Some(2), ..MakeOptions::default() };
     let (devices, [one, two]) = nodes_of(&options);
-    let user = crate::Cred { uid: 0, gid: 0, umask: 0, pid: 1 };
-    let (_, file) = one.create(one.root(), b"f", 0o600, 2, &user).unwrap();
-    one.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
-    one.fsync(file, false).unwrap();
+    write_durably(&one);
     let count = cluster(&two).count;
     let all: Vec<_> = (0..count).map(|n| (n, Hold::Alone)).collect();
     std::mem::forget(cluster(&two).hold(&all).unwrap());
@@ -201,10 +206,7 @@ fn who_mounts_after_all_slots_have_died_together_gets_one() {
 fn who_mount_at_once_after_all_have_died_wait_for_each_other_only_for_a_while() {
     let options = MakeOptions { nodes: Some(2), ..MakeOptions::default() };
     let (devices, [one, two]) = nodes_of(&options);
-    let user = crate::Cred { uid: 0, gid: 0, umask: 0, pid: 1 };
-    let (_, file) = one.create(one.root(), b"f", 0o600, 2, &user).unwrap();
-    one.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
-    one.fsync(file, false).unwrap();
+    write_durably(&one);
     // Both logs name region 1, and neither holds it for itself.
     for fs in [&one, &two] {
         fs.core().volume.pool.write(ByteOffset(100 << 20), &[7; 4096]).unwrap();
