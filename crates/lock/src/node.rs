@@ -37,6 +37,7 @@ mod memory;
 pub mod observation;
 mod peer_observer;
 mod pool_side;
+mod silent_slots;
 pub mod slot_write;
 mod slots;
 mod store;
@@ -65,6 +66,7 @@ pub use member::{Membership, OnLease};
 pub use memory::MemoryNodes;
 pub use peer_observer::PeerObserver;
 pub use pool_side::PoolSide;
+pub use silent_slots::SilentSlots;
 pub use store::{NodeAreas, NodeStore, PoolNodes};
 pub use timing::Timing;
 pub use vouch::vouch;
@@ -124,6 +126,8 @@ pub struct JoinOptions {
     pub hints: HintsBy,
     /// Who is fenced: one for all of this process's that asks who is dead.
     pub proofs: Proofs,
+    /// Since when slots that cannot be read are silent: likewise.
+    pub silent_slots: SilentSlots,
 }
 impl JoinOptions {
     /// What fences other nodes for the life that is registered by `key`, on the host `identity`.
@@ -146,6 +150,7 @@ impl Default for JoinOptions {
             fence: FenceOptions::default(),
             hints: HintsBy::default(),
             proofs: Proofs::default(),
+            silent_slots: SilentSlots::default(),
         }
     }
 }

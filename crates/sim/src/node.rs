@@ -27,7 +27,7 @@ use braid_lock::node::observation::Heartbeats;
 use braid_lock::node::slot_write::SlotWrite;
 use braid_lock::node::watch::Watch;
 use braid_lock::node::wishes::Wishes;
-use braid_lock::{HostIdentity, JoinOptions, Life, Proofs, Timing};
+use braid_lock::{HostIdentity, JoinOptions, Life, Proofs, SilentSlots, Timing};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, Op};
@@ -110,6 +110,8 @@ pub(crate) struct Member {
     fencings: Vec<Fencing>,
     /// The nodes that it has fenced.
     proofs: Proofs,
+    /// Since when slots that it cannot read are silent.
+    silent_slots: SilentSlots,
     /// What it has seen of the others.
     slots: BTreeMap<NodeId, SlotRecord>,
     beats: Heartbeats,
@@ -191,6 +193,7 @@ impl World {
             timing: self.timing(),
             identity: Some(self.identity_of(pid)),
             proofs: process.map(|p| p.member.proofs.clone()).unwrap_or_default(),
+            silent_slots: process.map(|p| p.member.silent_slots.clone()).unwrap_or_default(),
             ..JoinOptions::default()
         };
         let put_back = |sabotage| self.cluster.sabotage == Some(sabotage);
@@ -222,6 +225,7 @@ impl World {
             leave: None,
             fencings: Vec::new(),
             proofs: Proofs::default(),
+            silent_slots: SilentSlots::default(),
             slots: BTreeMap::new(),
             beats: Heartbeats::default(),
             wishes: Wishes::default(),

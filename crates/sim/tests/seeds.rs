@@ -47,6 +47,8 @@ fn seeds_that_failed_once() {
     // A node wrote to parity under a region lock whose record went with the power, and its log stayed: it was
     // replayed over what another node wrote there meanwhile.
     run(1109, &Cluster::of_parity(1109), false).unwrap_or_else(|failure| panic!("{failure}"));
+    // A slot could not be read: each node in turn, once it was asked, waited until it was silent for long enough.
+    run(3647, &Cluster::of_mirrors(3647), false).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 /// Nodes on hosts of their own: silence, fences, late writes. `BRAID_SIM_HOSTS=FIRST..LAST` chooses

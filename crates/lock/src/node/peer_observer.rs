@@ -15,7 +15,7 @@ use super::life::{is_over, user_of};
 use super::observation::tag_of;
 use super::slots::{Unreadable, decode_slot, read_slots};
 use super::watch::Watch;
-use super::{HostIdentity, JoinOptions, NodeStore, Proofs, Timing};
+use super::{HostIdentity, JoinOptions, NodeStore, Proofs, SilentSlots, Timing};
 use crate::Life;
 use crate::error::LockError;
 use crate::simulation;
@@ -26,6 +26,7 @@ pub struct PeerObserver {
     me: Life,
     identity: HostIdentity,
     proofs: Proofs,
+    silent_slots: SilentSlots,
     seen: Mutex<HashMap<NodeId, Seen>>,
     slots: Mutex<HashMap<NodeId, Cached>>,
     unreadable: Mutex<Vec<Unreadable>>,
@@ -47,10 +48,10 @@ impl PeerObserver {
     /// The eyes of `me`, which may still be joining.
     pub fn new(store: Arc<dyn NodeStore>, me: Life, options: &JoinOptions) -> Self {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
-        let proofs = options.proofs.clone();
+        let (proofs, silent_slots) = (options.proofs.clone(), options.silent_slots.clone());
         let (seen, slots, unreadable) = (Mutex::default(), Mutex::default(), Mutex::default());
         let timing = options.timing;
-        Self { store, me, identity, proofs, seen, slots, unreadable, timing }
+        Self { store, me, identity, proofs, silent_slots, seen, slots, unreadable, timing }
     }
 
     /// Whether every other node that lives, or may, has said in a heartbeat that it uses the
@@ -102,15 +103,7 @@ impl PeerObserver {
     /// is another question: what it held stands.
     fn is_deserted(&self, slot: NodeId, sequence: Option<u64>) -> Result<bool, LockError> {
         let locked = self.store.life_locked(slot).map_err(LockError::NodeStore)?;
-        let life = Life { slot, incarnation: Incarnation(0) };
-        let mut seen = self.seen.lock();
-        let same = |s: &&Seen| (s.life, s.sequence, s.locked) == (life, sequence, locked);
-        if let Some(before) = seen.get(&slot).filter(same) {
-            return Ok(!locked && simulation::since(before.since) > self.timing.fence_after());
-        }
-        let since = simulation::now();
-        seen.insert(slot, Seen { life, sequence, locked, since, beats_unlocked: 0 });
-        Ok(false)
+        Ok(self.silent_slots.note(slot, sequence, locked) > self.timing.fence_after())
     }
 
     /// Whether what `life` held may be broken, by its slot ([`is_over`]). In doubt not.

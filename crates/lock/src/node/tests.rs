@@ -60,8 +60,11 @@ fn node(all: &MemoryNodes, locks: &MemoryStore) -> Node {
     node_of(all.process(), locks)
 }
 fn node_of(nodes: MemoryNodes, locks: &MemoryStore) -> Node {
+    node_by(nodes, locks, options())
+}
+fn node_by(nodes: MemoryNodes, locks: &MemoryStore, options: JoinOptions) -> Node {
     let log = Arc::new(Log::default());
-    let member = Membership::join(Arc::new(nodes.clone()), options(), log.clone()).unwrap();
+    let member = Membership::join(Arc::new(nodes.clone()), options, log.clone()).unwrap();
     let manager = LockManager::new(
         member.me(),
         Arc::new(locks.clone()),
@@ -399,6 +402,20 @@ fn a_damaged_slot_keeps_nobody_from_being_recovered_nor_from_joining() {
     // What a life of it holds stands.
     let life = Life { slot: NodeId(2), incarnation: braid_format::Incarnation(1) };
     assert_eq!(d.member.liveness(life), Liveness::Alive);
+}
+
+#[test]
+fn a_change_of_the_pool_need_not_wait_for_a_slot_that_was_long_seen_to_be_nobodys() {
+    let (all, options) = (MemoryNodes::new(2), options());
+    let a = node_by(all.process(), &MemoryStore::new(), options.clone());
+    all.spoil(NodeId(1));
+    until("seen", || a.member.nodes().iter().any(|n| n.unreadable.is_some()));
+    std::thread::sleep(options.timing.fence_after() + options.timing.beat() * 4);
+    // Its regular looks have counted the time before anybody asked.
+    let asked = PeerObserver::new(Arc::new(a.nodes.clone()), a.member.me(), &options);
+    assert!(asked.all_use(EpochTag { epoch: 1, change: 0 }));
+    a.manager.shutdown().unwrap();
+    a.member.leave().unwrap();
 }
 
 #[test]

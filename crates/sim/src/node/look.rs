@@ -47,11 +47,25 @@ impl World {
             member.beats.note(now, slot, sector);
         }
         member.slots.extend(slots.iter().map(|record| (record.life.slot, record.clone())));
+        self.note_silent_slots(pid, &slots);
         self.mend_own_slot(pid, bytes);
         let observations = self.observations(pid, slots, now);
         self.follow_epochs(pid);
         self.watch(pid, WatchEvent::Observed(observations));
         self.pass_on_wishes(pid);
+    }
+    /// Notes what the slots that cannot be read show.
+    fn note_silent_slots(&mut self, pid: Pid, read: &[SlotRecord]) {
+        let readable = |slot: &NodeId| read.iter().any(|record| record.life.slot == *slot);
+        let unreadable: Vec<NodeId> =
+            (0..self.cluster.slots).map(NodeId).filter(|slot| !readable(slot)).collect();
+        self.set_clock(pid);
+        let Some(Process { member, .. }) = self.processes.get(pid) else { return };
+        member.silent_slots.retain(&unreadable);
+        for slot in unreadable {
+            let sequence = member.beats.of_slot(slot).map(|beat| beat.sequence);
+            member.silent_slots.note(slot, sequence, self.is_life_locked(pid, slot));
+        }
     }
     /// While this node lives nobody else changes its slot if it cannot be read.
     fn mend_own_slot(&mut self, pid: Pid, bytes: &[u8]) {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use braid_format::node::{LockPlace, SlotRecord};
+use braid_format::NodeId;
+use braid_format::node::{Heartbeat, LockPlace, SlotRecord};
 
 use super::super::cached::Cached;
 use super::super::observation::{Observer, SlotObservation};
@@ -42,6 +43,7 @@ impl NodeState {
         };
         let now = self.origin.elapsed();
         let asks = self.note_beats(now, &observer, &records, &bytes);
+        self.note_silent_slots(&bytes)?;
         let mut observed = Vec::with_capacity(records.len());
         for (record, asks) in records.into_iter().zip(asks) {
             let slot = record.life.slot;
@@ -52,6 +54,20 @@ impl NodeState {
             observed.push(observer.observe(record, &self.beats.lock(), locked, proven));
         }
         Ok(observed)
+    }
+
+    /// Notes what the slots that cannot be read show.
+    fn note_silent_slots(&self, heartbeats: &[u8]) -> Result<(), LockError> {
+        let unreadable: Vec<NodeId> = self.unreadable.lock().iter().map(|u| u.slot).collect();
+        let silent_slots = &self.options.silent_slots;
+        silent_slots.retain(&unreadable);
+        for slot in unreadable {
+            let sector = heartbeats.chunks_exact(self.store.sector_len()).nth(usize::from(slot.0));
+            let sequence = sector.and_then(|s| Heartbeat::decode(s, slot).ok()).map(|b| b.sequence);
+            let locked = self.store.life_locked(slot).map_err(LockError::NodeStore)?;
+            silent_slots.note(slot, sequence, locked);
+        }
+        Ok(())
     }
 
     /// Keeps the heartbeats that were read; whether each slot's liveness lock is to be asked for.
