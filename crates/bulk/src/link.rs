@@ -5,7 +5,7 @@
 //! noticed by the kernel ([`KEEPALIVE`]).
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use braid_device::AlignedBuf;
@@ -154,6 +154,11 @@ impl Link {
                 _ => return,
             }
         }
+    }
+
+    /// The address at the other end, while there is one.
+    pub fn peer_ip(&self) -> Option<IpAddr> {
+        self.stream.peer_addr().ok().map(|address| address.ip())
     }
 
     /// What ends this connection from another thread.

@@ -196,6 +196,142 @@ fn locks_end_with_their_session() {
     host.finish();
 }
 
+/// What a program wrote under a lock is durable before another has the lock: it is not written once more, over what
+/// the other wrote, when the server begins anew.
+#[test]
+fn what_was_written_under_a_lock_is_not_written_again_over_what_came_after_it() {
+    let host = Host::new(256);
+    let mut server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    let root = fs.root();
+    let (file, fh) = fs.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    let theirs = FileSystem::open(&host.fs, file.ino, O_RDWR).unwrap();
+    for (round, late) in [false, true].into_iter().enumerate() {
+        let (old, new) = (format!("old {round}").into_bytes(), format!("new {round}").into_bytes());
+        fs.flock(file.ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+        write(&fs, fh, 0, &old);
+        if late {
+            proxy.close();
+            wait_until("it is noticed", || !fs.status().is_connected);
+        }
+        fs.flock(file.ino, &lock(PlockKind::Unlock, 1)).unwrap();
+        if late {
+            // It is still ours, at the server that comes.
+            assert_eq!(
+                FileSystem::flock(&host.fs, file.ino, &lock(PlockKind::Exclusive, 1)),
+                Err(Errno::AGAIN)
+            );
+            proxy.open_to(server.address());
+        }
+        wait_until("the lock is free", || {
+            FileSystem::flock(&host.fs, file.ino, &lock(PlockKind::Exclusive, 1)).is_ok()
+        });
+        let what = Write { offset: 0, bytes: &new, flags: WriteFlags::default() };
+        FileSystem::write(&host.fs, theirs, what, &mut ()).unwrap();
+        FileSystem::flock(&host.fs, file.ino, &lock(PlockKind::Unlock, 1)).unwrap();
+        proxy.close();
+        drop(server);
+        server = host.serve();
+        proxy.open_to(server.address());
+        assert_eq!(read(&fs, fh, 0, 100), new);
+    }
+    FileSystem::release(&host.fs, theirs).unwrap();
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+/// One program's close does not give up what another has locked, also at a server that has begun anew.
+#[test]
+fn a_close_leaves_the_locks_of_others_alone_after_a_restart() {
+    let host = Host::new(256);
+    let mut server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    let (file, first) = fs.create(fs.root(), b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    let second = fs.open(file.ino, O_RDWR).unwrap();
+    fs.fsync(first, false).unwrap();
+    fs.setlk(file.ino, &lock(PlockKind::Exclusive, 2)).unwrap();
+    proxy.close();
+    drop(server);
+    server = host.serve();
+    proxy.open_to(server.address());
+    fs.getattr(file.ino).unwrap();
+    fs.release(first).unwrap();
+    assert_eq!(
+        FileSystem::setlk(&host.fs, file.ino, &lock(PlockKind::Exclusive, 1)),
+        Err(Errno::AGAIN)
+    );
+    fs.release(second).unwrap();
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+/// A lock that is given up while the network is cut, and taken again, stays.
+#[test]
+fn a_late_unlock_does_not_take_the_next_lock_with_it() {
+    let host = Host::new(256);
+    let server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    let (file, fh) = fs.create(fs.root(), b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    fs.flock(file.ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+    proxy.close();
+    wait_until("it is noticed", || !fs.status().is_connected);
+    fs.flock(file.ino, &lock(PlockKind::Unlock, 1)).unwrap();
+    let again = fs.clone();
+    let locks = std::thread::spawn(move || again.flock(file.ino, &lock(PlockKind::Exclusive, 1)));
+    std::thread::sleep(Duration::from_millis(300));
+    proxy.open_to(server.address());
+    locks.join().unwrap().unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(2500) {
+        assert_eq!(
+            FileSystem::flock(&host.fs, file.ino, &lock(PlockKind::Exclusive, 1)),
+            Err(Errno::AGAIN)
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs.release(fh).unwrap();
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+/// Locks that a server which lives has given up are lost, and so are those that are asked for again too late.
+#[test]
+fn a_lock_that_others_may_have_had_is_lost_with_its_file() {
+    let host = Host::new(256);
+    let mut server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    for restarts in [false, true] {
+        let (file, fh) =
+            fs.create(fs.root(), &[u8::from(restarts) + b'a'], 0o600, O_RDWR, &ROOT).unwrap();
+        fs.fsync(fh, false).unwrap();
+        fs.flock(file.ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+        proxy.close();
+        if restarts {
+            drop(server);
+            server = host.serve();
+        }
+        // Somebody has it for a moment.
+        wait_until("it is free", || {
+            FileSystem::flock(&host.fs, file.ino, &lock(PlockKind::Exclusive, 1)).is_ok()
+        });
+        FileSystem::flock(&host.fs, file.ino, &lock(PlockKind::Unlock, 1)).unwrap();
+        std::thread::sleep(Host::options().grace);
+        proxy.open_to(server.address());
+        assert_eq!(read_errno(&fs, fh), Errno::IO, "{restarts}");
+        fs.release(fh).unwrap();
+    }
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
 /// A client that says what it likes, one message after the other.
 struct Hostile {
     link: Link,
@@ -292,6 +428,11 @@ fn a_hostile_client_reaches_nothing_that_its_users_may_not() {
     assert_eq!(ask([0, 0], &Request::Mount(device)), Errno::PERM);
     let nobody = InodeNo(u64::MAX);
     assert_eq!(ask([1, 0], &Request::GetAttr { ino: nobody }), Errno::STALE);
+    // A umask that would take the type away.
+    let (mode, umask) = (0o100_644, u32::MAX);
+    let plain = MountRequest::MakeNode { dir: root, name: b"plain".to_vec(), mode, umask, rdev: 0 };
+    let made = hostile.ask(Some(&user([0, 0])), &Request::Mount(plain), b"").unwrap();
+    assert!(matches!(made, Reply::Attr(attr) if attr.mode == 0o100_000), "{made:?}");
     fs.release(fh).unwrap();
     fs.finish();
     drop(server);

@@ -236,7 +236,7 @@ fn slow_clients_and_too_many_connections_keep_nobody_waiting() {
     let options = ServerOptions {
         connections_max: 40,
         connections_from_one: 30,
-        sessions_max: 3,
+        sessions_max: 6,
         files_max: 2,
         ..Host::options()
     };

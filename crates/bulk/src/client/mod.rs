@@ -30,9 +30,14 @@ pub struct Client {
 /// Parts of a session's time after which the server hears of a client that does nothing.
 const SIGNS_OF_LIFE: u32 = 4;
 
+/// ... and never less often: a client that has locks is to notice a server that was started anew in time to have them
+/// again.
+const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(2);
+
 /// Gives signs of life as long as somebody has the session.
 pub(crate) fn keep_alive(session: &Arc<Session>) {
     let pause = Duration::from_millis(session.welcome().session_ms.into()) / SIGNS_OF_LIFE;
+    let pause = pause.min(SIGN_OF_LIFE_MAX);
     let session = Arc::downgrade(session);
     let work = move || {
         loop {

@@ -1,19 +1,27 @@
 //! Requests to the server, and what is done when it has begun anew.
 //!
 //! Each request is one of the session in which everything is as it should be ([`Remote::current`]). If that session is
-//! over, the first thread that hears of it begins another and brings into it what programs have: locks, waits for
-//! them, and, if the server was started anew, what was written and was not durable. Open files are opened again by
-//! whoever uses them next. Until then no other request is made.
+//! over, the first thread that hears of it begins another. If the server was started anew, it brings into it what
+//! programs have: locks, then what was written and was not durable. If not, the server has given the locks up: they are
+//! lost. Waits for locks are asked for once more, and open files are opened again by whoever uses them next. Until then
+//! no other request is made.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use braid_fs::lock::interrupt;
 use braid_fs::{Answer, Attr, Errno};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Remote;
 use super::files::{Place, RemoteFile};
+use super::held::Whose;
 use crate::client::Ask;
 use crate::error::Error;
 use crate::wire::{Caller, LockRequest, MountRequest, Reply, Request, Status, how};
+
+/// Between two looks at whether whoever waits is interrupted.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What a request is about.
 #[derive(Debug, Default, Clone, Copy)]
@@ -164,7 +172,7 @@ impl Remote {
     /// # Errors
     /// The wait for the server was interrupted; the server refuses this client.
     fn recover(&self, former: u64) -> Answer<()> {
-        let mut verifier = self.recovering.lock();
+        let mut verifier = lock_unless_interrupted(&self.recovering)?;
         if self.current() != former {
             return Ok(());
         }
@@ -178,8 +186,14 @@ impl Remote {
             let begun = self.session.call(0, Ask::of(&ping), |_, _, session| session);
             let session = begun.map_err(|error| seen(&ping, &error))?;
             let now = self.session.welcome().verifier;
-            let brought = if now == *verifier { Ok(()) } else { self.send_again(session) };
-            match brought.and_then(|()| self.lock_again(session)) {
+            // What is written is written under locks.
+            let brought = if now == *verifier {
+                self.lose_locks();
+                Ok(())
+            } else {
+                self.lock_again(session).and_then(|()| self.send_again(session))
+            };
+            match brought {
                 Ok(()) => {
                     let _pending = self.pending.lock();
                     *verifier = now;
@@ -230,10 +244,22 @@ impl Remote {
     }
 
     /// Asks once more for the locks that programs have. What they wait for is asked for later.
+    ///
+    /// All open files of a locked inode are opened again: a server gives up what a client has locked of an inode
+    /// when the last of them is closed.
     fn lock_again(&self, session: u64) -> Result<(), Trouble> {
         let locks = self.held.lock().all();
         for (whose, lock) in locks {
-            let Some(file) = self.files.of(whose.ino) else { continue };
+            let mut file = None;
+            for open in self.files.all_of(whose.ino) {
+                match self.handle_in((session, 0), &open) {
+                    Ok(_) => file = Some(open),
+                    // It is lost alone.
+                    Err(Trouble::Errno(errno)) if errno != Errno::INTR => {}
+                    Err(trouble) => return Err(trouble),
+                }
+            }
+            let Some(file) = file else { continue };
             let whole = whose.whole;
             let about = About { files: &[&file], caller: Some(&file.caller), data: &[] };
             let request = |handles: &[u64]| {
@@ -242,16 +268,41 @@ impl Remote {
             };
             match self.ask_in((session, 0), about, &request, &mut |_, _| Ok(())) {
                 Ok(()) => {}
-                Err(Trouble::Errno(errno)) if errno != Errno::INTR => {
-                    let ino = whose.ino;
-                    tracing::error!(%ino, %errno, "the server has begun anew: a lock is lost, and the file with it");
-                    self.held.lock().drop_all(&whose);
-                    self.files.lose(ino, Errno::IO);
-                }
+                Err(Trouble::Errno(errno)) if errno != Errno::INTR => self.lose_lock(&whose, errno),
                 Err(trouble) => return Err(trouble),
             }
         }
         Ok(())
+    }
+
+    /// The server has ended the session, and given its locks up: others may have had them since.
+    fn lose_locks(&self) {
+        let locks = self.held.lock().all();
+        for (whose, _) in locks {
+            self.lose_lock(&whose, Errno::NOLCK);
+        }
+    }
+
+    fn lose_lock(&self, whose: &Whose, errno: Errno) {
+        let ino = whose.ino;
+        tracing::error!(%ino, %errno, "the session has begun anew: a lock is lost, and the open file with it");
+        self.held.lock().drop_all(whose);
+        self.files.lose(ino, Errno::IO);
+    }
+}
+
+/// Waits for a mutex, unless the program that asks is interrupted.
+///
+/// # Errors
+/// It is.
+pub fn lock_unless_interrupted<T>(mutex: &Mutex<T>) -> Answer<MutexGuard<'_, T>> {
+    loop {
+        if let Some(guard) = mutex.try_lock_for(LOOK) {
+            return Ok(guard);
+        }
+        if interrupt::is_interrupted() {
+            return Err(Errno::INTR);
+        }
     }
 }
 

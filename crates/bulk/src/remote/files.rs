@@ -77,6 +77,10 @@ impl Files {
     pub fn of(&self, ino: InodeNo) -> Option<Arc<RemoteFile>> {
         self.0.read().by_inode.get(&ino).and_then(|files| files.first().cloned())
     }
+    /// All of an inode.
+    pub fn all_of(&self, ino: InodeNo) -> Vec<Arc<RemoteFile>> {
+        self.0.read().by_inode.get(&ino).cloned().unwrap_or_default()
+    }
     /// All of an inode are of no use any more.
     pub fn lose(&self, ino: InodeNo, why: Errno) {
         if let Some(files) = self.0.read().by_inode.get(&ino) {

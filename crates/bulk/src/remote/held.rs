@@ -34,8 +34,8 @@ pub struct Held {
     locks: HashMap<Whose, Vec<Plock>>,
     waits: HashMap<u64, ProgramWait>,
     last: u64,
-    /// Locks to be given up when the server answers again.
-    pub late: Vec<(Whose, Plock)>,
+    /// Locks to be given up when the server answers again. Until then they are held.
+    late: Vec<(Whose, Plock)>,
     /// The last event of the session's that was heard of, behind the number of that session.
     pub seen: (u64, u64),
 }
@@ -81,6 +81,21 @@ impl Held {
             locks.iter().map(|lock| (*whose, *lock)).collect::<Vec<_>>()
         };
         self.locks.iter().flat_map(each).collect()
+    }
+
+    /// An owner has given up what the server has to be told of later.
+    pub fn give_up_later(&mut self, whose: Whose, lock: Plock) {
+        if !self.late.contains(&(whose, lock)) {
+            self.late.push((whose, lock));
+        }
+    }
+    /// The first of what the server has to be told of; of one owner, if only he counts.
+    pub fn first_late(&self, of: Option<&Whose>) -> Option<(Whose, Plock)> {
+        self.late.iter().find(|(whose, _)| of.is_none_or(|of| of == whose)).copied()
+    }
+    /// The server knows that this was given up.
+    pub fn is_given_up(&mut self, late: &(Whose, Plock)) {
+        self.late.retain(|other| other != late);
     }
 
     /// A program is about to wait: the number of its wait.

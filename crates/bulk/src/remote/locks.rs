@@ -7,7 +7,7 @@ use braid_fs::{Answer, Errno, LockAnswer, Plock, PlockKind};
 
 use super::Remote;
 use super::caller;
-use super::calls::About;
+use super::calls::{About, lock_unless_interrupted};
 use super::held::{ProgramWait, Whose};
 use crate::client::Ask;
 use crate::wire::{LockEvent, LockRequest, Reply, Request, read_events};
@@ -18,13 +18,21 @@ const PATIENCE_MS: u32 = 5000;
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Remote {
-    /// Asks for something of an open file's locks. Also the session in which that was.
+    /// Asks for something of an inode's locks, by one of its open files. Also the session in which that was.
+    ///
+    /// The kernel does not say by which a program asks. Those of others may be closed meanwhile; its own is not.
     fn ask_lock(&self, ino: InodeNo, request: impl Fn(u64) -> Request) -> Answer<(Reply, u64)> {
-        let file = self.files.of(ino).ok_or(Errno::BADF)?;
         let caller = caller::current([0; 2]);
-        let about = About { files: &[&file], caller: Some(&caller), ..About::default() };
         let request = |handles: &[u64]| request(handles.first().copied().unwrap_or(0));
-        self.ask(about, request, |reply, _| Ok(reply))
+        let mut answer = Err(Errno::BADF);
+        for file in self.files.all_of(ino) {
+            let about = About { files: &[&file], caller: Some(&caller), ..About::default() };
+            answer = self.ask(about, request, |reply, _| Ok(reply));
+            if !matches!(answer, Err(Errno::BADF)) {
+                break;
+            }
+        }
+        answer
     }
 
     /// The fcntl lock in the way of another.
@@ -41,42 +49,76 @@ impl Remote {
 
     /// Takes a lock, if it is free, or gives one up.
     pub(super) fn lock(&self, ino: InodeNo, whole: bool, lock: &Plock) -> Answer<()> {
-        let whose = Whose { ino, owner: lock.owner, whole };
-        let unlocks = lock.kind == PlockKind::Unlock;
-        if unlocks && !self.held.lock().has(&whose) {
-            return Ok(());
+        let (whose, lock) = (Whose { ino, owner: lock.owner, whole }, *lock);
+        if lock.kind == PlockKind::Unlock {
+            return self.unlock(whose, lock);
         }
-        if unlocks {
-            // From now on no new session brings it back.
-            self.held.lock().set(whose, lock);
-            if !self.session.is_connected() {
-                self.held.lock().late.push((whose, *lock));
-                return Ok(());
-            }
-        }
-        let lock = *lock;
+        self.give_up_late_of(&whose)?;
         self.ask_lock(ino, |handle| {
             Request::Lock(LockRequest::Lock { handle, whole, again: false, lock })
         })?;
-        if !unlocks {
-            self.held.lock().set(whose, &lock);
-        }
+        self.held.lock().set(whose, &lock);
         Ok(())
+    }
+
+    /// Gives a lock up: at once, or, if the server does not answer, when it does. No program waits for that.
+    fn unlock(&self, whose: Whose, lock: Plock) -> Answer<()> {
+        if !self.held.lock().has(&whose) {
+            return Ok(());
+        }
+        if self.session.is_connected() {
+            match self.give_up(whose, lock) {
+                Err(Errno::INTR | Errno::NOTCONN) => {}
+                done => return done,
+            }
+        }
+        self.held.lock().give_up_later(whose, lock);
+        Ok(())
+    }
+
+    /// Gives a lock up. First what was written becomes durable: whoever has the lock next may write there, and what
+    /// is written once more, to a server that was started anew, would lie over that.
+    fn give_up(&self, whose: Whose, lock: Plock) -> Answer<()> {
+        // Another failure is a loss, which is said to whoever asks for durability.
+        if let Err(errno @ (Errno::INTR | Errno::NOTCONN)) = self.commit_pending(whose.ino) {
+            return Err(errno);
+        }
+        // From now on no new session brings it back.
+        self.held.lock().set(whose, &lock);
+        let whole = whose.whole;
+        let request =
+            |handle| Request::Lock(LockRequest::Lock { handle, whole, again: false, lock });
+        self.ask_lock(whose.ino, request).map(drop)
+    }
+
+    /// An owner wants a lock: what he gave up before is given up first, or it would take the new one with it.
+    fn give_up_late_of(&self, whose: &Whose) -> Answer<()> {
+        if self.held.lock().first_late(Some(whose)).is_none() {
+            return Ok(());
+        }
+        let _alone = lock_unless_interrupted(&self.unlocking)?;
+        self.give_up_all_late(Some(whose))
     }
 
     /// Gives up what could not be given up when the server did not answer.
     pub(super) fn unlock_late(&self) {
-        if !self.session.is_connected() {
-            return;
+        if self.session.is_connected() && self.held.lock().first_late(None).is_some() {
+            let _alone = self.unlocking.lock();
+            self.give_up_all_late(None).ok();
         }
-        let late = std::mem::take(&mut self.held.lock().late);
-        for (whose, lock) in late {
-            let whole = whose.whole;
-            let request =
-                |handle| Request::Lock(LockRequest::Lock { handle, whole, again: false, lock });
-            if let Err(errno) = self.ask_lock(whose.ino, request) {
-                tracing::debug!(ino = %whose.ino, %errno, "closed, and its locks with it");
+    }
+
+    fn give_up_all_late(&self, of: Option<&Whose>) -> Answer<()> {
+        loop {
+            let Some(late) = self.held.lock().first_late(of) else { return Ok(()) };
+            match self.give_up(late.0, late.1) {
+                Err(errno @ (Errno::INTR | Errno::NOTCONN)) => return Err(errno),
+                Err(errno) => {
+                    tracing::debug!(ino = %late.0.ino, %errno, "closed, and its locks with it");
+                }
+                Ok(()) => {}
             }
+            self.held.lock().is_given_up(&late);
         }
     }
 
@@ -88,6 +130,7 @@ impl Remote {
         (lock, done): (&Plock, LockAnswer),
     ) -> Answer<Option<u64>> {
         let (whose, lock) = (Whose { ino, owner: lock.owner, whole }, *lock);
+        self.give_up_late_of(&whose)?;
         let wait = self.held.lock().begin_wait(ProgramWait { whose, lock, done, session: 0 });
         self.helper.state.lock().waits += 1;
         self.helper.changed.notify_all();

@@ -76,6 +76,8 @@ struct Remote {
     recovering: Mutex<u64>,
     pending: Mutex<Pending>,
     held: Mutex<Held>,
+    /// Held by whoever gives up locks that the server could not be told of.
+    unlocking: Mutex<()>,
     /// Held by whoever makes everything durable.
     flushing: Mutex<()>,
     helper: Helper,
@@ -136,6 +138,7 @@ impl RemoteFs {
             recovering: Mutex::new(welcome.verifier),
             pending: Mutex::default(),
             held: Mutex::default(),
+            unlocking: Mutex::default(),
             flushing: Mutex::default(),
             helper: Helper::default(),
             session,

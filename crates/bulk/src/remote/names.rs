@@ -1,7 +1,5 @@
 //! Names, attributes and extended attributes.
 
-use std::sync::Arc;
-
 use braid_format::InodeNo;
 use braid_fs::{Answer, Attr, Cred, DirEntry, Errno, Fh, SetAttr};
 use parking_lot::Mutex;
@@ -152,16 +150,22 @@ impl Remote {
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Answer<()> {
         let caller = self.caller(&[dir]);
-        let open: Option<Arc<RemoteFile>> = self.files.of(dir);
-        let files: Vec<&RemoteFile> = open.iter().map(|file| &**file).collect();
-        let about = About { files: &files, caller: Some(&caller), data: &[] };
+        // Of whatever program: one that is closed meanwhile is no reason to fail.
+        let mut others = self.files.all_of(dir).into_iter();
+        let mut open = others.next();
         let length = u32::try_from(self.chunk.min(ENTRIES)).unwrap_or(0);
         loop {
+            let files: Vec<&RemoteFile> = open.iter().map(|file| &**file).collect();
+            let about = About { files: &files, caller: Some(&caller), data: &[] };
             let request = |handles: &[u64]| {
                 let handle = handles.first().copied().unwrap_or(0);
                 Request::ReadDir { dir, cookie, length, handle }
             };
             let taken = self.ask(about, request, |_, data| read_entries(data).ok_or(Errno::IO));
+            if open.is_some() && matches!(taken, Err(Errno::BADF)) {
+                open = others.next();
+                continue;
+            }
             let (entries, _) = taken?;
             let Some(last) = entries.last().map(|entry| entry.next) else { return Ok(()) };
             for entry in &entries {

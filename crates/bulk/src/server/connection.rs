@@ -198,7 +198,8 @@ impl<F: FileSystem> Shared<F> {
                 if let Some((tls, peer)) = known {
                     tls.seen(peer);
                 }
-                let session = self.sessions.begin(&client, peer)?;
+                let session =
+                    self.sessions.begin(&client, (peer, link.peer_ip()), &self.served.files)?;
                 tracing::info!(client = session.client, "a client has come");
                 session
             }

@@ -1,7 +1,7 @@
 //! Waits of a session for locks of programs, and what its client has not heard of them yet.
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use braid_fs::Errno;
@@ -11,6 +11,8 @@ use crate::wire::LockEvent;
 
 /// Most waits of a session, with those that have ended and of which the client has not heard.
 const WAITS_MAX: usize = 4096;
+/// Of them those of one user who is not root.
+const USER_WAITS_MAX: usize = WAITS_MAX / 8;
 
 /// A wait, as the file system names it; of whatever type that is.
 type Named = Box<dyn Any + Send>;
@@ -31,7 +33,20 @@ struct State {
     last: u64,
     unseen: VecDeque<LockEvent>,
     waits: HashMap<u64, Wait>,
+    /// Users who are not root, and the waits of each.
+    users: HashMap<u32, HashSet<u64>>,
     ended: bool,
+}
+
+impl State {
+    fn remove(&mut self, wait: u64) -> Option<Wait> {
+        let removed = self.waits.remove(&wait)?;
+        self.users.retain(|_, waits| {
+            waits.remove(&wait);
+            !waits.is_empty()
+        });
+        Some(removed)
+    }
 }
 
 /// Waits and events of a session.
@@ -48,14 +63,19 @@ impl std::fmt::Debug for Events {
 }
 
 impl Events {
-    /// A wait of that number is about to be asked for. `false`: there are too many, or there is one of it.
-    pub fn begin(&self, wait: u64) -> bool {
+    /// A wait of that number is about to be asked for, by that user. `false`: there are too many of all or of the
+    /// user, or there is one of it.
+    pub fn begin(&self, wait: u64, uid: u32) -> bool {
         let mut state = self.state.lock();
         let full = state.ended || state.waits.len() + state.unseen.len() >= WAITS_MAX;
-        if full || state.waits.contains_key(&wait) {
+        let of_user = state.users.get(&uid).map_or(0, HashSet::len);
+        if full || of_user >= USER_WAITS_MAX || state.waits.contains_key(&wait) {
             return false;
         }
         state.waits.insert(wait, Wait::Begun);
+        if uid != 0 {
+            state.users.entry(uid).or_default().insert(wait);
+        }
         true
     }
     /// It stands, and has a name. Gives it back if it is to end.
@@ -75,12 +95,12 @@ impl Events {
     }
     /// It does not stand: granted at once, or refused.
     pub fn forget(&self, wait: u64) {
-        self.state.lock().waits.remove(&wait);
+        self.state.lock().remove(wait);
     }
     /// It is over: the client will hear.
     pub fn over(&self, wait: u64, how: Result<(), Errno>) {
         let mut state = self.state.lock();
-        if state.waits.remove(&wait).is_none() {
+        if state.remove(wait).is_none() {
             return;
         }
         state.last += 1;
@@ -141,7 +161,7 @@ mod tests {
     #[test]
     fn an_event_is_told_until_it_is_seen() {
         let events = Events::default();
-        assert!(events.begin(7) && !events.begin(7));
+        assert!(events.begin(7, 0) && !events.begin(7, 0));
         assert_eq!(events.stands(7, 'a'), None);
         events.over(7, Err(Errno::INTR));
         events.over(7, Ok(()));
@@ -154,21 +174,24 @@ mod tests {
     #[test]
     fn a_wait_that_is_cancelled_early_ends_once_it_has_a_name() {
         let events = Events::default();
-        assert!(events.begin(1) && events.begin(2));
+        assert!(events.begin(1, 0) && events.begin(2, 0));
         assert_eq!(events.cancel::<char>(1), None);
         assert_eq!(events.stands(1, 'a'), Some('a'));
         assert_eq!(events.stands(2, 'b'), None);
         assert_eq!(events.cancel::<char>(2), Some('b'));
         assert_eq!(events.end::<char>(), ['b']);
-        assert!(!events.begin(3), "the session has ended");
+        assert!(!events.begin(3, 0), "the session has ended");
     }
 
     #[test]
-    fn waits_are_bounded() {
+    fn waits_are_bounded_for_each_user_and_all() {
         let events = Events::default();
-        assert!((0..WAITS_MAX as u64).all(|n| events.begin(n)));
-        assert!(!events.begin(u64::MAX));
+        let most = USER_WAITS_MAX as u64;
+        assert!((0..most).all(|n| events.begin(n, 7)));
+        assert!(!events.begin(most, 7) && events.begin(most, 8));
+        assert!((most + 1..WAITS_MAX as u64).all(|n| events.begin(n, 0)));
+        assert!(!events.begin(u64::MAX, 0));
         events.forget(0);
-        assert!(events.begin(u64::MAX));
+        assert!(events.begin(u64::MAX, 7));
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use braid_format::InodeNo;
 use braid_fs::{Errno, FileSystem, Plock, PlockKind};
@@ -111,6 +111,10 @@ impl<F: FileSystem> Served<F> {
                 self.in_the_way(session, file(handle)?, lock)?
             }
             LockRequest::Lock { handle, whole, again, lock } => {
+                // Later somebody else may have had it meanwhile.
+                if again && !self.is_grace() {
+                    return Err(Status::of(Errno::NOLCK));
+                }
                 if !again && lock.kind != PlockKind::Unlock {
                     self.await_grace(session);
                 }
@@ -144,10 +148,13 @@ impl<F: FileSystem> Served<F> {
 
     /// Whoever had a lock when the server ended is to have it again before others can.
     fn await_grace(&self, session: &Session) {
-        let over = self.begun + self.options.grace;
-        while Instant::now() < over && !session.is_ended() {
+        while self.is_grace() && !session.is_ended() {
             std::thread::sleep(LOOK);
         }
+    }
+    /// Whether the server has begun so lately that nobody has locks but who had them before.
+    fn is_grace(&self) -> bool {
+        self.begun.elapsed() < self.options.grace
     }
 
     fn in_the_way(&self, session: &Session, ino: InodeNo, lock: Plock) -> Result<Reply, Status> {
@@ -194,6 +201,11 @@ impl<F: FileSystem> Served<F> {
         Ok(Reply::Done)
     }
 
+    fn try_lock(&self, (ino, whole): (InodeNo, bool), lock: &Plock) -> Result<Reply, Status> {
+        seen(if whole { self.files.flock(ino, lock) } else { self.files.setlk(ino, lock) })?;
+        Ok(Reply::Number(1))
+    }
+
     fn lock_wait(
         &self,
         session: &Session,
@@ -206,8 +218,9 @@ impl<F: FileSystem> Served<F> {
         let no_room = Status::of(Errno::NOLCK);
         let owner = session.held.lock().note(lock.owner, (ino, whole), &self.owners);
         let lock = Plock { owner: owner.ok_or(no_room)?, ..lock };
-        if !session.events.begin(wait) {
-            return Err(no_room);
+        if !session.events.begin(wait, lock.uid) {
+            // What is free needs no wait.
+            return self.try_lock((ino, whole), &lock).map_err(|_| no_room);
         }
         let events = Arc::clone(&session.events);
         let done = Box::new(move |how| events.over(wait, how));

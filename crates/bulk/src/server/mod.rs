@@ -5,6 +5,7 @@ mod events;
 mod locks;
 mod mounted;
 mod names;
+mod open_files;
 mod operations;
 mod options;
 mod references;

@@ -259,7 +259,7 @@ impl<F: FileSystem> Served<F> {
 }
 
 fn opening<F: FileSystem>(visit: &Visit<'_, F>, fh: u64, flags: u32) -> Opening {
-    Opening { fh, lock: false, by_root: visit.who.is_root(), writable: flags & ACCESS != 0 }
+    Opening { fh, lock: false, user: Some(visit.who.uid()), writable: flags & ACCESS != 0 }
 }
 
 /// Whether the caller may see an extended attribute.

@@ -3,9 +3,10 @@
 use braid_fs::{Answer, Attr, Durable, Errno, FileSystem, PlockKind, Write, WriteFlags};
 use xxhash_rust::xxh3::Xxh3;
 
+use super::open_files::OpenFile;
 use super::options::ServerOptions;
 use super::references::References;
-use super::session::{OpenFile, Session};
+use super::session::Session;
 use super::who::Visit;
 use crate::link::Buffer;
 use crate::wire::{Caller, DATA_MAX, Header, OpenFlags, Reply, Request, Status, how};
@@ -56,7 +57,8 @@ pub(super) struct Opening {
     /// Nobody else is to have it so.
     pub lock: bool,
     pub writable: bool,
-    pub by_root: bool,
+    /// The user of a mount who has it; none for copies.
+    pub user: Option<u32>,
 }
 
 pub(super) fn seen<T>(answer: Answer<T>) -> Result<T, Status> {
@@ -165,7 +167,7 @@ impl<F: FileSystem> Served<F> {
         (fh, flags): (u64, OpenFlags),
     ) -> Result<Reply, Status> {
         let (lock, writable) = (flags.lock, flags.write);
-        self.keep_opened(session, attr, Opening { fh, lock, writable, by_root: false })
+        self.keep_opened(session, attr, Opening { fh, lock, writable, user: None })
     }
 
     /// Keeps an open file in the session, with a lock if one is asked for. Locked are files that become whole by and
@@ -175,7 +177,7 @@ impl<F: FileSystem> Served<F> {
         &self,
         session: &Session,
         attr: &Attr,
-        Opening { fh, lock, writable, by_root }: Opening,
+        Opening { fh, lock, writable, user }: Opening,
     ) -> Result<Reply, Status> {
         let own = attr.is_regular() && attr.nlink <= 1 && attr.uid == self.options.owner.0;
         if lock && !own {
@@ -190,7 +192,7 @@ impl<F: FileSystem> Served<F> {
                 return Err(Status::of(errno));
             }
         }
-        let file = OpenFile { fh, ino: attr.ino, lock: owner, writable, by_root };
+        let file = OpenFile { fh, ino: attr.ino, lock: owner, writable, user };
         match session.keep(file, self.options.files_max) {
             Ok(handle) => Ok(Reply::Opened { handle, attr: *attr }),
             Err(file) => {
@@ -251,7 +253,7 @@ impl<F: FileSystem> Served<F> {
             direct: is(how::DIRECT),
             append: is(how::APPEND),
             from_page_cache: is(how::FROM_PAGES),
-            kill_privileges: !(is(how::KEEP_PRIVILEGES) && file.by_root),
+            kill_privileges: !(is(how::KEEP_PRIVILEGES) && file.by_root()),
             durable: if is(how::ALL) {
                 Durable::All
             } else if is(how::STABLE) {

@@ -32,11 +32,12 @@ pub struct ServerOptions {
     pub connections_max: usize,
     /// Connections at a time from one address.
     pub connections_from_one: usize,
-    /// Clients at a time.
+    /// Clients at a time; a quarter of them by certificates of one name, or, without certificates, half of them from
+    /// one address.
     pub sessions_max: usize,
     /// Connections of a client.
     pub slots: u16,
-    /// Files that a client has open at a time.
+    /// Files that a client has open at a time; half of them a user of it who is not root.
     pub files_max: usize,
     /// Most bytes of data in a message. A connection takes so much memory.
     pub data_max: usize,
@@ -58,7 +59,7 @@ impl ServerOptions {
             connections_from_one: 128,
             sessions_max: 64,
             slots: 32,
-            files_max: 8192,
+            files_max: 1 << 16,
             data_max: 1 << 20,
             grace: Duration::from_secs(6),
             session_time: Duration::from_secs(30),

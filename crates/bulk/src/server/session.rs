@@ -12,53 +12,20 @@
 //! threads is left, so nothing that it asked for is under way then.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_format::InodeNo;
-use braid_fs::{Fh, FileSystem, Plock, PlockKind};
+use braid_fs::FileSystem;
 use parking_lot::Mutex;
 
 use super::events::Events;
 use super::locks::{Held, give_up};
+use super::open_files::{OpenFile, OpenFiles};
 use crate::link::Cutter;
 use crate::tls::Peer;
 use crate::wire::{Header, SessionId, Status};
-
-/// A file that a client has open.
-#[derive(Debug)]
-pub struct OpenFile {
-    /// Number of the file system.
-    pub fh: Fh,
-    /// The inode.
-    pub ino: InodeNo,
-    /// Owner of the lock that it was opened with.
-    pub lock: Option<u64>,
-    /// It may be written.
-    pub writable: bool,
-    /// Root has opened it.
-    pub by_root: bool,
-}
-
-impl OpenFile {
-    /// The lock on the whole file.
-    pub fn plock(owner: u64, kind: PlockKind) -> Plock {
-        Plock { start: 0, end: u64::MAX, kind, owner, pid: 0, uid: 0 }
-    }
-
-    /// Closes it in the file system, and gives its lock up.
-    pub fn close<F: FileSystem>(&self, files: &F) {
-        if let Some(owner) = self.lock
-            && let Err(errno) = files.flock(self.ino, &Self::plock(owner, PlockKind::Unlock))
-        {
-            tracing::error!(ino = %self.ino, %errno, "a lock outlives its open file");
-        }
-        if let Err(errno) = files.release(self.fh) {
-            tracing::error!(ino = %self.ino, %errno, "a file cannot be closed");
-        }
-    }
-}
 
 /// The last request of a slot, and what came of it.
 #[derive(Debug, Default)]
@@ -94,13 +61,14 @@ pub struct Session {
     pub client: String,
     /// Who it is by its certificate.
     pub peer: Option<Peer>,
+    /// Where it has come from.
+    from: Option<IpAddr>,
     slots: Vec<Slot>,
-    files: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    files: Mutex<OpenFiles>,
     /// Locks of its programs.
     pub held: Mutex<Held>,
     /// What its programs wait for.
     pub events: Arc<Events>,
-    next_handle: AtomicU64,
     /// It can be joined no more.
     ended: AtomicBool,
     presence: Mutex<Presence>,
@@ -125,28 +93,18 @@ impl Session {
     /// Keeps an open file; its handle.
     ///
     /// # Errors
-    /// `most` are open already: the file is given back.
+    /// As [`OpenFiles::insert`].
     pub fn keep(&self, file: OpenFile, most: usize) -> Result<u64, OpenFile> {
-        let mut files = self.files.lock();
-        if files.len() >= most {
-            return Err(file);
-        }
-        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        files.insert(handle, Arc::new(file));
-        Ok(handle)
+        self.files.lock().insert(file, most)
     }
     /// The open file of that handle.
     pub fn file(&self, handle: u64) -> Option<Arc<OpenFile>> {
-        self.files.lock().get(&handle).cloned()
+        self.files.lock().get(handle)
     }
     /// Closes a file. `false`: it is not open.
     pub fn close<F: FileSystem>(&self, files: &F, handle: u64) -> bool {
-        let (file, is_last) = {
-            let mut files = self.files.lock();
-            let Some(file) = files.remove(&handle) else { return false };
-            let is_last = files.values().all(|other| other.ino != file.ino);
-            (file, is_last)
-        };
+        let removed = self.files.lock().remove(handle);
+        let Some((file, is_last)) = removed else { return false };
         if is_last {
             let held = self.held.lock().take(Some(file.ino));
             give_up(files, held);
@@ -177,7 +135,8 @@ impl Session {
             files.end_lock_wait(wait);
         }
         give_up(files, self.held.lock().take(None));
-        for (_, file) in std::mem::take(&mut *self.files.lock()) {
+        let open = self.files.lock().take();
+        for file in open {
             file.close(files);
         }
     }
@@ -204,12 +163,35 @@ impl Sessions {
         Self { all: Mutex::default(), most, slots }
     }
 
-    /// Begins a session.
+    /// Begins a session. Of a client who has as many as he may, the one that has been without a connection for
+    /// longest ends.
     ///
     /// # Errors
-    /// There are as many as are allowed.
-    pub fn begin(&self, client: &[u8], peer: Option<Peer>) -> Result<Arc<Session>, Status> {
+    /// There are as many as are allowed, or a quarter as many by certificates of that name, or, without certificates,
+    /// half as many from that address.
+    pub fn begin<F: FileSystem>(
+        &self,
+        client: &[u8],
+        (peer, from): (Option<Peer>, Option<IpAddr>),
+        files: &F,
+    ) -> Result<Arc<Session>, Status> {
+        let share = (self.most / if peer.is_some() { 4 } else { 2 }).max(1);
+        let is_own = |session: &Session| match (&peer, &session.peer) {
+            (Some(peer), Some(other)) => peer.name == other.name,
+            (None, None) => session.from == from,
+            _ => false,
+        };
         let mut all = self.all.lock();
+        let own = || all.values().filter(|session| is_own(session));
+        let former = (own().count() >= share).then(|| {
+            let idle = |s: &&Arc<Session>| s.presence.lock().connections == 0;
+            own().filter(idle).min_by_key(|s| s.presence.lock().idle).cloned()
+        });
+        let former = former.map(|former| former.ok_or(Status::LIMIT)).transpose()?;
+        if let Some(former) = &former {
+            all.remove(&former.id);
+            former.ends();
+        }
         if all.len() >= self.most {
             return Err(Status::LIMIT);
         }
@@ -220,15 +202,20 @@ impl Sessions {
             id: uuid::Uuid::new_v4().into_bytes(),
             client,
             peer,
+            from,
             slots: (0..self.slots).map(|_| Slot::default()).collect(),
             files: Mutex::default(),
             held: Mutex::default(),
             events: Arc::default(),
-            next_handle: AtomicU64::new(1),
             ended: AtomicBool::new(false),
             presence: Mutex::new(Presence { connections: 0, idle: Instant::now() }),
         });
         all.insert(session.id, Arc::clone(&session));
+        drop(all);
+        // Others may come while that lasts.
+        if let Some(former) = former {
+            former.close_all(files);
+        }
         Ok(session)
     }
 

@@ -67,8 +67,9 @@ impl Who {
     pub fn uid(&self) -> u32 {
         self.uid
     }
-    /// Who owns what he makes.
+    /// Who owns what he makes. Of `umask`, which a client says, only permissions count.
     pub fn cred(&self, umask: u32) -> Cred {
+        let umask = umask & 0o777;
         Cred { uid: self.owner.0, gid: self.owner.1, umask, ..Cred::default() }
     }
     /// The mode of a file that he makes in a directory: it does not run with rights of a group that he is not in.
