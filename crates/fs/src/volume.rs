@@ -116,13 +116,13 @@ impl Volume {
             return Err(Error::Inconsistent { block, what: "address beyond the file system" });
         }
         let mut body = AlignedBuf::zeroed(self.geo.body_len());
-        self.pool.read(self.body_at(block), &mut body).map_err(|source| {
-            if source.is_of_one_place() {
-                Error::Unreadable { block, source }
-            } else {
-                source.into()
+        if let Err(source) = self.pool.read(self.body_at(block), &mut body) {
+            if !source.is_of_one_place() {
+                return Err(source.into());
             }
-        })?;
+            // A suspected member may have it, too, and here its checksum tells.
+            return self.other_copy(block).ok_or(Error::Unreadable { block, source });
+        }
         match MetaHeader::decode(&body, block) {
             Ok((header, kind)) => {
                 let good = |b: &[u8]| MetaHeader::decode(b, block).is_ok();

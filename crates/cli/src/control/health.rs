@@ -313,6 +313,18 @@ fn what_about_garbage(pool: &str, m: &MemberFacts) -> String {
     )
 }
 
+/// What to do about a member that is not asked any more.
+fn without_it(pool: &PoolFacts, m: &MemberFacts) -> String {
+    let (name, i) = (&pool.name, m.index);
+    match pool.survives {
+        _ if m.others_suspected && m.lost == Lost::No => {
+            "see to the device: others are suspected to return garbage, and may lack what it holds; then unmount the pool and mount it again".to_owned()
+        }
+        Some(_) => format!("`braid replace {name} {i} DEVICE`"),
+        None => "see to the device, then unmount the pool and mount it again".to_owned(),
+    }
+}
+
 fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
     let (name, i, path) = (&pool.name, m.index, &m.path);
     let who = format!("member {i} ({path})");
@@ -324,7 +336,7 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
     if let Some((seconds, given_up)) = m.silent {
         let time = if seconds == 0 { String::new() } else { format!(" for {seconds} s") };
         let (means, action) = if given_up {
-            ("nothing is asked of it any more", format!("`braid replace {name} {i} DEVICE`"))
+            ("nothing is asked of it any more", without_it(pool, m))
         } else {
             let action =
                 "see to the device; a node mounted with -o io_timeout= gives such members up";
@@ -333,10 +345,7 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
         say(State::MemberSilent, format!("{who} has not answered{time}: {means}"), action);
     }
     if let (Some(why), Lost::No) = (&m.given_up, m.lost) {
-        let action = match pool.survives {
-            Some(_) => format!("`braid replace {name} {i} DEVICE`"),
-            None => "see to the device, then unmount the pool and mount it again".to_owned(),
-        };
+        let action = without_it(pool, m);
         let means = format!("{who} was given up, and nothing is asked of it any more ({why})");
         say(State::MemberSilent, means, action);
     }
@@ -618,5 +627,9 @@ mod tests {
         assert_eq!(well.clone().and(&PoolFacts::default()), well);
         assert_eq!(well.and(&slow).findings().len(), 1);
         assert!(health.lines()[0].contains("nothing is asked of it any more; `braid replace p 1"));
+        // Not by others that may lack what it holds.
+        (pool.members[1].lost, pool.members[1].others_suspected) = (Lost::No, true);
+        let health = Health::of(&pool);
+        assert!(health.lines()[0].contains("see to the device: others are suspected"));
     }
 }

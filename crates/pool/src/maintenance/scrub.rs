@@ -12,7 +12,7 @@ use crate::layout::stretch::stretches;
 use crate::pace::Progress;
 use crate::pool::Pool;
 use crate::redundancy::compare::{CHUNK, Concurrent, LOOK_PAUSE, Scrubbed, after, check};
-use crate::redundancy::decode::decode_run;
+use crate::redundancy::decode::{Sources, decode_run};
 use crate::redundancy::verifier::ChecksumVerifier;
 use crate::simulation::Pause;
 use crate::topology::{Lost, Topology};
@@ -203,7 +203,7 @@ impl Pool {
             Shape::Parity { .. } if nth == 0 => {
                 let columns = group.units(offset, buf.len() as u64);
                 let bad = columns.map(|u| group.at(group.column_of(u.row, u.place), 0).0).next();
-                decode_run(&topology, group, offset, buf, bad)?;
+                decode_run(&topology, group, offset, buf, (bad, Sources::All))?;
                 Ok(true)
             }
             Shape::Parity { .. } => Ok(false),
@@ -273,7 +273,7 @@ fn tell_apart(
         let units = group.units(offset, len.0).map(|u| group.column_of(u.row, u.place));
         let columns: Vec<usize> = units.collect();
         let bad = columns.first().map(|c| group.at(*c, 0).0);
-        decode_run(topology, group, offset, &mut bytes, bad)?;
+        decode_run(topology, group, offset, &mut bytes, (bad, Sources::All))?;
         return Ok(good(&bytes).then_some((bytes, columns)));
     }
     let (mut truth, mut bad) = (None, Vec::new());

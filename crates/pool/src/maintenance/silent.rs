@@ -135,7 +135,8 @@ impl Topology {
     fn needed_of(&self, unasked: Vec<(MemberIndex, DeviceError)>) -> Option<PoolError> {
         let all: Vec<MemberIndex> = unasked.iter().map(|(member, _)| *member).collect();
         let is_needed = |member: MemberIndex| {
-            let out = |m: &MemberIndex| all.contains(m) || !self.readable(*m);
+            let out =
+                |m: &MemberIndex| all.contains(m) || !self.readable(*m) || self.is_suspected(*m);
             let lacks = |g: &Group| {
                 g.members().any(|m| m == member)
                     && g.members().filter(out).count() > g.spare_columns()

@@ -194,7 +194,13 @@ fn without(topology: &Topology, lost: &FailedMembers) -> Result<Option<Label>, P
         if topology.state(member) == MemberState::Failed {
             continue;
         }
-        if !topology.can_lose(member) {
+        // An order was judged when it came: by force it counts whatever others are suspected of.
+        let spared = if is_taken_out(error) {
+            topology.can_lose_without(&[member], |_| false)
+        } else {
+            topology.can_lose(member)
+        };
+        if !spared {
             return Err(error.clone().into());
         }
         if let Some(m) = next.members.get_mut(usize::from(member.0)) {

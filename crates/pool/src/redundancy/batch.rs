@@ -21,6 +21,7 @@ use braid_format::{Bytes, MemberIndex};
 use smallvec::SmallVec;
 
 use super::EpochInUse;
+use super::decode::Sources;
 use super::reconstruct::{mend_copy, read_reconstructed, still_a_member};
 use super::rows::Rows;
 use super::work::{Read, Work, Write};
@@ -231,7 +232,9 @@ impl Again<'_> {
         let range = group.affected(self.at, self.buf.len() as u64);
         let _held = topology.lock(self.group, vec![range]);
         let bad = self.bad.as_ref().map(|(m, _)| *m);
-        if let Err(error) = read_reconstructed(topology, group, self.at, self.buf, bad) {
+        // Here nothing can tell what of it is garbage. Who has checksums asks for each copy.
+        let from = (bad, Sources::NotSuspected);
+        if let Err(error) = read_reconstructed(topology, group, self.at, self.buf, from) {
             let error = self.bad.map_or(error, |(_, e)| e.into());
             outcome.failures.push((self.owner, error));
             return;

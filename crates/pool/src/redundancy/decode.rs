@@ -10,19 +10,37 @@ use crate::error::PoolError;
 use crate::layout::group::{Group, Shape, Unit};
 use crate::topology::Topology;
 
+/// From which members bytes are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sources {
+    /// From those that are suspected to return garbage, too, if the others do not give them: for bytes that have a
+    /// checksum, or that nobody else has.
+    All,
+    /// Not from those whose bytes the group's others should have.
+    NotSuspected,
+}
+
+impl Sources {
+    /// Whether a member of the group is asked.
+    pub fn include(self, topology: &Topology, group: &Group, member: MemberIndex) -> bool {
+        self == Self::All || !topology.is_avoided(group, member)
+    }
+}
+
 /// Fills `buf`, a run of a parity group's bytes, unit by unit from the other columns.
 pub(crate) fn decode_run(
     topology: &Topology,
     group: &Group,
     at: u64,
     buf: &mut [u8],
-    bad: Option<MemberIndex>,
+    (bad, sources): (Option<MemberIndex>, Sources),
 ) -> Result<(), PoolError> {
     let units: Vec<Unit> = group.units(at, buf.len() as u64).collect();
     let mut rest = buf;
     for u in units {
         let (now, later) = rest.split_at_mut(Bytes(u.len).to_usize());
-        let columns = decode_row(topology, group, u.row, (u.within, u.within + u.len), bad)?;
+        let columns =
+            decode_row(topology, group, u.row, (u.within, u.within + u.len), (bad, sources))?;
         if let Some(column) = columns.get(u.place) {
             now.copy_from_slice(column);
         }
@@ -33,7 +51,8 @@ pub(crate) fn decode_run(
 
 /// Bytes `range` of every unit of a row, by place, with those of lost columns (and of `bad`)
 /// computed from the others: sector by sector, where more columns than may be lost have bad places.
-/// Columns of suspected members are computed, too, if enough others can be read.
+/// Columns of suspected members are computed, too, if enough others can be read; if not, `sources` says whether they are
+/// read.
 ///
 /// # Errors
 /// A sector for which too much cannot be read.
@@ -42,7 +61,7 @@ pub(crate) fn decode_row(
     group: &Group,
     row: u64,
     range: Range,
-    bad: Option<MemberIndex>,
+    (bad, sources): (Option<MemberIndex>, Sources),
 ) -> Result<Vec<AlignedBuf>, PoolError> {
     let sector = topology.label.lock_sector;
     let len = Bytes(range.1 - range.0);
@@ -52,7 +71,7 @@ pub(crate) fn decode_row(
             return Ok(columns);
         }
     }
-    let not_bad = |m: MemberIndex| Some(m) != bad;
+    let not_bad = |m: MemberIndex| Some(m) != bad && sources.include(topology, group, m);
     let error = match decode_range(topology, group, row, range, &not_bad) {
         Err(error) if len > sector => error,
         done => return done,

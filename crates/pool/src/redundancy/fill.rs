@@ -25,7 +25,7 @@ use braid_format::{Bytes, MemberIndex};
 use super::atomic_records::record_span;
 use super::catch_up::catch_up;
 use super::compare::{Concurrent, Scrubbed, check_mirror, undecided};
-use super::decode::decode_row;
+use super::decode::{Sources, decode_row};
 use super::reconstruct::{mend_unit, read_mending};
 use super::verification::Verification;
 use super::{EpochInUse, parity};
@@ -255,7 +255,7 @@ fn decode_column_by_rows(
     let member = group.at(column, 0).0;
     let mut bytes = AlignedBuf::zeroed(Bytes((rows.end - rows.start) * unit).to_usize());
     for (row, to) in rows.zip(bytes.chunks_exact_mut(Bytes(unit).to_usize())) {
-        let columns = decode_row(topology, group, row, (0, unit), Some(member))?;
+        let columns = decode_row(topology, group, row, (0, unit), (Some(member), Sources::All))?;
         for (place, found) in columns.iter().enumerate() {
             let (other, at) = group.at(group.column_of(row, place), row * unit);
             if other == member {

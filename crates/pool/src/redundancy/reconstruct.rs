@@ -9,7 +9,7 @@ use braid_device::DeviceError;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::catch_up::catch_up;
-use super::decode::decode_run;
+use super::decode::{Sources, decode_run};
 use super::sectors::sectors;
 use crate::devices::copy_sector::Side;
 use crate::error::PoolError;
@@ -30,11 +30,11 @@ pub(crate) fn read_reconstructed(
     group: &Group,
     at: u64,
     buf: &mut [u8],
-    bad: Option<MemberIndex>,
+    (bad, sources): (Option<MemberIndex>, Sources),
 ) -> Result<(), PoolError> {
     let others = |at: u64, buf: &mut [u8]| match group.shape {
-        Shape::Mirror => other_copy(topology, group, at, buf, bad),
-        Shape::Parity { .. } => decode_run(topology, group, at, buf, bad),
+        Shape::Mirror => other_copy(topology, group, at, buf, (bad, sources)),
+        Shape::Parity { .. } => decode_run(topology, group, at, buf, (bad, sources)),
     };
     let Err(error) = others(at, buf) else { return Ok(()) };
     // An exchanged device does not hold what was written.
@@ -81,14 +81,14 @@ fn other_copy(
     group: &Group,
     at: u64,
     buf: &mut [u8],
-    bad: Option<MemberIndex>,
+    (bad, sources): (Option<MemberIndex>, Sources),
 ) -> Result<(), PoolError> {
     let mut last = topology.too_many_lost(group);
     let suspected = |column: &usize| topology.is_suspected(group.at(*column, at).0);
     let sound = topology.copies(group).filter(|c| !suspected(c));
     for column in sound.chain(topology.copies(group).filter(suspected)) {
         let (member, place) = group.at(column, at);
-        if Some(member) == bad {
+        if Some(member) == bad || !sources.include(topology, group, member) {
             continue;
         }
         match topology.device(member).read(place, buf) {
@@ -121,7 +121,7 @@ pub(crate) fn read_mending(
             return Ok(false);
         }
         mends += 1;
-        read_reconstructed(topology, group, at, buf, Some(member))?;
+        read_reconstructed(topology, group, at, buf, (Some(member), Sources::All))?;
         match mend_copy(topology, group, column, (at, buf)) {
             Ok(_) => say_mended(topology, member, &error),
             Err((failed, error)) => {

@@ -6,7 +6,7 @@ use braid_device::{AlignedBuf, DeviceError, Op, Request, run};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 
-use super::decode::{Places, decode_row, read_places};
+use super::decode::{Places, Sources, decode_row, read_places};
 use super::log::Log;
 use super::log::redo::{Part, RECORD_MAX, record_len};
 use super::reconstruct::still_a_member;
@@ -356,7 +356,8 @@ impl<'a> Row<'a> {
             return Ok(());
         }
         if plan.way == Way::Decode {
-            let columns = decode_row(topology, group, self.index, self.range, None)?;
+            let columns =
+                decode_row(topology, group, self.index, self.range, (None, Sources::NotSuspected))?;
             self.encode(data, parities, columns.into_iter().enumerate().collect());
             return Ok(());
         }
@@ -404,7 +405,8 @@ impl<'a> Row<'a> {
             .collect();
         let mut unread = places.iter().filter(|(_, read)| read.is_err());
         let first = unread.next().map(|(p, _)| group.at(group.column_of(self.index, *p), 0).0);
-        let columns = decode_row(topology, group, self.index, self.range, first)?;
+        let columns =
+            decode_row(topology, group, self.index, self.range, (first, Sources::NotSuspected))?;
         let columns: BTreeMap<usize, AlignedBuf> = columns.into_iter().enumerate().collect();
         for place in bad.into_iter().filter(|p| *p < data) {
             let Some(bytes) = columns.get(&place) else { continue };

@@ -39,7 +39,7 @@ use crate::membership::selector::{MemberSelector, ResolvedMember};
 use crate::pace::Progress;
 use crate::pool::Pool;
 use crate::redundancy::EpochInUse;
-use crate::redundancy::decode::decode_row;
+use crate::redundancy::decode::{Sources, decode_row};
 use crate::redundancy::reconstruct::{mend_copy, read_reconstructed};
 use crate::redundancy::sectors::sectors;
 use crate::topology::{Lost, Topology};
@@ -576,13 +576,15 @@ fn mend_old(
     let none = |_| PoolError::from(unread.clone());
     let Shape::Parity { unit, .. } = group.shape else {
         let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
-        read_reconstructed(topology, group, from, &mut bytes, Some(leaving)).map_err(none)?;
+        read_reconstructed(topology, group, from, &mut bytes, (Some(leaving), Sources::All))
+            .map_err(none)?;
         return Ok(mend_copy(topology, group, column, (from, &bytes)));
     };
     let offset = at.0 - group.at(column, 0).1.0;
     let (row, within) = (offset / unit, offset % unit);
     let range = (within, within + len.0);
-    let columns = decode_row(topology, group, row, range, Some(leaving)).map_err(none)?;
+    let columns =
+        decode_row(topology, group, row, range, (Some(leaving), Sources::All)).map_err(none)?;
     let bytes = columns.get(group.place_of(row, column)).map_or(&[][..], |b| &b[..]);
     Ok(topology.device(leaving).write(at, bytes).map(|()| len).map_err(|e| (leaving, e)))
 }

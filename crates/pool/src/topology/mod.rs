@@ -243,17 +243,17 @@ impl Topology {
     }
 
     /// Whether a member may fail without a loss: only groups use it, and each of these can do
-    /// without it.
+    /// without it, and without its members that are suspected to return garbage.
     pub fn can_lose(&self, member: MemberIndex) -> bool {
         self.can_lose_all(&[member])
     }
 
     /// The same, of several members together.
     pub fn can_lose_all(&self, members: &[MemberIndex]) -> bool {
-        self.can_lose_without(members, |_| false)
+        self.can_lose_without(members, |m| self.is_suspected(m))
     }
 
-    /// The same, if members do not count that are `doubtful`.
+    /// The same, where members do not count that are `doubtful`, but all others do.
     pub fn can_lose_without(
         &self,
         members: &[MemberIndex],
@@ -277,7 +277,8 @@ impl Topology {
     /// # Errors
     /// [`PoolError::TooManyLost`].
     pub fn sparable(&self, member: MemberIndex) -> Result<(), PoolError> {
-        if self.state(member) == MemberState::Failed || self.can_lose(member) {
+        let trusted = |_| false;
+        if self.state(member) == MemberState::Failed || self.can_lose_without(&[member], trusted) {
             return Ok(());
         }
         let mut lost: Vec<String> = self.lost().map(|m| self.name(m)).collect();

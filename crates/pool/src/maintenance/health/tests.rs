@@ -2,7 +2,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_device::{CommandKind, Device, FaultPlan, MemoryDevice, Rule, ScriptedDevice};
+use braid_device::{
+    CommandKind, Device, FaultKind, FaultPlan, MemoryDevice, On, Rule, ScriptedDevice,
+};
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
@@ -11,7 +13,7 @@ use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
 use crate::layout::{Redundancy, parse};
 use crate::redundancy::tests::{Layout, consistent, devices, pool};
 use crate::redundancy::verifier::NoChecksums;
-use crate::{ChecksumVerifier, CreateOptions, Destination, Pool};
+use crate::{ChecksumVerifier, CreateOptions, Destination, Pool, ReadPath};
 
 #[test]
 fn a_device_that_delays_is_named_stays_in_use_and_nothing_is_lost() {
@@ -124,12 +126,14 @@ fn a_suspected_member_is_read_last() {
         pool.read(ByteOffset(0), &mut back).unwrap();
         assert!(back == bytes, "{layout:?}");
         if layout == Layout::Mirror {
-            // What no other member can read comes from it, but is not believed: it stands in no place
-            // of what cannot be read.
+            // What no other member can read is not taken from it either, unless a checksum tells.
             let at = start + Bytes(4096 * 40);
             all.iter().skip(1).for_each(|device| device.spoil(at, Bytes(512)));
-            pool.read(ByteOffset(4096 * 40), &mut back[..512]).unwrap();
-            assert!(back[..512].iter().all(|b| *b == 0xee), "{layout:?}");
+            let (place, mut piece) = (ByteOffset(4096 * 40), [0; 512]);
+            assert!(pool.read(place, &mut piece).unwrap_err().is_of_one_place(), "{layout:?}");
+            let mut other = |nth| pool.read_otherwise(ReadPath::Read, place, &mut piece, nth);
+            assert!((0..n).any(|nth| matches!(other(nth), Ok(true))), "{layout:?}");
+            assert_eq!(piece, [0xee; 512]);
             assert!(all[1].read(at, &mut back[..512]).is_err());
             pool.write(ByteOffset(4096 * 40), &bytes[4096 * 40..][..512]).unwrap();
         }
@@ -174,6 +178,30 @@ fn of_two_members_of_garbage_none_is_failed_while_the_other_stands_in_for_it() {
         }
         pool.fail_member_by_force(one).unwrap();
         assert_eq!(pool.member_states()[0].1, MemberState::Failed);
+    }
+}
+
+/// The last member that is not suspected fails: the pool does not go on with garbage.
+#[test]
+fn the_last_member_that_is_not_suspected_is_not_failed_by_itself() {
+    for (n, layout) in [(2, Layout::Mirror), (4, Layout::Parity(1))] {
+        let all = devices(n, |_| FaultPlan::default());
+        let pool = pool(&all, layout);
+        pool.attach(0).unwrap();
+        let bytes = vec![7; 1 << 20];
+        pool.write(ByteOffset(0), &bytes).unwrap();
+        (0..SUSPECT_AT as u64).for_each(|n| pool.accuse(MemberIndex(0), ByteOffset(n * 4096)));
+        all[1].arm(On::Write, 0, FaultKind::Gone);
+        assert!(pool.write(ByteOffset(0), &bytes).is_err(), "{layout:?}");
+        assert!(pool.read(ByteOffset(0), &mut vec![0; 1 << 20]).is_err(), "{layout:?}");
+        assert!(pool.member_states().iter().all(|(_, state)| *state == MemberState::Active));
+        // It is back.
+        all[1].heal();
+        pool.write(ByteOffset(0), &bytes).unwrap();
+        // The suspected one may go.
+        all[0].arm(On::Write, 0, FaultKind::Gone);
+        pool.write(ByteOffset(0), &bytes).unwrap();
+        assert_eq!(pool.member_states()[0].1, MemberState::Failed, "{layout:?}");
     }
 }
 
