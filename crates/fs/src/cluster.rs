@@ -20,7 +20,7 @@ use braid_lock::{
     LockManager, LockStore, ManagerOptions, Membership, Mode, NodeStore, PeerObserver, Peers,
     simulation,
 };
-use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
+use braid_pool::{EpochTag, HeldRegions, Others, Pool, PoolError, RegionHold, RegionLocks};
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
@@ -305,7 +305,7 @@ impl RegionLocks for Cluster {
     /// Waits for no lock while it holds another. The wait may be for a dead node, and the node that
     /// recovers that one may want what is held. A node that joins does not wait without end for a dead one
     /// that nobody recovers ([`Cluster::acquire`]).
-    fn hold(&self, locks: &[(u64, Hold)]) -> std::result::Result<HeldRegions, PoolError> {
+    fn hold(&self, locks: &[(u64, RegionHold)]) -> std::result::Result<HeldRegions, PoolError> {
         let manager = self.manager()?;
         if let [(n, hold)] = locks {
             let (lock, mode, local) = self.request(*n, *hold);
@@ -330,7 +330,7 @@ impl RegionLocks for Cluster {
     /// Waits for what the living hold only; they hold nothing while they wait.
     fn hold_to_recover(
         &self,
-        locks: &[(u64, Hold)],
+        locks: &[(u64, RegionHold)],
     ) -> std::result::Result<HeldRegions, PoolError> {
         let manager = self.manager()?;
         let mut held = Vec::with_capacity(locks.len());
@@ -426,11 +426,11 @@ impl Cluster {
         Ok(self.dead_keepers(lock)?.into_iter().find(unclaimed))
     }
 
-    fn request(&self, n: u64, hold: Hold) -> (LockNo, Mode, Local) {
+    fn request(&self, n: u64, hold: RegionHold) -> (LockNo, Mode, Local) {
         let (mode, local) = match hold {
-            Hold::Shared => (Mode::Shared, Local::Shared),
-            Hold::Write => (Mode::Exclusive, Local::Shared),
-            Hold::Alone => (Mode::Exclusive, Local::Exclusive),
+            RegionHold::Shared => (Mode::Shared, Local::Shared),
+            RegionHold::Write => (Mode::Exclusive, Local::Shared),
+            RegionHold::Alone => (Mode::Exclusive, Local::Exclusive),
         };
         (self.lock(n), mode, local)
     }

@@ -77,7 +77,7 @@ fn span(core: &Core, range: TrimRange) -> Result<Span> {
 }
 
 fn trim(core: &Core, span: Span, stop: &dyn Fn() -> bool) -> Result<Trimmed> {
-    core.alloc.give_up_spare()?;
+    core.alloc.give_up_unused()?;
     let mut given = 0;
     for index in 0..core.volume.groups.count() {
         let mut step = Step::default();

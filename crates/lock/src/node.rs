@@ -24,7 +24,7 @@
 
 mod cached;
 mod claim;
-mod fence;
+mod fencer;
 pub mod fencing;
 mod host;
 pub mod join;
@@ -60,7 +60,7 @@ use crate::hints::{HintsBy, MessageWay};
 use crate::peers::Liveness;
 use crate::{Life, Mode};
 
-pub use fence::{FenceOptions, NotFenced, Proofs, key_of};
+pub use fencer::{FenceOptions, NotFenced, Proofs, key_of};
 pub use fencing::FenceMethod;
 pub use member::{Membership, OnLease};
 pub use memory::MemoryNodes;
@@ -136,8 +136,8 @@ impl JoinOptions {
         store: &'a dyn NodeStore,
         key: u64,
         identity: &'a HostIdentity,
-    ) -> fence::Fencer<'a> {
-        fence::Fencer { store, options: &self.fence, timing: self.timing, key, identity }
+    ) -> fencer::Fencer<'a> {
+        fencer::Fencer { store, options: &self.fence, timing: self.timing, key, identity }
     }
 }
 impl Default for JoinOptions {

@@ -1,7 +1,7 @@
 //! Locks on regions among simulated nodes: sticky, as those of the file system are. Volumes have them, and files on
 //! mirrors.
 
-use braid_pool::Hold;
+use braid_pool::RegionHold;
 
 /// How many there are.
 pub(crate) const COUNT: u64 = 5;
@@ -43,9 +43,9 @@ impl Regions {
     }
 
     /// Takes a region, if that can be. What nodes in `but`, who are dead, hold counts for nothing.
-    pub fn try_hold(&mut self, region: u64, node: usize, hold: Hold, but: &[usize]) -> Try {
+    pub fn try_hold(&mut self, region: u64, node: usize, hold: RegionHold, but: &[usize]) -> Try {
         let n = Self::at(region);
-        let exclusive = hold != Hold::Shared;
+        let exclusive = hold != RegionHold::Shared;
         let Some(holders) = self.all.get_mut(n) else { return Try::Wait };
         let against =
             |h: &&Holder| h.node != node && !but.contains(&h.node) && (exclusive || h.exclusive);
@@ -55,7 +55,7 @@ impl Regions {
             }
             return Try::Wait;
         }
-        let alone = hold == Hold::Alone;
+        let alone = hold == RegionHold::Alone;
         match holders.iter_mut().find(|h| h.node == node) {
             Some(own) if own.users > 0 && (alone || own.alone) => Try::Wait,
             Some(own) => {

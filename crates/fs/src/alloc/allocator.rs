@@ -228,7 +228,7 @@ impl Alloc {
         while passed.len() < DINODE_TRIES {
             let next = {
                 let mut state = self.inner.state.lock();
-                if passed.is_empty() { state.next_slot() } else { state.spare_slot() }
+                if passed.is_empty() { state.next_slot() } else { state.takeable_slot() }
             };
             let Some(slot) = next else { break };
             let lock = LockNo(slot);

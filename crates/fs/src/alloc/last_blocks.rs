@@ -27,7 +27,7 @@ use braid_lock::{Guard, Local, Mode};
 use super::group::{Edits, Group};
 use super::inner::{Alloc, Inner};
 use super::private::plan_runs;
-use super::share::Spare;
+use super::share::ReturnedPart;
 use crate::error::{Error, Result};
 
 /// How long the housekeeper waits for the lock.
@@ -63,7 +63,7 @@ impl Alloc {
     pub fn keep_share(&self) -> Result<()> {
         let inner = &self.inner;
         let Some(lock) = inner.share.lock else { return Ok(()) };
-        if inner.share.is_held() || !inner.state.lock().has_spare() {
+        if inner.share.is_held() || !inner.state.lock().has_takeable() {
             return Ok(());
         }
         let until = Instant::now() + PATIENCE;
@@ -114,15 +114,15 @@ impl Inner {
     }
     /// Gives parts of windows that stay, because something in them is reserved or under way.
     fn give_parts(&self) -> Result<()> {
-        let spare = self.state.lock().take_spare(self.slot_blocks());
-        let mut groups: BTreeMap<u64, Vec<Spare>> = BTreeMap::new();
-        for part in spare {
+        let parts = self.state.lock().begin_return(self.slot_blocks());
+        let mut groups: BTreeMap<u64, Vec<ReturnedPart>> = BTreeMap::new();
+        for part in parts {
             groups.entry(part.group).or_default().push(part);
         }
         let mut failed = Ok(());
         for (index, parts) in groups {
             let given = failed.is_ok().then(|| self.give_to(index, &parts));
-            self.state.lock().end_spare(&parts, matches!(given, Some(Ok(()))));
+            self.state.lock().end_return(&parts, matches!(given, Some(Ok(()))));
             match given {
                 Some(Err(e)) if e.is_of_one_group() => {
                     tracing::warn!("cannot give space to group {index}: {e}");
@@ -133,7 +133,7 @@ impl Inner {
         }
         failed
     }
-    fn give_to(&self, index: u64, parts: &[Spare]) -> Result<()> {
+    fn give_to(&self, index: u64, parts: &[ReturnedPart]) -> Result<()> {
         let slots = parts.iter().filter(|p| p.state == BlockState::MetaFree);
         let slots: Vec<BlockNo> = slots.map(|p| BlockNo(p.start)).collect();
         // Their bodies become visible to other nodes: they must be in place first.

@@ -51,8 +51,8 @@ impl Inner {
         refill.follow(&self.volume);
         let groups = &self.volume.groups;
         for _ in 0..ROUNDS {
-            let spare = self.state.lock().close_of(|group| groups.is_closed(group));
-            self.give_back(spare)?;
+            let closed = self.state.lock().close_of(|group| groups.is_closed(group));
+            self.give_back(closed)?;
             let left = {
                 let state = self.state.lock();
                 let closed = |w: &&super::window::Window| w.len != 0 && groups.is_closed(w.group);

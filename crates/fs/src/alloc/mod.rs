@@ -30,7 +30,6 @@
 
 mod allocator;
 pub(crate) mod bits;
-mod choose;
 mod chunks;
 mod closed_space;
 mod counters;
@@ -58,6 +57,7 @@ pub(crate) mod trim;
 mod trimmed;
 mod unused;
 mod window;
+mod window_placement;
 
 pub(crate) use self::counters::Totals;
 pub(crate) use self::dead_node::{free_log_entries, inspect, reclaim};

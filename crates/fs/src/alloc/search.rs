@@ -9,13 +9,13 @@ use braid_lock::{Local, Mode};
 use parking_lot::MutexGuard;
 
 use super::bits;
-use super::choose::{Wish, choose};
 use super::group::{Edits, Group, headers};
 use super::inner::Inner;
 use super::log::Freed;
 use super::private::{WindowBlock, window_capacity};
 use super::refill::{Need, Refill, blocks};
 use super::window::{Extent, Window};
+use super::window_placement::{WindowRequest, choose};
 use crate::error::{Error, Result};
 use crate::groups::takes_slots;
 
@@ -413,7 +413,7 @@ impl Inner {
         let grain = self.window_grain(group);
         let cap = window_capacity(&self.volume) / grain * grain;
         let len = side.target.min(share).max(need.data).min(cap);
-        let wish = Wish {
+        let request = WindowRequest {
             count: group.shape.block_count,
             taken,
             near: refill.hint(group.index).near,
@@ -421,9 +421,12 @@ impl Inner {
             grain,
             state: BlockState::Free,
         };
-        let of_slots = || choose(&group.bits, &Wish { state: BlockState::MetaFree, ..wish });
+        let of_slots =
+            || choose(&group.bits, &WindowRequest { state: BlockState::MetaFree, ..request });
         let first = if need.existing { of_slots() } else { None };
-        first.or_else(|| choose(&group.bits, &wish)).or_else(|| need.slots.then(of_slots).flatten())
+        first
+            .or_else(|| choose(&group.bits, &request))
+            .or_else(|| need.slots.then(of_slots).flatten())
     }
 
     /// Windows for file data are made of whole rows, where these are not too large.
@@ -457,15 +460,15 @@ impl Inner {
             return Ok(None);
         }
         *trades += 1;
-        let spared = self.state.lock().close_for(need.slots);
-        self.give_back(spared.into_iter().collect())?;
+        let closed = self.state.lock().close_for(need.slots);
+        self.give_back(closed.into_iter().collect())?;
         Ok(unused())
     }
     /// Returns every window that is not busy. `all`: every one must go.
     pub(super) fn give_back_idle(&self, _refill: &mut Refill, all: bool) -> Result<()> {
         let closing = {
             let mut state = self.state.lock();
-            if all { state.close_windows(|_| true) } else { state.close_spare() }
+            if all { state.close_windows(|_| true) } else { state.close_idle() }
         };
         self.give_back(closing)
     }

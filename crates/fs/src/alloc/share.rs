@@ -44,7 +44,7 @@ impl Share {
 
 /// Something takeable, out of its window on its way to its group.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Spare {
+pub(super) struct ReturnedPart {
     /// Group.
     pub group: u64,
     /// Window.

@@ -1,4 +1,8 @@
-//! What is reserved, claimed and takeable: the allocator's memory. No I/O; held for moments.
+//! The allocator's memory. No I/O; held for moments.
+//!
+//! A block of a window is *takeable* until it is *claimed*: it has been given to a transaction, whose commit will set
+//! its bits in the bitmap. *Reserved* are numbers of blocks without a place: so many takeable ones are kept for dirty
+//! data, which claims them when it is written.
 
 use std::collections::VecDeque;
 
@@ -7,7 +11,7 @@ use braid_format::rgrp::BlockState;
 use braid_lock::Deltas;
 
 use super::log::FreeLog;
-use super::share::Spare;
+use super::share::ReturnedPart;
 use super::window::{Extent, Window};
 use crate::groups::takes_data;
 
@@ -209,25 +213,26 @@ impl State {
             .or_else(|| self.close_poorest(|w| like(w) != first))
     }
     /// Closes idle windows as long as the reservations can do without.
-    pub fn close_spare(&mut self) -> Vec<u64> {
+    pub fn close_idle(&mut self) -> Vec<u64> {
         std::iter::from_fn(|| self.close_poorest(|_| true)).collect()
     }
 
     /// Whether something can be taken that is not reserved, or is in the free log.
-    pub fn has_spare(&self) -> bool {
+    pub fn has_takeable(&self) -> bool {
         let apart = |w: &Window| w.is_open() && !w.gives_data() && w.data.count() > 0;
         self.data_free() > 0
             || self.slots_free() > 0
             || self.log.room() < self.log.capacity()
             || self.windows.iter().any(apart)
     }
-    /// Takes out of all windows what nobody has reserved. [`State::end_spare`] follows.
-    pub fn take_spare(&mut self, slot_blocks: u64) -> Vec<Spare> {
+    /// Takes out of all windows what nobody has reserved. [`State::end_return`] follows.
+    pub fn begin_return(&mut self, slot_blocks: u64) -> Vec<ReturnedPart> {
         let (mut data, mut slots) = (self.data_free(), self.slots_free());
         let mut out = Vec::new();
         for (place, w) in (0..).zip(&mut self.windows).filter(|(_, w)| w.is_open()) {
             let (group, first) = (w.group, w.start);
-            let spare = |at, len, state| Spare { group, place, at, start: first + at, len, state };
+            let part =
+                |at, len, state| ReturnedPart { group, place, at, start: first + at, len, state };
             let mut free = if takes_data(w.kind) { data } else { u64::MAX };
             let runs: Vec<(u64, u64)> = w.data.runs().collect();
             for (at, n) in runs {
@@ -235,7 +240,7 @@ impl State {
                 if n > 0 {
                     w.data.remove(at, n);
                     w.busy += n;
-                    out.push(spare(at, n, BlockState::Free));
+                    out.push(part(at, n, BlockState::Free));
                 }
                 free -= n;
             }
@@ -247,13 +252,13 @@ impl State {
                 w.slots.remove(at, 1);
                 w.busy += 1;
                 slots -= 1;
-                out.push(spare(at, slot_blocks, BlockState::MetaFree));
+                out.push(part(at, slot_blocks, BlockState::MetaFree));
             }
         }
         out
     }
     /// What was taken out is with its group now, or else takeable again.
-    pub fn end_spare(&mut self, parts: &[Spare], given: bool) {
+    pub fn end_return(&mut self, parts: &[ReturnedPart], given: bool) {
         for part in parts {
             let Some(w) = self.window(part.place) else { continue };
             let slot = part.state == BlockState::MetaFree;
@@ -402,7 +407,7 @@ impl State {
     }
     /// Claims another slot beside one that is covered by a reservation, if that leaves enough for all
     /// reservations.
-    pub fn spare_slot(&mut self) -> Option<u64> {
+    pub fn takeable_slot(&mut self) -> Option<u64> {
         if self.slots() >= self.slots_reserved { self.next_slot() } else { None }
     }
     /// A claimed slot is takeable again.

@@ -63,7 +63,7 @@ impl Alloc {
     ///
     /// # Errors
     /// As [`Alloc::maintain`].
-    pub fn give_up_spare(&self) -> Result<()> {
+    pub fn give_up_unused(&self) -> Result<()> {
         // Blocks whose free is not durable yet keep their window.
         self.inner.meta.commit()?;
         match self.shrink() {

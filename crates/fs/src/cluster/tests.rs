@@ -56,8 +56,8 @@ fn cluster(fs: &Fs) -> &Arc<Cluster> {
 fn dies_with_a_stale_log(dies: &Fs, other: &Fs) -> HeldRegions {
     let pool = &dies.core().volume.pool;
     pool.write(ByteOffset(100 << 20), &[7; 4096]).unwrap();
-    let taken = cluster(other).hold(&[(1, Hold::Alone)]).unwrap();
-    let held = cluster(dies).hold(&[(2, Hold::Alone)]).unwrap();
+    let taken = cluster(other).hold(&[(1, RegionHold::Alone)]).unwrap();
+    let held = cluster(dies).hold(&[(2, RegionHold::Alone)]).unwrap();
     // It gives nothing back: its records go on naming it.
     std::mem::forget(held);
     taken
@@ -65,7 +65,7 @@ fn dies_with_a_stale_log(dies: &Fs, other: &Fs) -> HeldRegions {
 
 /// Threads of the nodes that want regions once.
 fn writers(nodes: &[&Fs], regions: &[u64]) -> Vec<JoinHandle<()>> {
-    let wanted: Vec<_> = regions.iter().map(|r| (*r, Hold::Shared)).collect();
+    let wanted: Vec<_> = regions.iter().map(|r| (*r, RegionHold::Shared)).collect();
     let start = |fs: &&Fs| {
         let (cluster, wanted) = (cluster(fs).clone(), wanted.clone());
         std::thread::spawn(move || drop(cluster.hold(&wanted).unwrap()))
@@ -132,7 +132,8 @@ fn two_dead_nodes_are_recovered_though_each_has_what_the_log_of_the_other_names(
     };
     write(&one, 100);
     write(&two, 140);
-    let held = [(&one, 2), (&two, 1)].map(|(fs, n)| cluster(fs).hold(&[(n, Hold::Alone)]).unwrap());
+    let held =
+        [(&one, 2), (&two, 1)].map(|(fs, n)| cluster(fs).hold(&[(n, RegionHold::Alone)]).unwrap());
     held.into_iter().for_each(std::mem::forget);
     let writers = writers(&[&lives], &[1, 2]);
     for fs in [&one, &two] {
@@ -152,7 +153,7 @@ fn who_died_while_it_recovered_another_is_recovered_though_that_one_holds_what_i
     recoverer.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
     recoverer.fsync(file, false).unwrap();
     let count = cluster(&dead).count;
-    let all: Vec<_> = (0..count).map(|n| (n, Hold::Alone)).collect();
+    let all: Vec<_> = (0..count).map(|n| (n, RegionHold::Alone)).collect();
     std::mem::forget(cluster(&dead).hold(&all).unwrap());
     // Still alive, the dead one is named as being recovered: it withdraws.
     let life = |fs: &Fs| cluster(fs).me();
@@ -189,7 +190,7 @@ fn who_mounts_after_all_slots_have_died_together_gets_one() {
     let (devices, [one, two]) = nodes_of(&options);
     write_durably(&one);
     let count = cluster(&two).count;
-    let all: Vec<_> = (0..count).map(|n| (n, Hold::Alone)).collect();
+    let all: Vec<_> = (0..count).map(|n| (n, RegionHold::Alone)).collect();
     std::mem::forget(cluster(&two).hold(&all).unwrap());
     for fs in [&two, &one] {
         fs.core().withdraw(&Error::NotPermitted);
@@ -212,10 +213,10 @@ fn who_mount_at_once_after_all_have_died_wait_for_each_other_only_for_a_while() 
         fs.core().volume.pool.write(ByteOffset(100 << 20), &[7; 4096]).unwrap();
     }
     for fs in [&one, &two] {
-        drop(cluster(fs).hold(&[(1, Hold::Shared)]).unwrap());
+        drop(cluster(fs).hold(&[(1, RegionHold::Shared)]).unwrap());
     }
     let others = (0..cluster(&two).count).filter(|n| *n != 1);
-    let others: Vec<_> = others.map(|n| (n, Hold::Alone)).collect();
+    let others: Vec<_> = others.map(|n| (n, RegionHold::Alone)).collect();
     std::mem::forget(cluster(&two).hold(&others).unwrap());
     for fs in [&two, &one] {
         fs.core().withdraw(&Error::NotPermitted);
@@ -251,7 +252,7 @@ fn who_mount_at_once_after_all_have_died_wait_for_each_other_only_for_a_while() 
 fn who_mounts_by_a_free_slot_after_others_have_died_waits_for_none_of_them() {
     let options = MakeOptions { nodes: Some(3), ..MakeOptions::default() };
     let (devices, [one, two]) = nodes_of(&options);
-    let all: Vec<_> = (0..cluster(&two).count).map(|n| (n, Hold::Alone)).collect();
+    let all: Vec<_> = (0..cluster(&two).count).map(|n| (n, RegionHold::Alone)).collect();
     std::mem::forget(cluster(&two).hold(&all).unwrap());
     for fs in [&two, &one] {
         fs.core().withdraw(&Error::NotPermitted);

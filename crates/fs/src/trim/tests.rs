@@ -561,7 +561,7 @@ fn what_was_freed_and_taken_again_is_not_discarded() {
         assert_eq!(write(&both[0], "gone", 20), 20);
         both[0].unlink(both[0].root(), b"gone").unwrap();
         // So that any node may have it.
-        alloc.give_up_spare().unwrap();
+        alloc.give_up_unused().unwrap();
         // All that there is.
         let long = write(&both[taker], "new", 1000);
         assert!(long > 30, "{long}");
@@ -573,7 +573,7 @@ fn what_was_freed_and_taken_again_is_not_discarded() {
         // It was not forgotten, and is free now.
         both[0].unlink(both[0].root(), b"new").unwrap();
         for fs in &both {
-            fs.core().alloc.give_up_spare().unwrap();
+            fs.core().alloc.give_up_unused().unwrap();
         }
         assert!(alloc.discard_freed(&|| false).unwrap() >= 20 * MIB);
         assert_eq!(alloc.discard_freed(&|| false).unwrap(), 0);

@@ -28,7 +28,7 @@ use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Body, Request};
 use crate::waits::handle_lookups::HandleLookups;
 use crate::waits::interrupts::Interrupts;
-use crate::waits::killed::{ANY_SIGNAL, BY_OTHERS, Killed, Parked, Watched};
+use crate::waits::killed_programs::{ANY_SIGNAL, BY_OTHERS, KilledPrograms, Parked, Watched};
 use crate::waits::lock_owners::LockOwners;
 use crate::waits::lock_waits::{LockWaits, RingWaits};
 use braid_fs::lock::interrupt;
@@ -84,7 +84,7 @@ pub struct Server<F: FileSystem> {
     interrupts: Interrupts,
     queue: Arc<RequestQueue>,
     handle_lookups: HandleLookups,
-    killed: Arc<Killed>,
+    killed: Arc<KilledPrograms>,
     lockers: LockOwners,
     waits: Arc<LockWaits<F::Wait>>,
     ring_waits: RingWaits,
@@ -131,7 +131,7 @@ impl<F: FileSystem> Server<F> {
             single,
             link,
             interrupts: Interrupts::default(),
-            killed: Arc::new(Killed::new(queues)),
+            killed: Arc::new(KilledPrograms::new(queues)),
             queue,
             handle_lookups,
             lockers: LockOwners::default(),

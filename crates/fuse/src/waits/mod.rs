@@ -10,6 +10,6 @@
 
 pub(crate) mod handle_lookups;
 pub(crate) mod interrupts;
-pub(crate) mod killed;
+pub(crate) mod killed_programs;
 pub(crate) mod lock_owners;
 pub(crate) mod lock_waits;

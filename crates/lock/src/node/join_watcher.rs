@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use braid_format::NodeId;
 use braid_format::node::SlotRecord;
 
-use super::fence::Fencer;
+use super::fencer::Fencer;
 use super::life::user_of;
 use super::observation::{Heartbeats, Observer, SlotObservation, tag_of};
 use super::slots::read_slots;

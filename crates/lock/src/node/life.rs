@@ -3,7 +3,7 @@
 use braid_format::Incarnation;
 use braid_format::node::{LockPlace, SlotRecord, SlotState};
 
-use super::fence::key_of;
+use super::fencer::key_of;
 use super::host::shares_lock;
 use crate::Life;
 

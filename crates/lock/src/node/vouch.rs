@@ -11,7 +11,7 @@ use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_format::{Incarnation, NodeId};
 use braid_pool::Reservable;
 
-use super::fence::{FenceOptions, Fencer, key_of};
+use super::fencer::{FenceOptions, Fencer, key_of};
 use super::slots::{decode_slot, write_slot};
 use super::{FenceMethod, HostIdentity, NodeStore, Timing};
 use crate::Life;

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 use braid_format::lock_record::Life;
 use parking_lot::{Mutex, RwLock};
 
-pub use regions::{HeldRegions, Hold, RegionLocks};
+pub use regions::{HeldRegions, RegionHold, RegionLocks};
 pub(crate) use regions::{Locks, add_locks, hold_of};
 
 use self::liveness::HeldBytes;

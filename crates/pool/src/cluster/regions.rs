@@ -9,7 +9,7 @@ use crate::layout::group::{Group, Shape};
 
 /// How a region is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hold {
+pub enum RegionHold {
     /// Together with other nodes, each of which changes bytes of its own on mirrors.
     Shared,
     /// By this node alone, beside its other writers: rows of parity.
@@ -31,13 +31,13 @@ pub trait RegionLocks: Send + Sync {
     ///
     /// # Errors
     /// This node has withdrawn, or a lock's record cannot be read.
-    fn hold(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError>;
+    fn hold(&self, locks: &[(u64, RegionHold)]) -> Result<HeldRegions, PoolError>;
     /// Takes locks for the recovery of a dead node's log: all but those that a dead node holds
     /// exclusively, whose hold stands and keeps all others away. One node at a time recovers.
     ///
     /// # Errors
     /// As [`RegionLocks::hold`].
-    fn hold_to_recover(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError>;
+    fn hold_to_recover(&self, locks: &[(u64, RegionHold)]) -> Result<HeldRegions, PoolError>;
     /// How many exclusive locks this node was ever granted by a record: a record that was changed may not be
     /// durable before a flush.
     fn grants(&self) -> u64;
@@ -47,14 +47,14 @@ pub trait RegionLocks: Send + Sync {
 const REGION: u64 = 64 << 20;
 
 /// Region locks to take, and how.
-pub(crate) type Locks = SmallVec<[(u64, Hold); 4]>;
+pub(crate) type Locks = SmallVec<[(u64, RegionHold); 4]>;
 
 /// Adds the locks of a group's bytes `from..to`.
 pub(crate) fn add_locks(
     locks: &mut Locks,
     (index, group): (u16, &Group),
     (from, to): (u64, u64),
-    hold: Hold,
+    hold: RegionHold,
     count: u64,
 ) {
     let region = group.row_len().map_or(REGION, |row| row * (REGION / row).max(1));
@@ -73,9 +73,9 @@ pub(crate) fn add_locks(
 }
 
 /// How a write to a group holds its regions.
-pub(crate) fn hold_of(group: &Group) -> Hold {
+pub(crate) fn hold_of(group: &Group) -> RegionHold {
     match group.shape {
-        Shape::Mirror => Hold::Shared,
-        Shape::Parity { .. } => Hold::Write,
+        Shape::Mirror => RegionHold::Shared,
+        Shape::Parity { .. } => RegionHold::Write,
     }
 }

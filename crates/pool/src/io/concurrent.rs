@@ -20,14 +20,14 @@ use braid_device::{AlignedBuf, Op, Request};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::request::PoolRequest;
-use crate::cluster::{Hold, Locks, add_locks, hold_of};
+use crate::cluster::{Locks, RegionHold, add_locks, hold_of};
 use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
 use crate::layout::stretch::spans;
 use crate::pool::PoolState;
 use crate::redundancy::copy_damage::CopyDamage;
-use crate::redundancy::repair::resync;
+use crate::redundancy::resync::resync;
 use crate::redundancy::verifier::NoChecksums;
 use crate::topology::{EpochTag, Lost, Topology};
 
@@ -35,10 +35,10 @@ use crate::topology::{EpochTag, Lost, Topology};
 const COMPARED: u64 = 1 << 20;
 
 /// As [`hold_of`], where other nodes may write the same bytes.
-pub(crate) fn hold_concurrent(topology: &Topology, group: &Group) -> Hold {
+pub(crate) fn hold_concurrent(topology: &Topology, group: &Group) -> RegionHold {
     let moved = topology.migration.as_ref().map(|pair| pair.leaving);
     let moved = moved.is_some_and(|leaving| group.members().any(|m| m == leaving));
-    if moved || topology.is_filled(group) { Hold::Write } else { hold_of(group) }
+    if moved || topology.is_filled(group) { RegionHold::Write } else { hold_of(group) }
 }
 
 /// After the writes of `requests`: brings the successor of a member without copies after it, and
@@ -89,7 +89,7 @@ fn is_same(topology: &Topology, at: ByteOffset, len: Bytes) -> bool {
     for (piece, p) in topology.map.pieces(at, len).enumerate() {
         let Place::Group(index) = p.place else { continue };
         let group = topology.map.group(index);
-        if group.shape != Shape::Mirror || hold_concurrent(topology, group) != Hold::Shared {
+        if group.shape != Shape::Mirror || hold_concurrent(topology, group) != RegionHold::Shared {
             continue;
         }
         copies.extend(topology.copies(group).map(|column| {
@@ -133,7 +133,7 @@ impl PoolState {
                 let mut locks = Locks::new();
                 for (index, from, to) in spans(&topology.map, from, to) {
                     let group = topology.map.group(index);
-                    add_locks(&mut locks, (index, group), (from, to), Hold::Alone, count);
+                    add_locks(&mut locks, (index, group), (from, to), RegionHold::Alone, count);
                 }
                 locks
             })?;

@@ -103,7 +103,7 @@ impl Facts {
             .iter()
             .find(|s| matches!(s.subpool, SubpoolKind::Data | SubpoolKind::General))
             .and_then(|s| label.nodes.get(usize::from(s.node)));
-        let tolerates = tree.roots().map(|n| tree.spare(n, true)).min().unwrap_or(0);
+        let tolerates = tree.roots().map(|n| tree.tolerance(n, true)).min().unwrap_or(0);
         let known = |speed: u64| Some(Bytes(speed)).filter(|s| s.0 > 0);
         let mut facts = Self {
             usable: Bytes(label.size().0 - label.holes().0),
@@ -122,7 +122,7 @@ impl Facts {
 fn notes(tree: &Tree, facts: &Facts) -> Vec<Note> {
     let members = &tree.label.members;
     let mut notes = Vec::new();
-    let redundant = tree.roots().map(|n| tree.spare(n, false)).min().unwrap_or(0) > 0;
+    let redundant = tree.roots().map(|n| tree.tolerance(n, false)).min().unwrap_or(0) > 0;
     for (m, bytes) in members.iter().zip(&facts.unused).filter(|(_, b)| b.0 > 0) {
         notes.push(Note::Unused { path: m.path.clone(), bytes: *bytes, redundant });
     }
@@ -174,7 +174,7 @@ impl<'a> Tree<'a> {
 
     /// Members below a node that may be lost, whichever they are: by its shape, or beside those that
     /// are not in sync `now`.
-    fn spare(&self, node: &'a TreeNode, now: bool) -> u16 {
+    fn tolerance(&self, node: &'a TreeNode, now: bool) -> u16 {
         let count = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let out = || count(self.children(node).filter(|(c, _)| now && !self.has_bytes(c)).count());
         match &node.kind {
@@ -184,7 +184,7 @@ impl<'a> Tree<'a> {
             }
             NodeKind::Parity { parity, .. } => parity.saturating_sub(out()),
             NodeKind::Stripe { .. } | NodeKind::Concat { .. } => {
-                self.children(node).map(|(c, _)| self.spare(c, now)).min().unwrap_or(0)
+                self.children(node).map(|(c, _)| self.tolerance(c, now)).min().unwrap_or(0)
             }
         }
     }
@@ -243,7 +243,7 @@ impl<'a> Tree<'a> {
 
     fn one_bus(&self, node: &'a TreeNode) -> Option<Note> {
         let (kind, may_lose) = match &node.kind {
-            NodeKind::Mirror { .. } => ("mirror", self.spare(node, false)),
+            NodeKind::Mirror { .. } => ("mirror", self.tolerance(node, false)),
             NodeKind::Parity { parity, .. } => ("parity group", *parity),
             _ => return None,
         };

@@ -107,7 +107,7 @@ impl Group {
     }
 
     /// Columns that may be lost with nothing lost.
-    pub fn spare_columns(&self) -> usize {
+    pub fn tolerance(&self) -> usize {
         match self.shape {
             Shape::Mirror => self.columns.len().saturating_sub(1),
             Shape::Parity { parity, .. } => parity,

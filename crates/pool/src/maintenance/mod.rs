@@ -20,7 +20,7 @@ use braid_format::label::{Label, Member, MemberState};
 use braid_format::{Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
 
-use crate::cluster::Hold;
+use crate::cluster::RegionHold;
 use crate::error::PoolError;
 use crate::labels::{Hint, fits, member_of, next_epoch};
 use crate::layout::stretch::Span;
@@ -69,7 +69,7 @@ impl Pool {
         let resolved = self.0.resolve_member(member.into())?;
         {
             let topology = self.0.epochs.read();
-            topology.sparable_beside_suspects(topology.place_of(&resolved)?)?;
+            topology.check_can_take_out(topology.place_of(&resolved)?)?;
         }
         self.take_out(&resolved)
     }
@@ -89,7 +89,7 @@ impl Pool {
         if topology.state(member) == MemberState::Failed {
             return Ok(());
         }
-        topology.sparable(member)?;
+        topology.check_can_lose(member)?;
         let device = topology.device(member).info().name.as_str().into();
         let lost = topology.named(&vec![(member, DeviceError::TakenOut { device })]);
         drop(topology);
@@ -196,7 +196,7 @@ impl Pool {
             let old = topology.label.members.get(usize::from(member.0));
             let old = old.ok_or(PoolError::NoSuchMember { member })?;
             fits(&device, old)?;
-            topology.sparable_beside_suspects(member)?;
+            topology.check_can_take_out(member)?;
             self.0.check_joins(&topology, &device, force)?;
         }
         self.take_out(&resolved)?;
@@ -284,7 +284,7 @@ impl Pool {
             }
             // Whole rows, of about a chunk on each column.
             let step = group.row_len().map_or(CHUNK, |row| {
-                let unit = row / (group.columns.len() - group.spare_columns()) as u64;
+                let unit = row / (group.columns.len() - group.tolerance()) as u64;
                 row * (CHUNK / unit).max(1)
             });
             let mut at = 0;
@@ -306,7 +306,7 @@ impl Pool {
         let _pass = self.1.pass()?;
         // A writer holds the bytes that it changes, as this thread does. So several chunks of a region
         // may be under way: one is read while another is written.
-        let _held = self.0.hold_spans(&[span], Hold::Write)?;
+        let _held = self.0.hold_spans(&[span], RegionHold::Write)?;
         loop {
             let topology = self.0.enter()?;
             still_filled(&topology, member, who)?;

@@ -138,8 +138,7 @@ impl Topology {
             let out =
                 |m: &MemberIndex| all.contains(m) || !self.readable(*m) || self.is_suspected(*m);
             let lacks = |g: &Group| {
-                g.members().any(|m| m == member)
-                    && g.members().filter(out).count() > g.spare_columns()
+                g.members().any(|m| m == member) && g.members().filter(out).count() > g.tolerance()
             };
             self.bare.contains(&member) || self.map.groups().iter().any(lacks)
         };

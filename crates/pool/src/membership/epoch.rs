@@ -17,7 +17,7 @@
 //!
 //! A node that follows a change sees labels, but not whether they are durable: the node that wrote
 //! them may have died before it flushed them. So before its first change the follower makes the
-//! epoch *durable* ([`crate::membership::heal`]). Without that, a power cut could bring back
+//! epoch *durable* ([`crate::membership::label_repair`]). Without that, a power cut could bring back
 //! members that have missed what the follower wrote. Until the epoch is durable the change may
 //! still come to nothing; the follower then goes back ([`crate::membership::epoch_rollback`]).
 

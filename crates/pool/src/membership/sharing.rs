@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use braid_format::lock_record::Life;
 use braid_format::{ByteOffset, Bytes};
 
-use crate::cluster::{HeldRegions, Hold, Locks, Others, RegionLocks, Shared, add_locks};
+use crate::cluster::{HeldRegions, Locks, Others, RegionHold, RegionLocks, Shared, add_locks};
 use crate::error::PoolError;
 use crate::layout::stretch::{Span, spans};
 use crate::pool::{Pool, PoolState};
@@ -28,7 +28,7 @@ impl PoolState {
             return Ok(None);
         }
         let held = shared.regions.hold(&locks)?;
-        if locks.iter().any(|(_, hold)| *hold != Hold::Shared) {
+        if locks.iter().any(|(_, hold)| *hold != RegionHold::Shared) {
             self.make_grants_durable(&*shared.regions)?;
         }
         Ok(Some(held))
@@ -57,11 +57,11 @@ impl PoolState {
 }
 
 impl PoolState {
-    /// Holds runs of groups against the other nodes, or (`Hold::Alone`) everybody.
+    /// Holds runs of groups against the other nodes, or (`RegionHold::Alone`) everybody.
     pub(crate) fn hold_spans(
         &self,
         spans: &[Span],
-        hold: Hold,
+        hold: RegionHold,
     ) -> Result<Option<HeldRegions>, PoolError> {
         self.hold_regions(|topology, count| {
             let mut locks = Locks::new();
@@ -84,7 +84,7 @@ impl PoolState {
             let mut locks = Locks::new();
             for (index, from, to) in spans(&topology.map, at.0, at.0 + len.0) {
                 let group = topology.map.group(index);
-                add_locks(&mut locks, (index, group), (from, to), Hold::Alone, count);
+                add_locks(&mut locks, (index, group), (from, to), RegionHold::Alone, count);
             }
             locks
         })

@@ -21,8 +21,8 @@ pub(crate) fn bring_after(
 ) -> Result<(), PoolError> {
     match catch_up(topology, group, (source, target), from, copied) {
         Ok(()) => Ok(()),
-        Err(Side::Arbiter(error)) => topology.spare(group.at(source, from).0, error, lost),
-        Err(Side::Follower(error)) => topology.spare(group.at(target, from).0, error, lost),
+        Err(Side::Arbiter(error)) => topology.do_without(group.at(source, from).0, error, lost),
+        Err(Side::Follower(error)) => topology.do_without(group.at(target, from).0, error, lost),
     }
 }
 

@@ -117,7 +117,7 @@ fn read_all(
         let mut copied = Copied { column, bytes, unread: Vec::new() };
         if let Err(error) = result {
             if !still_a_member(topology, member) {
-                topology.spare(member, error, lost)?;
+                topology.do_without(member, error, lost)?;
                 continue;
             }
             let sector = topology.label.lock_sector.to_usize();
@@ -415,7 +415,7 @@ fn exchange(
             // What came of it, if its answer was lost, the next scrub sees.
             Ok(CawOutcome::Mismatch(_))
             | Err(DeviceError::ReadOnly { .. } | DeviceError::Unknown { .. }) => {}
-            Err(error) => topology.spare(member, error, lost)?,
+            Err(error) => topology.do_without(member, error, lost)?,
         }
     }
     Ok(())

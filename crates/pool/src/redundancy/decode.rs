@@ -77,7 +77,7 @@ pub(crate) fn decode_row(
         done => return done,
     };
     let lost = group.members().filter(|m| !topology.readable(*m) || Some(*m) == bad);
-    if lost.count() > group.spare_columns() {
+    if lost.count() > group.tolerance() {
         return Err(error);
     }
     let mut all: Vec<AlignedBuf> =
@@ -104,7 +104,7 @@ fn decode_range(
     wanted: &dyn Fn(MemberIndex) -> bool,
 ) -> Result<Vec<AlignedBuf>, PoolError> {
     let n = group.columns.len();
-    let data = n - group.spare_columns();
+    let data = n - group.tolerance();
     let usable = |place: usize| {
         let member = group.columns.get(group.column_of(row, place)).map(|c| c.member);
         member.is_some_and(|m| topology.readable(m) && wanted(m))

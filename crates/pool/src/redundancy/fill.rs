@@ -144,7 +144,7 @@ impl Copy<'_> {
                 // It may have a bad place more than it had.
                 Err(Side::Arbiter(_)) if tries < AGAIN => tries += 1,
                 Err(Side::Arbiter(error)) => {
-                    topology.spare(group.at(source, from).0, error, lost)?;
+                    topology.do_without(group.at(source, from).0, error, lost)?;
                     return Ok(Ok(()));
                 }
             }

@@ -16,8 +16,8 @@ use super::log::intents::{self, Intents};
 use super::log::redo::{self, Redo, flush_all};
 use super::log::replicas::candidates;
 use super::verifier::ChecksumVerifier;
-use super::{EpochInUse, repair};
-use crate::cluster::{Hold, Locks, add_locks};
+use super::{EpochInUse, resync};
+use crate::cluster::{Locks, RegionHold, add_locks};
 use crate::error::PoolError;
 use crate::layout::group::Shape;
 use crate::layout::stretch::spans;
@@ -152,7 +152,7 @@ impl Found {
             let (from, to) = self.region(*region, topology);
             for (index, from, to) in spans(&topology.map, from, to) {
                 let group = topology.map.group(index);
-                add_locks(&mut locks, (index, group), (from, to), Hold::Alone, count);
+                add_locks(&mut locks, (index, group), (from, to), RegionHold::Alone, count);
             }
         }
         let Some((_, sequence, offset)) = self.header else { return locks };
@@ -167,7 +167,7 @@ impl Found {
             {
                 // Hostile offsets end in some lock, and are not written.
                 let from = (part.offset / unit).saturating_mul(row).min(group.len().0);
-                add_locks(&mut locks, (part.group, group), (from, from), Hold::Alone, count);
+                add_locks(&mut locks, (part.group, group), (from, from), RegionHold::Alone, count);
             }
             Ok(())
         })
@@ -222,7 +222,7 @@ impl Found {
             let region = self.region(*region, &topology);
             recovered.regions += 1;
             let mut lost = Lost::new();
-            recovered.repaired.0 += repair::resync(&topology, region, how, &mut lost)?.0;
+            recovered.repaired.0 += resync::resync(&topology, region, how, &mut lost)?.0;
             named.extend(topology.named(&lost));
             if !named.is_empty() {
                 return Ok(None);
@@ -310,6 +310,6 @@ fn put(topology: &Topology, part: &redo::Part<'_>, lost: &mut Lost) -> Result<()
     }
     match device.write(at, part.bytes) {
         Ok(()) => Ok(()),
-        Err(error) => topology.spare(member, error, lost),
+        Err(error) => topology.do_without(member, error, lost),
     }
 }

@@ -117,7 +117,7 @@ pub(crate) fn read_mending(
     loop {
         let Err(error) = topology.device(member).read(place, buf) else { return Ok(true) };
         if mends == MENDS || !still_a_member(topology, member) {
-            topology.spare(member, error, lost)?;
+            topology.do_without(member, error, lost)?;
             return Ok(false);
         }
         mends += 1;
@@ -125,7 +125,7 @@ pub(crate) fn read_mending(
         match mend_copy(topology, group, column, (at, buf)) {
             Ok(_) => say_mended(topology, member, &error),
             Err((failed, error)) => {
-                topology.spare(failed, error, lost)?;
+                topology.do_without(failed, error, lost)?;
                 return Ok(false);
             }
         }
@@ -207,7 +207,7 @@ pub(crate) fn mend_unit(
         };
         match written {
             Ok(()) => say_mended(topology, member, &error),
-            Err(error) => return topology.spare(member, error, lost),
+            Err(error) => return topology.do_without(member, error, lost),
         }
     }
     Ok(())

@@ -1,312 +1,202 @@
-//! Making the copies of a mirror equal after a crash.
-//!
-//! If copies differ because they were being written, each is as good as the other. Then the first
-//! copy counts, because compare-and-writes are decided there, and another node may have read a lock
-//! record there. But in most of a region nobody was writing, and a copy that differs there has
-//! rotted. So bytes whose checksum is right count before the first copy. Each record of a lock or a
-//! node is judged by itself, because the record and what stands behind it may be right on different
-//! copies. If no checksum is known, and more than half of all copies agree, their bytes count, but
-//! not for records: the newest may be on the first copy alone. A copy whose member has damaged metadata
-//! ([`CopyDamage`]) counts after the others.
+//! Making the columns of a group agree after a crash: mirrors by `resync`, parity by computing it
+//! again.
 
-use std::ops::Range;
+use braid_device::{AlignedBuf, DeviceError};
+use braid_format::Bytes;
 
-use braid_device::{AlignedBuf, CawOutcome, DeviceError};
-use braid_format::{ByteOffset, Bytes};
-
-use super::atomic_records::is_record;
-use super::catch_up::bring_after;
-use super::copy_damage::{CopyDamage, pieces};
-use super::reconstruct::{read_mending, still_a_member};
-use super::sectors::{differing, read_sectors};
+use super::copy_damage::{CHUNK, CopyDamage};
+use super::decode::read_places;
+use super::mirror_resync::Mirror;
+use super::reconstruct::{say_mended, still_a_member};
+use super::sectors::{differing, sectors};
 use super::verifier::ChecksumVerifier;
+use super::{EpochInUse, parity};
 use crate::error::PoolError;
-use crate::layout::group::Group;
-use crate::layout::stretch::Stretch;
+use crate::layout::group::{Group, Shape};
+use crate::layout::stretch::{Stretch, spans, stretches};
 use crate::topology::{Lost, Topology};
 
-/// A mirror whose copies are made equal.
-pub(super) struct Mirror<'a> {
-    pub topology: &'a Topology,
-    pub group: &'a Group,
-    /// All runs of the pool's bytes on it that are made equal.
-    pub stretches: &'a [Stretch],
-    pub verifier: &'a dyn ChecksumVerifier,
-    /// Whose metadata is damaged.
-    pub copy_damage: &'a CopyDamage,
-}
-
-/// A run of bytes as a copy that is not the first has it.
-struct Other {
-    column: usize,
-    /// It was in use when the crash came: it may be right.
-    in_sync: bool,
-    bytes: AlignedBuf,
-    /// Where in it sectors begin that cannot be read.
-    unread: Vec<usize>,
-}
-
-impl Other {
-    /// A part of it, if that may be right.
-    fn part(&self, range: &Range<usize>) -> Option<&[u8]> {
-        let bad = self.unread.iter().any(|at| range.contains(at));
-        self.bytes.get(range.clone()).filter(|_| self.in_sync && !bad)
-    }
-}
-
-impl Mirror<'_> {
-    /// Gives every copy of the mirror's bytes `from..to` what is right; bytes that were not. Sectors that
-    /// no copy has stay as they are.
-    ///
-    /// # Errors
-    /// A member that cannot be spared.
-    pub fn resync(&self, (from, to): (u64, u64), lost: &mut Lost) -> Result<u64, PoolError> {
-        let (topology, group) = (self.topology, self.group);
-        let Some(source) = topology.copies(group).next() else { return Ok(0) };
-        let mut first = AlignedBuf::zeroed(Bytes(to - from).to_usize());
-        let (member, at) = group.at(source, from);
-        if topology.device(member).read(at, &mut first).is_ok() {
-            return self.resync_to(source, from, &first, lost);
-        }
-        let (mut changed, mut at) = (0, from);
-        for gap in self.gaps(from, to).into_iter().chain([to]) {
-            let mut first = AlignedBuf::zeroed(Bytes(gap - at).to_usize());
-            if at < gap {
-                if !read_mending(topology, group, source, (at, &mut first), lost)? {
-                    return Ok(changed);
-                }
-                changed += self.resync_to(source, at, &first, lost)?;
+/// Makes all columns in use agree on the pool's bytes `from..to`: the copies of a mirror on what is
+/// right, as far as the verifier or most of them know, else on what the first holds; and parity is
+/// computed from the data. How many bytes had to change. `copy_damage` has seen all of it.
+///
+/// # Errors
+/// A member that cannot be spared fails; others that fail are added to `lost`.
+pub(crate) fn resync(
+    topology: &EpochInUse,
+    (from, to): (u64, u64),
+    (verifier, copy_damage): (&dyn ChecksumVerifier, &CopyDamage),
+    lost: &mut Lost,
+) -> Result<Bytes, PoolError> {
+    let mut changed = 0;
+    let all = stretches(&topology.map, from, to);
+    for (index, from, to) in spans(&topology.map, from, to) {
+        let group = topology.map.group(index);
+        let own: Vec<Stretch> = all.iter().copied().filter(|s| s.group == index).collect();
+        let mirror = Mirror { topology, group, stretches: &own, verifier, copy_damage };
+        let step = group.row_len().unwrap_or(CHUNK);
+        let mut at = from;
+        while at < to {
+            if group.members().any(|m| lost.iter().any(|l| l.0 == m)) {
+                // All of it is done again without that one.
+                break;
             }
-            at = gap + self.sector() as u64;
+            let end = to.min(at / step * step + step);
+            let _held = topology.lock(index, vec![(at, end)]);
+            changed += match group.shape {
+                Shape::Mirror if copy_damage.is_same(topology, index, at) => 0,
+                Shape::Mirror => mirror.resync((at, end), lost)?,
+                Shape::Parity { .. } => recompute(topology, group, at / step, lost)?,
+            };
+            at = end;
         }
-        Ok(changed)
     }
+    Ok(Bytes(changed))
+}
 
-    /// Where sectors of the mirror's bytes `from..to` begin that no copy has. None, if a copy is no
-    /// member any more: that one has failed.
-    fn gaps(&self, from: u64, to: u64) -> Vec<u64> {
-        let (topology, sector) = (self.topology, self.sector());
-        let mut bytes = AlignedBuf::zeroed(Bytes(to - from).to_usize());
-        let mut gaps: Option<Vec<usize>> = None;
-        for column in topology.copies(self.group) {
-            let (member, at) = self.group.at(column, from);
-            if !still_a_member(topology, member) {
-                return Vec::new();
+/// Computes a row's parity from its data, and returns how many bytes differed. A lost data column
+/// is computed from P (or from Q, if P is lost, too), and the rest of the parity must agree with
+/// that. What cannot be read of a column counts as lost, and is rewritten if the rest of the row
+/// gives it. The same is done with what stands on a suspected member: garbage is not to get into the parity.
+/// (Of a row that was being written as a whole it may get what is neither old nor new.)
+///
+/// If there are two parities and all columns, this does not ask [`parity::locate`] which column has
+/// rotted. A whole row may have been in the middle of being written, and only its region is known,
+/// not the row. Such a row is old in some columns and new in others, and `locate` may name the
+/// wrong column. For example: the first two data columns change by c0 and c1, the third stays as it
+/// was, and 5 c0 = 6 c1 over the field. If the data are new and both parities old, `locate` names
+/// the third column, and would put there what nobody ever wrote. No checksum shows which rows these
+/// are, since only file data has parity. A scrub does ask it, because nothing is being written
+/// then.
+fn recompute(
+    topology: &Topology,
+    group: &Group,
+    row: u64,
+    lost: &mut Lost,
+) -> Result<u64, PoolError> {
+    let Shape::Parity { unit, .. } = group.shape else { return Ok(0) };
+    let read = Row::read(topology, group, row, (0, unit));
+    if read.unread.is_empty() {
+        return read.recompute(topology, group, lost);
+    }
+    for (place, error) in read.unread {
+        let member = group.at(group.column_of(row, place), 0).0;
+        if !still_a_member(topology, member) {
+            topology.do_without(member, error, lost)?;
+            return Ok(0);
+        }
+    }
+    // Each may have other sectors that cannot be read.
+    let mut changed = 0;
+    let sector = topology.label.lock_sector.to_usize();
+    for (from, len) in sectors(0, Bytes(unit).to_usize(), sector) {
+        let part = Row::read(topology, group, row, (from, from + len as u64));
+        changed += part.recompute(topology, group, lost)?;
+    }
+    Ok(changed)
+}
+
+/// Bytes of each unit of a parity row, by place: data, then P, then Q.
+struct Row {
+    index: u64,
+    /// Where they begin in a unit.
+    from: u64,
+    places: Vec<AlignedBuf>,
+    /// Places on members that are not in sync.
+    away: Vec<usize>,
+    /// Others that could not be read, and why.
+    unread: Vec<(usize, DeviceError)>,
+    /// Places of suspected members that the others give, too.
+    avoided: Vec<usize>,
+}
+
+impl Row {
+    fn read(topology: &Topology, group: &Group, index: u64, range: (u64, u64)) -> Self {
+        let n = group.columns.len();
+        let there =
+            |place: &usize| topology.readable(group.at(group.column_of(index, *place), 0).0);
+        let (wanted, away): (Vec<usize>, Vec<usize>) = (0..n).partition(there);
+        let len = Bytes(range.1 - range.0).to_usize();
+        let mut places: Vec<AlignedBuf> = (0..n).map(|_| AlignedBuf::zeroed(len)).collect();
+        let mut unread = Vec::new();
+        let read = read_places(topology, group, &[(index, range, wanted)]).pop();
+        for (place, bytes) in read.into_iter().flatten() {
+            match (bytes, places.get_mut(place)) {
+                (Ok(bytes), Some(to)) => *to = bytes,
+                (Err(error), _) => unread.push((place, error)),
+                _ => {}
             }
-            let unread = read_sectors(&**topology.device(member), at, &mut bytes, sector);
-            gaps = Some(gaps.map_or_else(
-                || unread.clone(),
-                |gaps| gaps.into_iter().filter(|gap| unread.contains(gap)).collect(),
-            ));
         }
-        let gaps: Vec<u64> = gaps.into_iter().flatten().map(|gap| from + gap as u64).collect();
-        if let Some(first) = topology.copies(self.group).next().filter(|_| !gaps.is_empty()) {
-            let (member, at) = self.group.at(first, gaps.first().copied().unwrap_or(from));
-            let (member, sectors) = (topology.name(member), gaps.len());
-            tracing::error!(member, %at, sectors, "cannot be read, on any member");
+        let is_unread = |p: usize| unread.iter().any(|u: &(usize, DeviceError)| u.0 == p);
+        let is_avoided = |p: &usize| {
+            let member = group.at(group.column_of(index, *p), 0).0;
+            topology.suspicion.any() && topology.is_avoided(group, member)
+        };
+        let gone = |p: &usize| away.contains(p) || is_unread(*p);
+        let mut avoided: Vec<usize> = (0..n).filter(|p| !gone(p) && is_avoided(p)).collect();
+        if (0..n).filter(gone).count() + avoided.len() > group.tolerance() {
+            avoided.clear();
         }
-        gaps
+        Self { index, from: range.0, places, away, unread, avoided }
     }
 
-    /// [`Mirror::resync`] of the run from `from` that reads as `first` on the first copy, `source`.
-    fn resync_to(
+    /// [`recompute`] of these bytes.
+    fn recompute(
         &self,
-        source: usize,
-        from: u64,
-        first: &[u8],
+        topology: &Topology,
+        group: &Group,
         lost: &mut Lost,
     ) -> Result<u64, PoolError> {
-        let (topology, group) = (self.topology, self.group);
-        let to = from + first.len() as u64;
-        let others = self.read_others(source, from, first.len(), lost)?;
-        if others.iter().all(|o| o.unread.is_empty() && o.bytes[..] == first[..]) {
-            return Ok(0);
-        }
-        let mut truth = AlignedBuf::zeroed(first.len());
-        truth.copy_from_slice(first);
-        for (range, at) in pieces(self.stretches, self.verifier, from, to) {
-            self.decide(source, &mut truth, &others, (range, at));
-        }
-        let Some(mut changed) = self.mend_first(source, from, (first, &mut truth), lost)? else {
-            return Ok(0);
+        let Shape::Parity { unit, parity } = group.shape else { return Ok(0) };
+        let (n, data) = (group.columns.len(), group.columns.len() - parity);
+        let is_unread = |place: usize| self.unread.iter().any(|u| u.0 == place);
+        let unknown = |p: &usize| self.away.contains(p) || is_unread(*p);
+        let missing = |p: &usize| unknown(p) || self.avoided.contains(p);
+        let gone = (0..n).filter(missing).count();
+        let data_gone = (0..data).any(|p| missing(&p));
+        // If data is gone, the last parity that is there is computed again; otherwise all of them
+        // are. If every parity that is left is needed for the data, none is.
+        let first = match (data_gone, gone < parity) {
+            (true, true) => n - 1,
+            (true, false) => n,
+            (false, _) => data,
         };
-        for other in &others {
-            let Some(range) = self.wrong(other, &truth) else { continue };
-            let (Some(old), Some(new)) = (other.bytes.get(range.clone()), truth.get(range.clone()))
-            else {
-                continue;
-            };
-            changed += differing(new, old);
-            let start = from + range.start as u64;
-            let (member, place) = group.at(other.column, start);
-            if let Err(error) = topology.device(member).write(place, new) {
-                topology.spare(member, error, lost)?;
+        if first == n && self.unread.is_empty() && self.avoided.is_empty() {
+            return Ok(0);
+        }
+        let anew: Vec<usize> = (0..n).filter(|p| *p >= first || missing(p)).collect();
+        let mut new: Vec<Vec<u8>> = self.places.iter().map(|b| b.to_vec()).collect();
+        let mut slices: Vec<&mut [u8]> = new.iter_mut().map(|b| &mut b[..]).collect();
+        if !parity::recover(data, &mut slices, &anew) {
+            self.say_left(topology, group);
+            return Ok(0);
+        }
+        let mut changed = 0;
+        for (place, (old, new)) in self.places.iter().zip(&new).enumerate() {
+            let (member, at) =
+                group.at(group.column_of(self.index, place), self.index * unit + self.from);
+            let same = !unknown(&place) && old[..] == new[..];
+            let data_away = place < data && self.away.contains(&place);
+            if same || data_away || !topology.writable(member) {
                 continue;
             }
-            bring_after(topology, group, (source, other.column), (start, new), lost)?;
+            changed += if is_unread(place) { new.len() as u64 } else { differing(old, new) };
+            match topology.device(member).write(at, new) {
+                Ok(()) => {
+                    let unread = self.unread.iter().find(|u| u.0 == place);
+                    unread.inspect(|u| say_mended(topology, member, &u.1));
+                }
+                Err(error) => topology.do_without(member, error, lost)?,
+            }
         }
         Ok(changed)
     }
 
-    fn sector(&self) -> usize {
-        self.topology.label.lock_sector.to_usize()
-    }
-
-    /// A run of bytes as all copies but the first have it. One that is no member any more is `lost`.
-    fn read_others(
-        &self,
-        source: usize,
-        from: u64,
-        len: usize,
-        lost: &mut Lost,
-    ) -> Result<Vec<Other>, PoolError> {
-        let (topology, group) = (self.topology, self.group);
-        let mut others = Vec::new();
-        for column in (0..group.columns.len()).filter(|c| *c != source) {
-            let (member, at) = group.at(column, from);
-            if !topology.writable(member) {
-                continue;
-            }
-            let mut bytes = AlignedBuf::zeroed(len);
-            let device = &**topology.device(member);
-            let mut unread = Vec::new();
-            if let Err(error) = device.read(at, &mut bytes) {
-                if !still_a_member(topology, member) {
-                    topology.spare(member, error, lost)?;
-                    continue;
-                }
-                unread = read_sectors(device, at, &mut bytes, self.sector());
-            }
-            let in_sync = topology.readable(member);
-            others.push(Other { column, in_sync, bytes, unread });
+    /// More cannot be read than the group can lose. A read fails, too, until the place is written.
+    fn say_left(&self, topology: &Topology, group: &Group) {
+        for (place, error) in &self.unread {
+            let member = topology.name(group.at(group.column_of(self.index, *place), 0).0);
+            tracing::error!(member, %error, "cannot be read, nor computed from the other members");
         }
-        Ok(others)
-    }
-
-    /// Finds out what is right in a piece, the pool's bytes from `at`, of which `truth` is what the
-    /// first copy, `source`, has.
-    fn decide(
-        &self,
-        source: usize,
-        truth: &mut [u8],
-        others: &[Other],
-        (range, at): (Range<usize>, ByteOffset),
-    ) {
-        let sector = self.sector();
-        let mut differs = Vec::new();
-        for start in range.clone().step_by(sector) {
-            let one = start..(start + sector).min(range.end);
-            let here = at + Bytes::from(start - range.start);
-            let Some(now) = truth.get_mut(one.clone()) else { continue };
-            let unlike = || others.iter().filter_map(|o| o.part(&one)).filter(|b| **b != *now);
-            if unlike().next().is_none() || self.verifier.verify_sector(here, now) {
-                continue;
-            }
-            match unlike().find(|b| self.verifier.verify_sector(here, b)) {
-                Some(whole) => now.copy_from_slice(whole),
-                None => differs.push(one),
-            }
-        }
-        let body = (range.start + sector).min(range.end)..range.end;
-        if differs.is_empty() || truth.get(range.clone()).is_some_and(|p| self.is_good(at, p)) {
-            return;
-        }
-        let with = others.iter().filter(|o| o.part(&body).is_some());
-        let mut pieces = with.filter_map(|o| Some((o, o.bytes.get(range.clone())?)));
-        if let Some((other, _)) = pieces.find(|(_, piece)| self.is_good(at, piece)) {
-            if let (Some(to), Some(good)) = (truth.get_mut(body.clone()), other.part(&body)) {
-                to.copy_from_slice(good);
-            }
-            return;
-        }
-        for one in differs {
-            self.agree(source, truth, others, one);
-        }
-    }
-
-    fn is_good(&self, at: ByteOffset, piece: &[u8]) -> bool {
-        self.verifier.verify_body(at, piece)
-    }
-
-    /// What speaks against a copy: its member is suspected, damaged pieces of it, pieces that it lacks.
-    fn harm(&self, column: usize) -> (bool, usize, usize) {
-        let (topology, member) = (self.topology, self.group.at(column, 0).0);
-        let lacking = self.copy_damage.lacking(topology, member);
-        (topology.is_suspected(member), topology.damaged(member), lacking)
-    }
-
-    /// Takes for a sector what more than half of all copies have, if that is no record's place; if there
-    /// is one against which less speaks than against the first, what that has.
-    fn agree(&self, source: usize, truth: &mut [u8], others: &[Other], one: Range<usize>) {
-        let Some(now) = truth.get_mut(one.clone()) else { return };
-        let all = 1 + others.iter().filter(|o| o.in_sync).count();
-        let theirs: Vec<&[u8]> = others.iter().filter_map(|o| o.part(&one)).collect();
-        if is_record(now) || theirs.iter().any(|b| is_record(b)) {
-            return;
-        }
-        let with = others.iter().filter_map(|o| Some((self.harm(o.column), o.part(&one)?)));
-        if let Some((less, sound)) = with.min_by_key(|(harm, _)| *harm)
-            && less < self.harm(source)
-        {
-            return now.copy_from_slice(sound);
-        }
-        let many = |b: &&&[u8]| theirs.iter().filter(|o| o == b).count() * 2 > all;
-        if let Some(most) = theirs.iter().find(many) {
-            now.copy_from_slice(most);
-        }
-    }
-
-    /// Writes on the first copy what is right. Others may compare-and-write there: what they have made
-    /// of it is right then. `None`: it failed, and is `lost`.
-    fn mend_first(
-        &self,
-        source: usize,
-        from: u64,
-        (was, truth): (&[u8], &mut [u8]),
-        lost: &mut Lost,
-    ) -> Result<Option<u64>, PoolError> {
-        let (topology, sector) = (self.topology, self.sector());
-        let (member, place) = self.group.at(source, from);
-        let device = topology.device(member);
-        let mut changed = 0;
-        let sectors = was.chunks(sector).zip(truth.chunks_mut(sector)).enumerate();
-        for (i, (was, truth)) in sectors.filter(|(_, (was, truth))| was != truth) {
-            let at = place + Bytes::from(i * sector);
-            let done = match device.compare_and_write(at, was, truth) {
-                Ok(CawOutcome::Written) => {
-                    changed += truth.len() as u64;
-                    Ok(())
-                }
-                Ok(CawOutcome::Mismatch(now)) => {
-                    truth.copy_from_slice(&now);
-                    Ok(())
-                }
-                Err(DeviceError::Unknown { .. }) => device.read(at, truth),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = done {
-                topology.spare(member, error, lost)?;
-                return Ok(None);
-            }
-        }
-        if changed > 0 {
-            let member = topology.name(member);
-            tracing::warn!(member, bytes = changed, "had rotted; rewritten from another copy");
-        }
-        Ok(Some(changed))
-    }
-
-    /// From the first to the last sector of a copy that is not right.
-    fn wrong(&self, other: &Other, truth: &[u8]) -> Option<Range<usize>> {
-        let sector = self.sector();
-        let both = other.bytes.chunks(sector).zip(truth.chunks(sector)).enumerate();
-        let starts = both.map(|(i, (old, new))| (i * sector, old != new));
-        let mut wrong = starts.filter(|(at, unlike)| *unlike || other.unread.contains(at));
-        let first = wrong.next()?.0;
-        let last = wrong.next_back().map_or(first, |l| l.0);
-        Some(first..(last + sector).min(truth.len()))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -275,7 +275,7 @@ impl<'a> Row<'a> {
     }
 
     fn cover(&self, group: &Group) -> Vec<Cover> {
-        let data = group.columns.len() - group.spare_columns();
+        let data = group.columns.len() - group.tolerance();
         let mut cover = vec![Cover::None; data];
         for (place, cover) in cover.iter_mut().enumerate() {
             let mut parts: SmallVec<[Range; 4]> = self
@@ -338,7 +338,7 @@ impl<'a> Row<'a> {
         plan: Option<Plan>,
         places: Places,
     ) -> Result<(), PoolError> {
-        let parities = group.spare_columns();
+        let parities = group.tolerance();
         let data = group.columns.len() - parities;
         let plan = plan.ok_or_else(|| topology.too_many_lost(group))?;
         let failed = places.iter().any(|p| !self.is_sound(topology, group, p));
@@ -396,7 +396,7 @@ impl<'a> Row<'a> {
         group: &Group,
         places: &Places,
     ) -> Result<(), PoolError> {
-        let parities = group.spare_columns();
+        let parities = group.tolerance();
         let data = group.columns.len() - parities;
         let bad: Vec<usize> = places
             .iter()
@@ -472,7 +472,7 @@ impl<'a> Row<'a> {
             Shape::Parity { unit, .. } => unit,
             Shape::Mirror => 0,
         };
-        let data = group.columns.len() - group.spare_columns();
+        let data = group.columns.len() - group.tolerance();
         let put = move |place: usize, within: u64, bytes: &'b [u8]| {
             let (member, at) =
                 group.at(group.column_of(self.index, place), self.index * unit + within);

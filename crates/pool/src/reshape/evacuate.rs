@@ -27,7 +27,7 @@ use braid_format::label::{Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use uuid::Uuid;
 
-use crate::cluster::Hold;
+use crate::cluster::RegionHold;
 use crate::devices::migration::MemberMigration;
 use crate::error::{ChangeError, PoolError};
 use crate::labels::{Moving, fits, moving, next_epoch, state_word};
@@ -377,7 +377,7 @@ impl Pool {
         run: (ByteOffset, Bytes),
         spans: &[Span],
     ) -> Result<(), PoolError> {
-        let _held = self.0.hold_spans(spans, Hold::Alone)?;
+        let _held = self.0.hold_spans(spans, RegionHold::Alone)?;
         loop {
             let topology = self.0.enter()?;
             // Places may have changed meanwhile.
@@ -545,7 +545,7 @@ fn copy_sectors(
         for span in &spans {
             match mend_old(topology, leaving, *span, (here, len), &error)? {
                 Ok(mended) => written.0 += mended.0,
-                Err((failed, error)) => return topology.spare(failed, error, lost),
+                Err((failed, error)) => return topology.do_without(failed, error, lost),
             }
         }
         match migration.copy(here, len, concurrent) {

@@ -135,7 +135,7 @@ impl Topology {
     /// Whether what is in sync holds every byte of the pool.
     fn enough(&self) -> Result<(), PoolError> {
         for group in self.map.groups() {
-            if group.members().filter(|m| !self.readable(*m)).count() > group.spare_columns() {
+            if group.members().filter(|m| !self.readable(*m)).count() > group.tolerance() {
                 return Err(self.too_many_lost(group));
             }
         }
@@ -153,7 +153,7 @@ impl Topology {
         let lost = group.members().filter(|m| !self.readable(*m)).map(|m| self.name(m));
         PoolError::TooManyLost {
             name: self.label.name.clone(),
-            can_lose: group.spare_columns(),
+            can_lose: group.tolerance(),
             lost: lost.collect(),
             refused: false,
         }
@@ -184,8 +184,8 @@ impl Topology {
     /// A member failed: it is added to `lost`.
     ///
     /// # Errors
-    /// `error`, if the pool cannot spare it.
-    pub fn spare(
+    /// `error`, if the pool needs it.
+    pub fn do_without(
         &self,
         member: MemberIndex,
         error: DeviceError,
@@ -269,14 +269,14 @@ impl Topology {
     /// Whether a group's other members hold all that is to be on those that are `gone`, or lost already.
     pub fn can_do_without(&self, group: &Group, gone: impl Fn(MemberIndex) -> bool) -> bool {
         let gone = |m: &MemberIndex| !self.readable(*m) || gone(*m);
-        group.members().filter(gone).count() <= group.spare_columns()
+        group.members().filter(gone).count() <= group.tolerance()
     }
 
     /// Whether a member may be taken out, or is out already.
     ///
     /// # Errors
     /// [`PoolError::TooManyLost`].
-    pub fn sparable(&self, member: MemberIndex) -> Result<(), PoolError> {
+    pub fn check_can_lose(&self, member: MemberIndex) -> Result<(), PoolError> {
         let trusted = |_| false;
         if self.state(member) == MemberState::Failed || self.can_lose_without(&[member], trusted) {
             return Ok(());
@@ -293,8 +293,8 @@ impl Topology {
     ///
     /// # Errors
     /// [`PoolError::TooManyLost`], [`PoolError::OthersSuspected`].
-    pub fn sparable_beside_suspects(&self, member: MemberIndex) -> Result<(), PoolError> {
-        self.sparable(member)?;
+    pub fn check_can_take_out(&self, member: MemberIndex) -> Result<(), PoolError> {
+        self.check_can_lose(member)?;
         let suspected = |m| self.is_suspected(m);
         if self.state(member) == MemberState::Failed || self.can_lose_without(&[member], suspected)
         {

@@ -361,7 +361,7 @@ impl Node {
         if bare.iter().any(|m| of(*m) == Some(disk) || successor_of(*m) == Some(disk)) {
             return false;
         }
-        map.groups().iter().all(|g| g.members().filter(weak).count() <= g.spare_columns())
+        map.groups().iter().all(|g| g.members().filter(weak).count() <= g.tolerance())
     }
 
     /// A disk, in the pool or not.

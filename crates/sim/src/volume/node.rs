@@ -9,7 +9,7 @@ use braid_pool::device::{
     Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultyDevice,
 };
 use braid_pool::simulation::{Pause, Simulation};
-use braid_pool::{EpochTag, HeldRegions, Hold, Others, Pool, PoolError, RegionLocks};
+use braid_pool::{EpochTag, HeldRegions, Others, Pool, PoolError, RegionHold, RegionLocks};
 
 use super::acts::LOCK;
 use super::world::{Blocked, Ended, World};
@@ -250,7 +250,7 @@ impl RegionLocks for Port {
     fn grants(&self) -> u64 {
         0
     }
-    fn hold(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
+    fn hold(&self, locks: &[(u64, RegionHold)]) -> Result<HeldRegions, PoolError> {
         let mut held = RegionGuard { world: self.world.clone(), me: self.me, regions: Vec::new() };
         let mut locks = locks.iter();
         let all = locks.clone();
@@ -289,7 +289,7 @@ impl RegionLocks for Port {
         Ok(Box::new(held))
     }
     /// What dead nodes hold counts for nothing to who recovers one: see [`Self::hold`].
-    fn hold_to_recover(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
+    fn hold_to_recover(&self, locks: &[(u64, RegionHold)]) -> Result<HeldRegions, PoolError> {
         self.hold(locks)
     }
 }

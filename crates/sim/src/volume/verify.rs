@@ -48,7 +48,7 @@ pub(super) fn whole_rows(pool: &Pool, runs: &[(u64, u64)]) -> BTreeSet<u64> {
         let Some((index, offset)) = in_parity(pool, sector * SECTOR_BYTES) else { continue };
         let Some(group) = map.groups().get(usize::from(index)) else { continue };
         let Some(row) = group.row_len() else { continue };
-        let data = group.members().count() - group.spare_columns();
+        let data = group.members().count() - group.tolerance();
         let unit = row / (data as u64).max(1);
         let together = beside.entry((index, offset / row, offset % unit)).or_default();
         together.insert(sector);

@@ -20,7 +20,7 @@ use super::actions::{Action, Event, Flow, Joined, Joiner, Step, act, unasked};
 use crate::Life;
 use crate::error::LockError;
 use crate::node::NotRecovered;
-use crate::node::fence::key_of;
+use crate::node::fencer::key_of;
 use crate::node::fencing::reserves;
 use crate::node::life::next_life;
 use crate::node::slot_write::Outcome;

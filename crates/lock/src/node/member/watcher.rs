@@ -13,7 +13,7 @@ use super::state::NodeState;
 use crate::Life;
 use crate::dlock::Time;
 use crate::node::cached::Cached;
-use crate::node::fence::Fencer;
+use crate::node::fencer::Fencer;
 use crate::node::fencing::Means;
 use crate::node::join_watcher::JoinWatcher;
 use crate::node::observation::tag_of;

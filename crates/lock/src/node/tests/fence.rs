@@ -1,6 +1,6 @@
 //! Nodes of several hosts, on areas in memory that know reservations.
 
-use super::super::fence::Fencer;
+use super::super::fencer::Fencer;
 use super::*;
 
 fn me(slot: u16, incarnation: u32) -> Life {

@@ -35,7 +35,7 @@ mod returning;
 struct World {
     /// What each life has said last; gone: it is dead.
     said: Mutex<HashMap<Life, EpochTag>>,
-    regions: Mutex<HashMap<u64, Vec<(Life, Hold)>>>,
+    regions: Mutex<HashMap<u64, Vec<(Life, RegionHold)>>>,
     freed: Condvar,
     takes: AtomicU64,
     /// Locks that came by a record that is not durable.
@@ -55,7 +55,7 @@ struct Node {
 
 struct Held {
     me: Life,
-    locks: Vec<(u64, Hold)>,
+    locks: Vec<(u64, RegionHold)>,
     world: Arc<World>,
 }
 
@@ -75,15 +75,16 @@ impl RegionLocks for Node {
     fn count(&self) -> u64 {
         16
     }
-    fn hold(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
+    fn hold(&self, locks: &[(u64, RegionHold)]) -> Result<HeldRegions, PoolError> {
         assert!(locks.is_sorted_by(|a, b| a.0 < b.0), "ascending, each once");
         let mut held = Held { me: self.me, locks: Vec::new(), world: self.world.clone() };
         for (lock, hold) in locks {
             let mut regions = self.world.regions.lock();
-            let concurrent = |other: &(Life, Hold)| {
-                *hold != Hold::Alone
-                    && other.1 != Hold::Alone
-                    && (other.0 == self.me || (*hold, other.1) == (Hold::Shared, Hold::Shared))
+            let concurrent = |other: &(Life, RegionHold)| {
+                *hold != RegionHold::Alone
+                    && other.1 != RegionHold::Alone
+                    && (other.0 == self.me
+                        || (*hold, other.1) == (RegionHold::Shared, RegionHold::Shared))
             };
             while !regions.entry(*lock).or_default().iter().all(concurrent) {
                 self.world.freed.wait(&mut regions);
@@ -94,7 +95,7 @@ impl RegionLocks for Node {
         self.world.takes.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(held))
     }
-    fn hold_to_recover(&self, locks: &[(u64, Hold)]) -> Result<HeldRegions, PoolError> {
+    fn hold_to_recover(&self, locks: &[(u64, RegionHold)]) -> Result<HeldRegions, PoolError> {
         self.hold(locks)
     }
     fn grants(&self) -> u64 {
@@ -393,7 +394,7 @@ fn who_does_not_reach_a_new_member_takes_it_out_again() {
 #[test]
 fn regions_are_held_as_the_shape_asks_for() {
     for (redundancy, hold) in
-        [(Redundancy::Mirror(2), Hold::Shared), (Redundancy::Parity(1), Hold::Write)]
+        [(Redundancy::Mirror(2), RegionHold::Shared), (Redundancy::Parity(1), RegionHold::Write)]
     {
         let (nodes, _) = nodes(2, redundancy);
         let (a, b) = (&nodes[0], &nodes[1]);
@@ -405,10 +406,10 @@ fn regions_are_held_as_the_shape_asks_for() {
             regions.iter().filter(|r| !r.1.is_empty()).map(|r| *r.0).collect()
         };
         drop(held);
-        let locks: Vec<(u64, Hold)> = locks.iter().map(|l| (*l, hold)).collect();
+        let locks: Vec<(u64, RegionHold)> = locks.iter().map(|l| (*l, hold)).collect();
         let held = b.hold(&locks).unwrap();
         let write = || a.pool.write(at, &[3; 8192]);
-        if hold == Hold::Shared {
+        if hold == RegionHold::Shared {
             write().unwrap();
             drop(held);
         } else {

@@ -63,7 +63,7 @@ pub(super) fn put(
     match topology.device(member).write(at, bytes) {
         Ok(()) => report.healed.0 += bytes.len() as u64,
         Err(DeviceError::ReadOnly { .. }) => {}
-        Err(error) => topology.spare(member, error, lost)?,
+        Err(error) => topology.do_without(member, error, lost)?,
     }
     Ok(())
 }

@@ -431,7 +431,7 @@ pub(crate) fn flush_all(topology: &Topology, lost: &mut Lost) -> Result<(), Pool
     run(&mut flushes);
     for (member, request) in members.into_iter().zip(flushes) {
         if let Err(error) = request.result {
-            topology.spare(member, error, lost)?;
+            topology.do_without(member, error, lost)?;
         }
     }
     Ok(())

@@ -29,7 +29,7 @@ pub(crate) fn candidates(topology: &Topology, slot: u16) -> Vec<(MemberIndex, Lo
 
 /// The members that a slot's log is written to: one more than any group can spare.
 fn replicas(topology: &Topology, slot: u16) -> Vec<(MemberIndex, LogPlace)> {
-    let spare = topology.map.groups().iter().map(crate::layout::group::Group::spare_columns).max();
+    let spare = topology.map.groups().iter().map(crate::layout::group::Group::tolerance).max();
     let mut replicas = candidates(topology, slot);
     replicas.truncate(spare.unwrap_or(0) + 1);
     replicas

@@ -81,7 +81,7 @@ struct State {
 }
 
 /// Requests under way, by the threads that answer them, and those in the queue.
-pub struct Killed {
+pub struct KilledPrograms {
     queues: [Arc<RequestQueue>; 2],
     /// Where answers to requests in the queue go.
     device: OnceLock<Weak<OwnedFd>>,
@@ -93,20 +93,20 @@ pub struct Killed {
     called: Condvar,
 }
 
-impl std::fmt::Debug for Killed {
+impl std::fmt::Debug for KilledPrograms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Killed").finish_non_exhaustive()
+        f.debug_struct("KilledPrograms").finish_non_exhaustive()
     }
 }
 
 /// A thread's place; it goes with the thread.
 pub struct Watched<'a> {
-    of: &'a Killed,
+    of: &'a KilledPrograms,
     interrupt: Interrupt,
     _scope: Scope,
 }
 
-impl Killed {
+impl KilledPrograms {
     /// None. Requests that no thread has begun are in `queues`.
     pub fn new(queues: [Arc<RequestQueue>; 2]) -> Self {
         let (device, threads, parked, last_parked, state, called) = Default::default();
@@ -200,7 +200,7 @@ impl Killed {
                 interrupt.trip(unique);
                 let tripped = before.get(&unique) == Some(&true);
                 if let Some(device) = device.as_ref().filter(|_| tripped) {
-                    let_go(device, unique, whose);
+                    answer_in_place(device, unique, whose);
                 }
             }
         }
@@ -258,7 +258,7 @@ impl Killed {
         }
         if dying {
             let tripped = *suspect.tripped.get_or_insert_with(Instant::now);
-            if tripped.elapsed() >= PATIENCE && let_go(&suspect.device, unique, whose) {
+            if tripped.elapsed() >= PATIENCE && answer_in_place(&suspect.device, unique, whose) {
                 return None;
             }
         }
@@ -267,7 +267,7 @@ impl Killed {
 }
 
 /// Answers a request whose program is killed, instead of the thread that is at it. Whether that may be.
-fn let_go(device: &Device, unique: u64, whose: u32) -> bool {
+fn answer_in_place(device: &Device, unique: u64, whose: u32) -> bool {
     let may_be = whose & BY_OTHERS != 0;
     if may_be {
         tracing::debug!(
@@ -352,7 +352,7 @@ mod tests {
         use braid_fs::lock::interrupt::{self, Uninterruptible};
         use std::io::Read;
 
-        let killed = Arc::new(Killed::new(Default::default()));
+        let killed = Arc::new(KilledPrograms::new(Default::default()));
         let (device, mut heard) = answers();
         let _place = killed.place(&device);
         let mut answer = [0; 16];
@@ -384,7 +384,7 @@ mod tests {
                 self.0.lock().remove(&unique);
             }
         }
-        let killed = Killed::new(Default::default());
+        let killed = KilledPrograms::new(Default::default());
         killed.look_at_parked(&|_| true);
         let waits = Arc::new(Waits::default());
         killed.look_at(Arc::downgrade(&waits));
@@ -412,7 +412,7 @@ mod tests {
         use crate::transport::space::{Kept, Space};
 
         let queue = Arc::<RequestQueue>::default();
-        let killed = Arc::new(Killed::new([Arc::clone(&queue), Arc::default()]));
+        let killed = Arc::new(KilledPrograms::new([Arc::clone(&queue), Arc::default()]));
         let device: Device = Arc::new(std::fs::File::create("/dev/null").unwrap().into());
         let _place = killed.place(&device);
         interrupt::begin(4, 10 | ANY_SIGNAL);
