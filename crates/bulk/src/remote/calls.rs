@@ -5,12 +5,15 @@
 //! them, and, if the server was started anew, what was written and was not durable. Open files are opened again by
 //! whoever uses them next. Until then no other request is made.
 
+use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
+use braid_format::InodeNo;
 use braid_fs::{Answer, Attr, Errno};
 
 use super::Remote;
 use super::files::{Place, RemoteFile};
+use super::leases;
 use crate::client::Ask;
 use crate::error::Error;
 use crate::wire::{Caller, LockRequest, MountRequest, Reply, Request, Status, how};
@@ -56,6 +59,7 @@ impl Remote {
         request: impl Fn(&[u64]) -> Request,
         mut take: impl FnMut(Reply, &[u8]) -> Answer<R>,
     ) -> Answer<(R, u64)> {
+        let _change = self.change_begins(about, &request(&[0; 2]));
         let slot = self.slots.take();
         loop {
             let session = self.current();
@@ -101,6 +105,14 @@ impl Remote {
         }
     }
 
+    /// If a request changes inodes, nothing of them is kept until it is answered.
+    fn change_begins(&self, about: About<'_>, request: &Request) -> Option<Change<'_>> {
+        let mut inodes = request.changed_inodes()?;
+        inodes.extend(about.files.iter().map(|file| file.inode.ino));
+        let inodes = self.leases.change_begins(inodes, &request.taken_names());
+        Some(Change { remote: self, inodes })
+    }
+
     /// One try, in that session and by that slot.
     pub(super) fn ask_in<R>(
         &self,
@@ -114,13 +126,25 @@ impl Remote {
             *handle = self.handle_in((session, slot), file)?;
         }
         let request = request(&handles);
+        let note = RefCell::default();
         let ask = Ask {
-            request: &request,
             caller: about.caller,
             data: about.data,
             only_in: Some(session),
+            note: Some(&note),
+            ..Ask::of(&request)
         };
-        match self.session.call(slot, ask, |reply, data, _| take(reply, data)) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let mark = self.leases.mark();
+        let take = |reply, data: &[u8], _| {
+            leases::answered(note.borrow().granted.then_some(mark));
+            take(reply, data)
+        };
+        let done = self.session.call(slot, ask, take);
+        let note = note.take();
+        self.obey(&note);
+        leases::answered(note.granted.then_some(mark));
+        match done {
             Ok(done) => Ok(done?),
             Err(error) => Err(trouble(&request, &error)),
         }
@@ -252,6 +276,21 @@ impl Remote {
             }
         }
         Ok(())
+    }
+}
+
+/// Inodes that a request changes, until it is answered.
+struct Change<'a> {
+    remote: &'a Remote,
+    inodes: Vec<InodeNo>,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.remote.leases.change_ends(&self.inodes);
+        for ino in &self.inodes {
+            self.remote.kernel.attributes_changed(*ino);
+        }
     }
 }
 

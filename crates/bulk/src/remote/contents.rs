@@ -80,7 +80,8 @@ impl Remote {
     ) -> Answer<R> {
         let length = u32::try_from(wanted).map_err(|_| Errno::INVAL)?;
         let mut take = Some(take);
-        let request = |handles: &[u64]| Request::Read { handle: first(handles), offset, length };
+        let request =
+            |handles: &[u64]| Request::Read { handle: first(handles), offset, length, keep: false };
         let about = About { files: &[file], ..About::default() };
         let taken = self.ask(about, request, |_, data| {
             // More than was asked for belongs nowhere.

@@ -8,14 +8,16 @@
 //!  files        files that programs have open
 //!  pending      writes that are not durable yet, to be sent again to a server that was started anew
 //!  held         locks that programs have, and what they wait for
+//!  leases       what is kept of inodes until the server recalls it
 //!  calls        requests, and what is done when the server has begun anew
 //!  durable      what is pending becomes durable
+//!  recalls      hears which leases are recalled
 //!  locks        locks of programs
 //!  contents, names    the calls of `FileSystem`
 //!  file_system  their list
 //! ```
 //!
-//! Nothing is cached here that another host may change. A server that does not answer is waited for. A server that was
+//! What another host may change is kept here and in the kernel only under leases ([`leases`]). A server that does not answer is waited for. A server that was
 //! started anew knows neither open files nor locks, and may have lost what was not durable: files are opened again by
 //! number and generation, locks asked for again, and writes sent again, before any program's next request
 //! ([`calls`]).
@@ -28,13 +30,15 @@ mod file_system;
 mod files;
 mod held;
 mod known;
+mod leases;
 mod locks;
 mod names;
 mod pending;
+mod recalls;
 mod slots;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
@@ -48,6 +52,7 @@ use crate::wire::{Caller, MOUNT_VERSION, Reply, Request};
 use files::Files;
 use held::Held;
 use known::Known;
+use leases::Leases;
 use pending::Pending;
 use slots::Slots;
 
@@ -75,6 +80,9 @@ struct Remote {
     /// Held by whoever brings them there: the verifier of the server that has the writes.
     recovering: Mutex<u64>,
     pending: Mutex<Pending>,
+    leases: Leases,
+    /// Requests that were sent for programs.
+    requests: AtomicU64,
     held: Mutex<Held>,
     /// Held by whoever makes everything durable.
     flushing: Mutex<()>,
@@ -106,11 +114,16 @@ pub struct RemoteStatus {
     pub open_files: usize,
     /// Bytes that the server has, and that are not durable there.
     pub pending: usize,
+    /// Inodes of which something is kept under leases.
+    pub leases: usize,
+    /// Requests that were sent, but those that ask for recalls.
+    pub requests: u64,
 }
 
 impl RemoteFs {
     /// Begins a session, and looks for the directory `path` in the pool, which will be the root. A server that does
-    /// not answer is tried for `options.patience` now, and waited for without end later on.
+    /// not answer is tried for `options.patience` now, and waited for without end later on. `keeps`: what the server
+    /// grants leases of is kept, so that not each question is a request.
     ///
     /// # Errors
     /// The server does not answer, or refuses; there is no such directory.
@@ -118,6 +131,7 @@ impl RemoteFs {
         options: ClientOptions,
         path: &[Vec<u8>],
         kernel: Arc<dyn KernelCache>,
+        keeps: bool,
     ) -> Result<Self, Error> {
         let options = ClientOptions { version: MOUNT_VERSION, ..options };
         let session = Arc::new(Session::begin(options)?);
@@ -135,6 +149,8 @@ impl RemoteFs {
             current: AtomicU64::new(number),
             recovering: Mutex::new(welcome.verifier),
             pending: Mutex::default(),
+            leases: Leases::new(!keeps),
+            requests: AtomicU64::new(0),
             held: Mutex::default(),
             flushing: Mutex::default(),
             helper: Helper::default(),
@@ -150,6 +166,8 @@ impl RemoteFs {
             is_connected: self.0.session.is_connected(),
             open_files: self.0.files.len(),
             pending: self.0.pending.lock().bytes(),
+            leases: self.0.leases.len(),
+            requests: self.0.requests.load(Ordering::Relaxed),
         }
     }
 

@@ -21,6 +21,7 @@ use braid_fs::{Fh, FileSystem, Plock, PlockKind};
 use parking_lot::Mutex;
 
 use super::events::Events;
+use super::leases::Holder;
 use super::locks::{Held, give_up};
 use crate::link::Cutter;
 use crate::tls::Peer;
@@ -94,6 +95,8 @@ pub struct Session {
     pub client: String,
     /// Who it is by its certificate.
     pub peer: Option<Peer>,
+    /// By which it has leases. `None`: it speaks a version without.
+    pub holder: Option<Holder>,
     slots: Vec<Slot>,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     /// Locks of its programs.
@@ -204,11 +207,16 @@ impl Sessions {
         Self { all: Mutex::default(), most, slots }
     }
 
-    /// Begins a session.
+    /// Begins a session; `holder` makes it one that has leases, by the client's name.
     ///
     /// # Errors
     /// There are as many as are allowed.
-    pub fn begin(&self, client: &[u8], peer: Option<Peer>) -> Result<Arc<Session>, Status> {
+    pub fn begin(
+        &self,
+        client: &[u8],
+        peer: Option<Peer>,
+        holder: impl FnOnce(&str) -> Option<Holder>,
+    ) -> Result<Arc<Session>, Status> {
         let mut all = self.all.lock();
         if all.len() >= self.most {
             return Err(Status::LIMIT);
@@ -216,10 +224,13 @@ impl Sessions {
         let client = String::from_utf8_lossy(client).into_owned();
         let client =
             peer.as_ref().map_or_else(|| client.clone(), |p| format!("{} ({client})", p.name));
+        // Who has a certificate cannot take another name.
+        let holder = holder(peer.as_ref().map_or(&client, |peer| &peer.name));
         let session = Arc::new(Session {
             id: uuid::Uuid::new_v4().into_bytes(),
             client,
             peer,
+            holder,
             slots: (0..self.slots).map(|_| Slot::default()).collect(),
             files: Mutex::default(),
             held: Mutex::default(),
@@ -271,37 +282,38 @@ impl Sessions {
         session.ends();
     }
 
-    /// Forgets sessions that had no connection for `time`.
-    pub fn expire<F: FileSystem>(&self, files: &F, time: Duration) {
+    /// Forgets sessions that had no connection for `time`: those.
+    pub fn expire<F: FileSystem>(&self, files: &F, time: Duration) -> Vec<Arc<Session>> {
         let is_over = |session: &Session| {
             let presence = session.presence.lock();
             presence.connections == 0 && presence.idle.elapsed() >= time
         };
         // Whoever joins holds the list, too.
         let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).collect();
-        for (_, session) in over {
+        let over: Vec<_> = over.into_iter().map(|(_, session)| session).collect();
+        for session in &over {
             tracing::info!(client = session.client, "a client is gone: its files are closed");
             session.ends();
             session.close_all(files);
         }
+        over
     }
 
-    /// Ends all sessions and cuts their connections.
-    pub fn end_all<F: FileSystem>(&self, files: &F) {
-        self.end_if(files, |_| true);
-    }
-
-    /// Ends the sessions of clients for whom `is_over`, and cuts their connections.
-    pub fn end_if<F: FileSystem>(&self, files: &F, is_over: impl Fn(&Session) -> bool) -> usize {
-        let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).collect();
-        for (_, session) in &over {
+    /// Ends the sessions of clients for whom `is_over`, and cuts their connections: those.
+    pub fn end_if<F: FileSystem>(
+        &self,
+        files: &F,
+        is_over: impl Fn(&Session) -> bool,
+    ) -> Vec<Arc<Session>> {
+        let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).map(|(_, s)| s).collect();
+        for session in &over {
             session.ends();
             session.cut_all();
             if session.presence.lock().connections == 0 {
                 session.close_all(files);
             }
         }
-        over.len()
+        over
     }
 
     /// Names of the clients, and files that each has open.
