@@ -230,6 +230,14 @@ fn what_a_node_or_another_client_changes_is_in_the_next_answer() {
     host.finish();
 }
 
+/// Ends a thread, when this is dropped.
+struct Stops<'a>(&'a AtomicBool);
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// The same while connections are cut all the time.
 #[test]
 fn cut_connections_leave_nothing_old() {
@@ -240,6 +248,7 @@ fn cut_connections_leave_nothing_old() {
     let (a, b) = (mount(proxy.address, true), mount(server.address(), true));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
         scope.spawn(|| {
             let mut n = 0_i64;
             while !stop.load(Ordering::Relaxed) {
@@ -250,7 +259,6 @@ fn cut_connections_leave_nothing_old() {
             proxy.no_cut();
         });
         everybody_sees(&[&a, &b], &node, 12);
-        stop.store(true, Ordering::Relaxed);
     });
     [a, b].iter().for_each(RemoteFs::finish);
     drop(server);
@@ -393,5 +401,117 @@ fn a_server_that_is_gone_leaves_nothing_that_is_kept() {
     await_leases(&fs);
     fs.finish();
     drop(server);
+    host.finish();
+}
+
+/// All of an open file, in requests of `step` bytes.
+fn read_through(fs: &impl FileSystem, fh: u64, step: u32) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let bytes = read(fs, fh, all.len() as u64, step);
+        all.extend_from_slice(&bytes);
+        if bytes.len() < step as usize {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn contents_are_read_ahead_and_kept() {
+    let host = Host::new(512);
+    let server = host.serve();
+    let node = host.second();
+    let root = node.root();
+    let fs = mount(server.address(), true);
+    let bytes = common::noise(20 << 20, 3);
+    let (attr, node_fh) = node.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    write(&node, node_fh, 0, &bytes);
+    fs.lookup(root, b"file").unwrap();
+    let fh = fs.open(attr.ino, 0).unwrap();
+    let sent = requests(&fs, || assert!(read_through(&fs, fh, 64 << 10) == bytes));
+    assert!(sent < 60, "{sent} requests for 320 reads");
+    wait_until("all of it is kept", || {
+        requests(&fs, || assert!(read_through(&fs, fh, 1 << 20) == bytes)) == 0
+    });
+    // Here and there it is asked for what is wanted.
+    let direct = fs.open(attr.ino, 0o40_000).unwrap();
+    assert_eq!(requests(&fs, || assert!(read(&fs, direct, 4096, 4096) == bytes[4096..8192])), 1);
+    // A change by a node is in the next read.
+    write(&node, node_fh, 5 << 20, b"other");
+    assert_eq!(read(&fs, fh, 5 << 20, 5), b"other");
+    assert!(read_through(&fs, fh, 1 << 20)[..5 << 20] == bytes[..5 << 20]);
+    // A small file is read whole, and then kept.
+    let (small, small_fh) = node.create(root, b"small", 0o600, O_RDWR, &ROOT).unwrap();
+    write(&node, small_fh, 0, b"contents");
+    fs.lookup(root, b"small").unwrap();
+    let fh = fs.open(small.ino, 0).unwrap();
+    wait_until("it is kept", || {
+        requests(&fs, || assert_eq!(read_through(&fs, fh, 4096), b"contents")) == 0
+    });
+    write(&node, small_fh, 8, b" and more");
+    assert_eq!(read_through(&fs, fh, 4096), b"contents and more");
+    for fh in [node_fh, small_fh] {
+        node.release(fh).unwrap();
+    }
+    fs.finish();
+    drop(server);
+    node.unmount().unwrap();
+    host.finish();
+}
+
+#[test]
+fn whoever_writes_everybody_reads_it() {
+    let host = Host::new(512);
+    let server = host.serve();
+    let node = host.second();
+    let proxy = Proxy::to(server.address());
+    let (a, b) = (mount(server.address(), true), mount(proxy.address, true));
+    let root = node.root();
+    let ino = node.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap().0.ino;
+    a.lookup(root, b"file").unwrap();
+    b.lookup(root, b"file").unwrap();
+    let at_node = node.open(ino, O_RDWR).unwrap();
+    let (at_a, at_b) = (a.open(ino, O_RDWR).unwrap(), b.open(ino, O_RDWR).unwrap());
+    let mut model: Vec<u8> = Vec::new();
+    for round in 0..60_u64 {
+        let random = |n: u64| common::noise(8, round * 3 + n)[3] as u64;
+        let offset = random(0) * 20_000;
+        let len = if random(1) % 3 == 0 { 300_000 } else { 5000 };
+        let bytes = common::noise(len, round);
+        let end = usize::try_from(offset).unwrap() + len;
+        model.resize(model.len().max(end), 0);
+        model[end - len..end].copy_from_slice(&bytes);
+        match round % 4 {
+            0 => write(&node, at_node, offset, &bytes),
+            1 => write(&a, at_a, offset, &bytes),
+            2 => write(&b, at_b, offset, &bytes),
+            _ => {
+                write(&b, at_b, offset, &bytes);
+                let size = model.len() as u64 * 3 / 4;
+                model.truncate(usize::try_from(size).unwrap());
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                a.setattr(ino, &set, None).unwrap();
+            }
+        }
+        if round % 5 == 0 {
+            proxy.cut_after(1, i64::try_from(random(2)).unwrap() * 10_000);
+        }
+        let step = if round % 2 == 0 { 1 << 20 } else { 100_000 };
+        let readers: [(&str, Vec<u8>); 3] = [
+            ("node", read_through(&node, at_node, step)),
+            ("a", read_through(&a, at_a, step)),
+            ("b", read_through(&b, at_b, step)),
+        ];
+        for (who, found) in readers {
+            assert_eq!(found.len(), model.len(), "{round}: {who}");
+            let differs = found.iter().zip(&model).position(|(a, b)| a != b);
+            assert_eq!(differs, None, "{round}: {who}");
+        }
+    }
+    proxy.no_cut();
+    node.release(at_node).unwrap();
+    [a, b].iter().for_each(RemoteFs::finish);
+    drop(server);
+    node.unmount().unwrap();
     host.finish();
 }

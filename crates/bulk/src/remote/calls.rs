@@ -110,6 +110,9 @@ impl Remote {
         let mut inodes = request.changed_inodes()?;
         inodes.extend(about.files.iter().map(|file| file.inode.ino));
         let inodes = self.leases.change_begins(inodes, &request.taken_names());
+        for ino in &inodes {
+            self.kernel.change_begins(*ino);
+        }
         Some(Change { remote: self, inodes })
     }
 
@@ -289,7 +292,7 @@ impl Drop for Change<'_> {
     fn drop(&mut self) {
         self.remote.leases.change_ends(&self.inodes);
         for ino in &self.inodes {
-            self.remote.kernel.attributes_changed(*ino);
+            self.remote.kernel.change_ends(*ino);
         }
     }
 }

@@ -131,7 +131,15 @@ impl FileSystem for RemoteFs {
         let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         if len <= self.0.chunk {
             let file = self.0.files.get(fh)?;
-            return self.0.read_piece(&file, offset, len, reply);
+            let Some(kept) = self.0.kept(&file, offset, len) else {
+                return self.0.read_piece(&file, (offset, false), len, reply);
+            };
+            if let Some(bytes) = kept.as_slice() {
+                return Ok(reply(bytes));
+            }
+            let mut memory = vec![0; len];
+            let n = kept.copy_to(&mut memory);
+            return Ok(reply(memory.get(..n).unwrap_or_default()));
         }
         let mut memory = vec![0; len];
         let n = self.0.read(fh, offset, &mut memory)?;

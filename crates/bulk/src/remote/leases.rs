@@ -1,4 +1,5 @@
-//! What is kept of inodes under leases that the server recalls: attributes, names, extended attributes. No I/O.
+//! What is kept of inodes under leases that the server recalls: attributes, names, extended attributes, contents. No
+//! I/O.
 //!
 //! Three things have to be so that something is kept: the reply that it is from grants leases; no drop of its inode was
 //! heard since the request was sent, since that may have been of this lease; and no request of this mount is
@@ -7,6 +8,7 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_format::InodeNo;
@@ -18,6 +20,9 @@ use rustix::time::{ClockId, clock_gettime};
 const INODES_MAX: usize = 1 << 16;
 /// The same for names and extended attributes.
 const NAMES_MAX: usize = 1 << 18;
+/// Bytes of contents that are kept, and pieces that are remembered.
+const BYTES_MAX: usize = 64 << 20;
+const PIECES_MAX: usize = 1 << 16;
 /// Longer extended attributes are not kept.
 const XATTR_MAX: usize = 4096;
 /// So many drops are remembered one by one.
@@ -70,6 +75,8 @@ struct Kept {
     names: HashMap<Vec<u8>, Option<InodeNo>>,
     /// By name; the list of them under the empty one.
     xattrs: HashMap<Vec<u8>, Answer<Vec<u8>>>,
+    /// Contents, in pieces.
+    pieces: HashMap<u64, Arc<[u8]>>,
 }
 
 #[derive(Debug, Default)]
@@ -85,6 +92,10 @@ struct State {
     changes: HashMap<InodeNo, u32>,
     inodes: HashMap<InodeNo, Kept>,
     names: usize,
+    /// Bytes of contents.
+    bytes: usize,
+    /// Pieces of contents, those that are kept for longest first; some are not any more.
+    pieces: VecDeque<(InodeNo, u64)>,
 }
 
 impl State {
@@ -101,13 +112,23 @@ impl State {
         }
         if let Some(kept) = self.inodes.remove(&ino) {
             self.names -= kept.names.len() + kept.xattrs.len();
+            self.bytes -= kept.pieces.values().map(|bytes| bytes.len()).sum::<usize>();
+        }
+    }
+    /// Makes room for contents.
+    fn shrink(&mut self) {
+        while self.bytes > BYTES_MAX || self.pieces.len() > PIECES_MAX {
+            let Some((ino, piece)) = self.pieces.pop_front() else { return };
+            let kept = self.inodes.get_mut(&ino).and_then(|kept| kept.pieces.remove(&piece));
+            self.bytes -= kept.map_or(0, |bytes| bytes.len());
         }
     }
     fn drop_all(&mut self) -> Vec<InodeNo> {
         self.drops += 1;
         self.of_all = self.drops;
         self.recent.clear();
-        self.names = 0;
+        (self.names, self.bytes) = (0, 0);
+        self.pieces.clear();
         self.inodes.drain().map(|(ino, _)| ino).collect()
     }
     fn may_keep(&self, since: Mark, ino: InodeNo) -> bool {
@@ -132,12 +153,18 @@ impl State {
             return false;
         }
         let kept = self.inodes.entry(ino).or_default();
-        let before = kept.names.len() + kept.xattrs.len();
+        let size = |kept: &Kept| {
+            let bytes: usize = kept.pieces.values().map(|bytes| bytes.len()).sum();
+            (kept.names.len() + kept.xattrs.len(), bytes)
+        };
+        let before = size(kept);
         if kept.generation != generation {
             *kept = Kept { generation, ..Kept::default() };
         }
         put(kept);
-        self.names = self.names + kept.names.len() + kept.xattrs.len() - before;
+        let now = size(kept);
+        self.names = self.names + now.0 - before.0;
+        self.bytes = self.bytes + now.1 - before.1;
         true
     }
     fn of(&self, ino: InodeNo, generation: u64) -> Option<&Kept> {
@@ -243,6 +270,43 @@ impl Leases {
                 kept.xattrs.insert(name.to_vec(), found.clone());
             });
         }
+    }
+    /// Keeps a piece of the contents that this thread has just been given.
+    pub fn keep_piece(&self, inode: (InodeNo, u64), piece: u64, bytes: Arc<[u8]>) {
+        let is_kept = self.keep(inode, |kept| {
+            kept.pieces.insert(piece, bytes);
+        });
+        if is_kept {
+            let mut state = self.state.lock();
+            state.pieces.push_back((inode.0, piece));
+            state.shrink();
+        }
+    }
+    /// Pieces of the contents, as they are at one moment; those up to one that the file ends in. Otherwise the first
+    /// that is not kept.
+    ///
+    /// # Errors
+    /// The number of that one.
+    pub fn pieces(
+        &self,
+        (ino, generation): (InodeNo, u64),
+        wanted: std::ops::RangeInclusive<u64>,
+        full: usize,
+    ) -> Result<Vec<Arc<[u8]>>, u64> {
+        let first = *wanted.start();
+        let find = |state: &State| {
+            let kept = state.of(ino, generation)?;
+            let mut found = Vec::new();
+            for piece in wanted {
+                let Some(bytes) = kept.pieces.get(&piece) else { return Some(Err(piece)) };
+                found.push(Arc::clone(bytes));
+                if bytes.len() < full {
+                    break;
+                }
+            }
+            Some(Ok(found))
+        };
+        self.look(find).unwrap_or(Err(first))
     }
     /// For how long leases stand.
     fn left(&self) -> Duration {

@@ -5,7 +5,9 @@
 //!  caller       for which program a thread asks
 //!  known        which inodes the kernel has, and of which generation
 //!  slots        connections, one for each request under way
+//!  progress     how far a program has read a file
 //!  files        files that programs have open
+//!  ahead        what is read before a program asks for it
 //!  pending      writes that are not durable yet, to be sent again to a server that was started anew
 //!  held         locks that programs have, and what they wait for
 //!  leases       what is kept of inodes until the server recalls it
@@ -13,6 +15,7 @@
 //!  durable      what is pending becomes durable
 //!  recalls      hears which leases are recalled
 //!  locks        locks of programs
+//!  reader       reads contents, those that are kept and those that are to be
 //!  contents, names    the calls of `FileSystem`
 //!  file_system  their list
 //! ```
@@ -22,6 +25,7 @@
 //! number and generation, locks asked for again, and writes sent again, before any program's next request
 //! ([`calls`]).
 
+mod ahead;
 mod caller;
 mod calls;
 mod contents;
@@ -34,6 +38,8 @@ mod leases;
 mod locks;
 mod names;
 mod pending;
+mod progress;
+mod reader;
 mod recalls;
 mod slots;
 
@@ -49,6 +55,7 @@ use crate::client::{Ask, ClientOptions, Session, keep_alive, unexpected};
 use crate::error::Error;
 use crate::wire::{Caller, MOUNT_VERSION, Reply, Request};
 
+use ahead::Ahead;
 use files::Files;
 use held::Held;
 use known::Known;
@@ -81,6 +88,7 @@ struct Remote {
     recovering: Mutex<u64>,
     pending: Mutex<Pending>,
     leases: Leases,
+    ahead: Ahead,
     /// Requests that were sent for programs.
     requests: AtomicU64,
     held: Mutex<Held>,
@@ -150,6 +158,7 @@ impl RemoteFs {
             recovering: Mutex::new(welcome.verifier),
             pending: Mutex::default(),
             leases: Leases::new(!keeps),
+            ahead: Ahead::default(),
             requests: AtomicU64::new(0),
             held: Mutex::default(),
             flushing: Mutex::default(),
@@ -182,6 +191,7 @@ impl RemoteFs {
         let patience = if remote.session.is_connected() { LAST_FLUSH } else { LAST_TRY };
         remote.session.close_at(Instant::now() + patience);
         remote.helper.end();
+        remote.ahead.close();
         if let Err(errno) = remote.flush() {
             let bytes = remote.pending.lock().bytes();
             if bytes > 0 {

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use braid_format::InodeNo;
 use braid_fs::{Answer, Attr, Cred, DirEntry, Errno, Fh, SetAttr};
-use parking_lot::Mutex;
 
 use super::calls::About;
-use super::files::{Place, RemoteFile};
+use super::files::RemoteFile;
 use super::{Inode, Remote, caller};
 use crate::wire::{Caller, MountRequest, Reply, Request, read_entries, read_listed};
 
@@ -166,8 +165,7 @@ impl Remote {
         }
         let inode = Inode { ino: attr.ino, generation: attr.generation };
         let caller = Caller { generations: [attr.generation, 0], ..caller };
-        let place = Mutex::new(Place { session, handle, lost: None });
-        let file = RemoteFile { inode, flags: flags & !ONCE, caller, place };
+        let file = RemoteFile::new(inode, flags & !ONCE, caller, (session, handle));
         Ok((attr, self.files.insert(file)))
     }
 

@@ -32,6 +32,8 @@ struct Work {
     named: Vec<InodeNo>,
     /// Inodes that its reply may tell something of.
     touched: Vec<InodeNo>,
+    /// Files of which it changes contents: nobody gets leases of them meanwhile.
+    changing: Vec<InodeNo>,
     note: LeaseNote,
 }
 
@@ -55,25 +57,36 @@ impl References {
     /// This thread does a request that changes these inodes, which it names by number, and gives leases to `holder`, until [`Self::end`].
     pub(super) fn begin(holder: Option<Holder>, named: Vec<InodeNo>) {
         let note = LeaseNote { granted: holder.is_some(), ..LeaseNote::default() };
-        let touched = named.clone();
-        WORK.set(Some(Work { holder, named, touched, note }));
+        let (touched, changing) = (named.clone(), Vec::new());
+        WORK.set(Some(Work { holder, named, touched, changing, note }));
     }
     /// The request names an inode by an open file. `changes`: it changes that one; `keep`: the client keeps what it
     /// gets.
     pub(super) fn names(&self, ino: InodeNo, (changes, keep): (bool, bool)) {
         with_work(|work| {
             work.touched.push(ino);
-            work.named.extend(changes.then_some(ino));
+            if changes {
+                work.named.push(ino);
+                work.changing.push(ino);
+            }
             if keep && let Some(holder) = work.holder {
                 work.note.granted &= self.leases.grant(holder, ino);
             }
         });
+        if changes {
+            // Contents are read beside writes, and a write by a concurrent hold is told to nobody.
+            self.leases.change(ino, true);
+            self.changes(ino);
+        }
     }
     /// It is done: waits until nobody else keeps what is older than what the reply tells.
     pub(super) fn end(&self) -> LeaseNote {
-        let Some(Work { holder, touched, note, .. }) = WORK.take() else {
+        let Some(Work { holder, touched, changing, note, .. }) = WORK.take() else {
             return LeaseNote::default();
         };
+        for ino in changing {
+            self.leases.change(ino, false);
+        }
         self.leases.wait(Some(&touched), holder, None);
         note
     }
