@@ -6,7 +6,7 @@ mod common;
 
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_bulk::link::{Buffer, Link};
@@ -509,6 +509,71 @@ fn whoever_writes_everybody_reads_it() {
         }
     }
     proxy.no_cut();
+    node.release(at_node).unwrap();
+    [a, b].iter().for_each(RemoteFs::finish);
+    drop(server);
+    node.unmount().unwrap();
+    host.finish();
+}
+
+/// Readers run beside writers: whoever begins to read after a write has ended reads it, whatever overtakes what.
+#[test]
+fn readers_beside_writers_read_nothing_older_than_what_was_written_before() {
+    let host = Host::new(256);
+    let server = host.serve();
+    let node = host.second();
+    let (a, b) = (mount(server.address(), true), mount(server.address(), true));
+    let root = node.root();
+    let ino = node.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap().0.ino;
+    let at_node = node.open(ino, O_RDWR).unwrap();
+    write(&node, at_node, 0, &[0; 8192]);
+    for fs in [&a, &b] {
+        fs.lookup(root, b"file").unwrap();
+    }
+    let (at_a, at_b) = (a.open(ino, O_RDWR).unwrap(), b.open(ino, O_RDWR).unwrap());
+    let (written, owned, reads) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let sent = a.status().requests + b.status().requests;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        for (fs, fh) in [(&a, at_a), (&a, at_a), (&b, at_b), (&b, at_b)] {
+            let (stop, written, owned, reads) = (&stop, &written, &owned, &reads);
+            scope.spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let (least, least_uid) =
+                        (written.load(Ordering::SeqCst), owned.load(Ordering::SeqCst));
+                    let block = read(fs, fh, 0, 4096);
+                    let found = u64::from_le_bytes(block[4088..].try_into().unwrap());
+                    assert!(found >= least, "{found} after {least}");
+                    let found = u64::from(fs.getattr(ino).unwrap().uid);
+                    assert!(found >= least_uid, "{found} after {least_uid}");
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let (begun, mut n) = (Instant::now(), 0_u32);
+        while begun.elapsed() < Duration::from_secs(4) {
+            n += 1;
+            let mut block = [7; 4096];
+            block[4088..].copy_from_slice(&u64::from(n).to_le_bytes());
+            let set = SetAttr { uid: Some(n), ..SetAttr::default() };
+            match n % 3 {
+                0 => write(&node, at_node, 0, &block),
+                1 => write(&a, at_a, 0, &block),
+                _ => write(&b, at_b, 0, &block),
+            }
+            written.store(n.into(), Ordering::SeqCst);
+            match n / 3 % 2 {
+                0 => drop(node.setattr(ino, &set, None).unwrap()),
+                _ => drop(b.setattr(ino, &set, None).unwrap()),
+            }
+            owned.store(n.into(), Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(u64::from(n % 4) * 3));
+        }
+        assert!(n > 50, "{n} changes");
+    });
+    let (sent, reads) = (a.status().requests + b.status().requests - sent, reads.into_inner());
+    assert!(sent < reads, "{sent} requests for {reads} reads: nothing is kept");
     node.release(at_node).unwrap();
     [a, b].iter().for_each(RemoteFs::finish);
     drop(server);

@@ -148,6 +148,72 @@ for round in range(150):
     finish(c);
 }
 
+/// Programs on both mounts ask all the time, while all three change files.
+#[test]
+fn programs_beside_others_that_change_files_see_nothing_old() {
+    if !can_mount() {
+        return;
+    }
+    let (c, served) = setting();
+    let (a, b) = (Remote::plain(&c.disks, "a", &served), Remote::plain(&c.disks, "b", &served));
+    let node = c.node(0).to_str().unwrap().to_owned();
+    a.python(
+        &c.disks,
+        &node,
+        r#"
+import mmap
+C = os.path.dirname(A) + "/b"; dirs = [A, B, C]
+shared = mmap.mmap(-1, 4096)
+def put(at, n): shared[8 * at:8 * at + 8] = struct.pack("<Q", n)
+def get(at): return struct.unpack("<Q", shared[8 * at:8 * at + 8])[0]
+OWNER, SIZE, TEXT, NAME, STOP, READS = range(6)
+fds = [os.open(f"{d}/f", os.O_RDWR | os.O_CREAT) for d in dirs]
+os.pwrite(fds[0], bytes(4096), 0); os.mkdir(f"{A}/names"); open(f"{A}/names/0", "w").close(); put(SIZE, 4096)
+def reader(d, seed):
+    fd = os.open(f"{d}/f", os.O_RDONLY); reads = 0
+    while not get(STOP):
+        least = [get(n) for n in range(4)]
+        s = os.stat(f"{d}/f")
+        assert s.st_uid >= least[OWNER] and s.st_size >= least[SIZE], (d, s.st_uid, s.st_size, least)
+        found = struct.unpack("<Q", os.pread(fd, 8, 0))[0]
+        assert found >= least[TEXT], (d, found, least)
+        with open(f"{d}/f", "rb") as f: found = struct.unpack("<Q", f.read(8))[0]
+        assert found >= least[TEXT], (d, found, least)
+        names = [int(name) for name in os.listdir(f"{d}/names")]
+        assert not names or max(names) >= least[NAME], (d, names, least)
+        assert not os.path.exists(f"{d}/names/{least[NAME] - 1}"), (d, least)
+        reads += 1
+    put(READS + seed, reads); os._exit(0)
+pids = []
+for n, d in enumerate([A, A, C, C]):
+    pid = os.fork()
+    if pid == 0:
+        try: reader(d, n)
+        except BaseException as e: print(repr(e), file=sys.stderr); put(STOP, 1); os._exit(1)
+    pids.append(pid)
+end, n = time.time() + 6, 0
+while time.time() < end and not get(STOP):
+    n += 1
+    d = random.randrange(3)
+    os.pwrite(fds[d], struct.pack("<Q", n), 0); put(TEXT, n)
+    d = random.randrange(3)
+    os.chown(f"{dirs[d]}/f", n, -1); put(OWNER, n)
+    d = random.randrange(3)
+    os.pwrite(fds[d], b"x", 4095 + n); put(SIZE, 4096 + n)
+    d = random.randrange(3)
+    os.rename(f"{dirs[d]}/names/{n - 1}", f"{dirs[d]}/names/{n}"); put(NAME, n)
+    if n % 3 == 0: time.sleep(0.02)
+put(STOP, 1)
+assert [ended(pid) for pid in pids] == [0] * 4
+assert n > 20 and all(get(READS + seed) > 20 for seed in range(4)), (n, [get(READS + seed) for seed in range(4)])
+"#,
+    );
+    a.unmount();
+    b.unmount();
+    served.end();
+    finish(c);
+}
+
 /// Whether a program that asks for a file's mode is told within a second.
 fn asks(path: &str) -> Option<String> {
     let mut child =
