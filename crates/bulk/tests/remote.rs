@@ -14,8 +14,8 @@ use braid_bulk::link::{Buffer, Link};
 use braid_bulk::remote::RemoteFs;
 use braid_bulk::server::{References, Server, ServerOptions, Squash};
 use braid_bulk::wire::{
-    Begin, Caller, DATA_MAX, Hello, LockRequest, MOUNT_VERSION, MountRequest, Reply, Request,
-    Status,
+    Begin, Caller, DATA_MAX, Hello, LeaseNote, LockRequest, MOUNT_VERSION, MountRequest, Reply,
+    Request, Status,
 };
 use braid_format::InodeNo;
 use braid_fs::{Cred, Errno, FileSystem, Fs, Plock, PlockKind, SetAttr, Write, WriteFlags};
@@ -29,7 +29,7 @@ const ROOT: Cred = Cred { uid: 0, gid: 0, pid: 0, umask: 0 };
 const USER: Cred = Cred { uid: 1000, gid: 1000, pid: 0, umask: 0 };
 
 fn mount(options: ClientOptions) -> RemoteFs {
-    RemoteFs::connect(options, &[], Arc::<References>::default()).unwrap()
+    RemoteFs::connect(options, &[], Arc::<References>::default(), true).unwrap()
 }
 
 fn write(fs: &RemoteFs, fh: u64, offset: u64, bytes: &[u8]) -> usize {
@@ -359,7 +359,7 @@ impl Hostile {
         self.sequence += 1;
         header.sequence = self.sequence;
         if let Some(caller) = caller {
-            header.caller = true;
+            header.prefixed = true;
             args.splice(..0, caller.encode());
         }
         self.link.send(header, &args, data).unwrap();
@@ -367,7 +367,10 @@ impl Hostile {
         let patience = || begun.elapsed() < Duration::from_secs(20);
         let received = self.link.receive(&mut self.buffer, patience).unwrap();
         match received.header.status {
-            0 => Ok(Reply::decode(&received.header, &received.args).unwrap()),
+            0 => {
+                let (_, args) = LeaseNote::split(&received.header, &received.args).unwrap();
+                Ok(Reply::decode(&received.header, args).unwrap())
+            }
             status => Err(Status(status)),
         }
     }

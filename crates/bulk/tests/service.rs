@@ -222,7 +222,7 @@ fn requests_out_of_order_or_without_sense_are_refused() {
     let write = Request::Write { handle: 77, offset: 0, how: 0 };
     assert_eq!(ask(&write, 3, b"data"), Status::HANDLE);
     assert_eq!(ask(&Request::Close { handle: 77 }, 4, b""), Status::HANDLE);
-    let read = Request::Read { handle: 77, offset: 0, length: u32::MAX };
+    let read = Request::Read { handle: 77, offset: 0, length: u32::MAX, keep: false };
     assert_eq!(ask(&read, 5, b""), Status::TOO_LONG);
     let sum = Request::Checksum { handle: 77, offset: 0, length: u32::MAX };
     assert_eq!(ask(&sum, 6, b""), Status::TOO_LONG);

@@ -257,6 +257,9 @@ pub trait KernelCache: Send + Sync {
     /// Attributes of `ino` have changed, and the lock under which they did is still held exclusively:
     /// drops what the kernel has cached, and makes it ignore answers to older questions. Never blocks.
     fn attributes_changed(&self, _ino: InodeNo) {}
+    /// Something of `ino` is being changed of which a kernel that has asked for it knows by itself: names in a
+    /// directory, the number of names of an inode, extended attributes. The lock is held exclusively. Never blocks.
+    fn changed_as_asked(&self, _ino: InodeNo) {}
     /// The same for a change beside which others read the attributes: it begins. Until
     /// [`KernelCache::change_ends`] the kernel keeps none. Never blocks.
     fn change_begins(&self, _ino: InodeNo) {}

@@ -5,7 +5,7 @@
 //! Methods may block; each call has a thread of its own. They may panic only on a broken invariant, which
 //! ends the process.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
 use parking_lot::Mutex;
@@ -43,6 +43,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// it stays true.
     fn is_single_node(&self) -> bool {
         false
+    }
+    /// For how long the kernel may keep the attributes that the last call of this thread has returned, though it
+    /// is not told to drop them. `None`: until it is told.
+    fn kept_for(&self) -> Option<Duration> {
+        None
     }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr>;
     fn revisit(&self, ino: InodeNo) -> Answer<Attr>;

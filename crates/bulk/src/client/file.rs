@@ -66,7 +66,7 @@ impl File {
         self.call(
             slot,
             &[],
-            |handle| Request::Read { handle, offset, length },
+            |handle| Request::Read { handle, offset, length, keep: false },
             |_, data| {
                 // More than was asked for belongs nowhere.
                 let fits = u32::try_from(data.len()).is_ok_and(|len| len <= length);

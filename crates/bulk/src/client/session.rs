@@ -6,6 +6,7 @@
 //! that may have been done in the former one, and must not be done twice, is then an error
 //! ([`Error::Ambiguous`]).
 
+use std::cell::RefCell;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,9 @@ use super::options::ClientOptions;
 use crate::error::{Error, LinkError};
 use crate::link::{Buffer, Link};
 use crate::tls::Channel;
-use crate::wire::{Begin, Caller, DATA_MAX, Header, Hello, Kind, Reply, Request, Status, Welcome};
+use crate::wire::{
+    Begin, Caller, DATA_MAX, Header, Hello, Kind, LeaseNote, Reply, Request, Status, Welcome,
+};
 
 /// For a connection to be made.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -82,12 +85,16 @@ pub struct Ask<'a> {
     pub data: &'a [u8],
     /// The session in which alone it makes sense, since it names a handle.
     pub only_in: Option<u64>,
+    /// Not tried again if the connection breaks.
+    pub once: bool,
+    /// Where what the reply means for leases is put, whatever its status.
+    pub note: Option<&'a RefCell<LeaseNote>>,
 }
 
 impl<'a> Ask<'a> {
     /// A request without data, in whatever session.
     pub fn of(request: &'a Request) -> Self {
-        Self { request, caller: None, data: &[], only_in: None }
+        Self { request, caller: None, data: &[], only_in: None, once: false, note: None }
     }
 }
 
@@ -224,13 +231,17 @@ impl Session {
                         continue;
                     }
                     self.note(None);
+                    let (note, args) = LeaseNote::split(&header, &args).map_err(Error::Answer)?;
+                    if let Some(place) = ask.note {
+                        place.replace(note);
+                    }
                     if let Some(errno) = status.errno() {
                         return Err(Error::Errno(errno));
                     }
                     if status != Status::OK {
                         return Err(Error::Refused(status));
                     }
-                    let reply = Reply::decode(&header, &args).map_err(Error::Answer)?;
+                    let reply = Reply::decode(&header, args).map_err(Error::Answer)?;
                     let session = state.session;
                     let len = usize::try_from(header.data_len).unwrap_or(0);
                     return Ok(take(reply, state.buffer.take(len), session));
@@ -254,8 +265,9 @@ impl Session {
             if sent_in.is_none() && interrupt::is_interrupted() {
                 return Err(Error::Interrupted);
             }
-            let waits = self.waits.load(Ordering::Relaxed);
-            if !waits && begun.elapsed() + pause > self.options.patience {
+            let waits = self.waits.load(Ordering::Relaxed) && !ask.once;
+            let is_over = begun.elapsed() + pause > self.options.patience;
+            if !waits && (is_over || ask.once) {
                 let (server, seconds) = (self.options.server.clone(), begun.elapsed().as_secs());
                 return Err(Error::Unreachable { server, seconds, last: failure });
             }
@@ -302,7 +314,7 @@ impl Session {
         let (mut header, mut args) = ask.request.encode();
         header.sequence = slot.sequence;
         if let Some(caller) = ask.caller {
-            header.caller = true;
+            header.prefixed = true;
             args.splice(..0, caller.encode());
         }
         let link = slot.link.as_mut().ok_or(LinkError::Closed)?;

@@ -6,9 +6,11 @@
 //! lost. Waits for locks are asked for once more, and open files are opened again by whoever uses them next. Until then
 //! no other request is made.
 
+use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use braid_format::InodeNo;
 use braid_fs::lock::interrupt;
 use braid_fs::{Answer, Attr, Errno};
 use parking_lot::{Mutex, MutexGuard};
@@ -16,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::Remote;
 use super::files::{Place, RemoteFile};
 use super::held::Whose;
+use super::leases;
 use crate::client::Ask;
 use crate::error::Error;
 use crate::wire::{Caller, LockRequest, MountRequest, Reply, Request, Status, how};
@@ -64,6 +67,7 @@ impl Remote {
         request: impl Fn(&[u64]) -> Request,
         mut take: impl FnMut(Reply, &[u8]) -> Answer<R>,
     ) -> Answer<(R, u64)> {
+        let _change = self.change_begins(about, &request(&[0; 2]));
         let slot = self.slots.take();
         loop {
             let session = self.current();
@@ -109,6 +113,17 @@ impl Remote {
         }
     }
 
+    /// If a request changes inodes, nothing of them is kept until it is answered.
+    fn change_begins(&self, about: About<'_>, request: &Request) -> Option<Change<'_>> {
+        let mut inodes = request.changed_inodes()?;
+        inodes.extend(about.files.iter().map(|file| file.inode.ino));
+        let inodes = self.leases.change_begins(inodes, &request.taken_names());
+        for ino in &inodes {
+            self.kernel.change_begins(*ino);
+        }
+        Some(Change { remote: self, inodes })
+    }
+
     /// One try, in that session and by that slot.
     pub(super) fn ask_in<R>(
         &self,
@@ -122,13 +137,25 @@ impl Remote {
             *handle = self.handle_in((session, slot), file)?;
         }
         let request = request(&handles);
+        let note = RefCell::default();
         let ask = Ask {
-            request: &request,
             caller: about.caller,
             data: about.data,
             only_in: Some(session),
+            note: Some(&note),
+            ..Ask::of(&request)
         };
-        match self.session.call(slot, ask, |reply, data, _| take(reply, data)) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let mark = self.leases.mark();
+        let take = |reply, data: &[u8], _| {
+            leases::answered(note.borrow().granted.then_some(mark));
+            take(reply, data)
+        };
+        let done = self.session.call(slot, ask, take);
+        let note = note.take();
+        self.obey(&note);
+        leases::answered(note.granted.then_some(mark));
+        match done {
             Ok(done) => Ok(done?),
             Err(error) => Err(trouble(&request, &error)),
         }
@@ -302,6 +329,21 @@ pub fn lock_unless_interrupted<T>(mutex: &Mutex<T>) -> Answer<MutexGuard<'_, T>>
         }
         if interrupt::is_interrupted() {
             return Err(Errno::INTR);
+        }
+    }
+}
+
+/// Inodes that a request changes, until it is answered.
+struct Change<'a> {
+    remote: &'a Remote,
+    inodes: Vec<InodeNo>,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.remote.leases.change_ends(&self.inodes);
+        for ino in &self.inodes {
+            self.remote.kernel.change_ends(*ino);
         }
     }
 }

@@ -48,12 +48,15 @@ impl Remote {
     ///
     /// # Errors
     /// What the program is to see, here and below.
-    pub(super) fn read(&self, fh: Fh, offset: u64, memory: &mut [u8]) -> Answer<usize> {
+    pub(super) fn read(self: &Arc<Self>, fh: Fh, offset: u64, memory: &mut [u8]) -> Answer<usize> {
         let file = self.files.get(fh)?;
+        if let Some(kept) = self.kept(&file, offset, memory.len()) {
+            return Ok(kept.copy_to(memory));
+        }
         let read = |(n, piece): (usize, &mut [u8])| {
             let at = offset.saturating_add((n * self.chunk) as u64);
             let wanted = piece.len();
-            let filled = self.read_piece(&file, at, wanted, |bytes| {
+            let filled = self.read_piece(&file, (at, false), wanted, |bytes| {
                 piece.get_mut(..bytes.len()).unwrap_or_default().copy_from_slice(bytes);
                 bytes.len()
             });
@@ -70,17 +73,18 @@ impl Remote {
         Ok(done)
     }
 
-    /// Reads what goes by one message, and gives it to `take`.
+    /// Reads what goes by one message, perhaps to be kept, and gives it to `take`.
     pub(super) fn read_piece<R>(
         &self,
         file: &RemoteFile,
-        offset: u64,
+        (offset, keep): (u64, bool),
         wanted: usize,
         take: impl FnOnce(&[u8]) -> R,
     ) -> Answer<R> {
         let length = u32::try_from(wanted).map_err(|_| Errno::INVAL)?;
         let mut take = Some(take);
-        let request = |handles: &[u64]| Request::Read { handle: first(handles), offset, length };
+        let request =
+            |handles: &[u64]| Request::Read { handle: first(handles), offset, length, keep };
         let about = About { files: &[file], ..About::default() };
         let taken = self.ask(about, request, |_, data| {
             // More than was asked for belongs nowhere.

@@ -25,16 +25,23 @@ const FILES_MANY: usize = 8;
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Remote {
-    /// Starts the threads that make pending writes durable, and that wait for events.
+    /// Starts the threads that make pending writes durable, and that wait for events and for recalls.
     pub fn start(self: &Arc<Self>) {
         let flusher = Arc::clone(self);
         let events = Arc::clone(self);
+        let recalls = Arc::clone(self);
         let thread = || std::thread::Builder::new().name("bulk".into());
         let started = thread()
             .spawn(move || flusher.flush_now_and_then())
             .and_then(|_| thread().spawn(move || events.hear()));
         if let Err(error) = started {
             tracing::error!(%error, "cannot start a thread: programs may wait for locks in vain");
+        }
+        if self.leases.is_off() {
+            return;
+        }
+        if let Err(error) = thread().spawn(move || recalls.hear_recalls()) {
+            tracing::error!(%error, "cannot start a thread: each question is a request");
         }
     }
 

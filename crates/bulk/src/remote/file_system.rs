@@ -1,6 +1,6 @@
 //! The file system as others call it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
 use braid_fs::{
@@ -9,7 +9,7 @@ use braid_fs::{
 };
 
 use super::calls::About;
-use super::{RemoteFs, caller};
+use super::{RemoteFs, caller, leases};
 use crate::wire::{MountRequest, Reply, Request};
 
 impl FileSystem for RemoteFs {
@@ -18,22 +18,28 @@ impl FileSystem for RemoteFs {
     }
     fn begins(&self, caller: &Cred) {
         caller::begin(caller);
+        leases::begin();
+    }
+    fn kept_for(&self) -> Option<Duration> {
+        Some(leases::kept_for())
     }
     fn closing(&self) {
         self.0.session.close_at(Instant::now());
     }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
-        self.0.entry(&[dir], &Request::Lookup { dir, name: name.to_vec() })
+        self.0.look_up(dir, name)
     }
     fn revisit(&self, ino: InodeNo) -> Answer<Attr> {
-        self.0.entry(&[ino], &Request::GetAttr { ino })
+        let attr = self.0.attr_now(ino)?;
+        self.0.known.hand_out(&attr, &*self.0.kernel);
+        Ok(attr)
     }
     fn forgotten(&self, ino: InodeNo) -> Answer<()> {
         self.0.known.forget(ino, &*self.0.kernel);
         Ok(())
     }
     fn getattr(&self, ino: InodeNo) -> Answer<Attr> {
-        self.0.attr_of(&[ino], &Request::GetAttr { ino })
+        self.0.attr_now(ino)
     }
     fn setattr(&self, ino: InodeNo, set: &SetAttr, fh: Option<Fh>) -> Answer<Attr> {
         self.0.set_attr(ino, set, fh)
@@ -69,10 +75,10 @@ impl FileSystem for RemoteFs {
         &self,
         ino: InodeNo,
         cookie: u64,
-        _plus: bool,
+        plus: bool,
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Answer<()> {
-        self.0.list(ino, cookie, emit)
+        self.0.list(ino, (cookie, plus), emit)
     }
     fn create(
         &self,
@@ -125,7 +131,15 @@ impl FileSystem for RemoteFs {
         let len = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         if len <= self.0.chunk {
             let file = self.0.files.get(fh)?;
-            return self.0.read_piece(&file, offset, len, reply);
+            let Some(kept) = self.0.kept(&file, offset, len) else {
+                return self.0.read_piece(&file, (offset, false), len, reply);
+            };
+            if let Some(bytes) = kept.as_slice() {
+                return Ok(reply(bytes));
+            }
+            let mut memory = vec![0; len];
+            let n = kept.copy_to(&mut memory);
+            return Ok(reply(memory.get(..n).unwrap_or_default()));
         }
         let mut memory = vec![0; len];
         let n = self.0.read(fh, offset, &mut memory)?;
@@ -171,13 +185,13 @@ impl FileSystem for RemoteFs {
         self.0.copy(from, to, len)
     }
     fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
-        self.0.bytes_of(ino, MountRequest::GetXattr { ino, name: name.to_vec() })
+        self.0.get_xattr(ino, name, MountRequest::GetXattr { ino, name: name.to_vec() })
     }
     fn setxattr(&self, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
         self.0.set_xattr(ino, (name, value), flags)
     }
     fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>> {
-        self.0.bytes_of(ino, MountRequest::ListXattr { ino })
+        self.0.get_xattr(ino, b"", MountRequest::ListXattr { ino })
     }
     fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Answer<()> {
         let request = MountRequest::RemoveXattr { ino, name: name.to_vec() };

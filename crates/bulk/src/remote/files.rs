@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_format::InodeNo;
 use braid_fs::{Answer, Errno, Fh};
 use parking_lot::{Mutex, RwLock};
 
 use super::Inode;
+use super::progress::Progress;
 use crate::wire::Caller;
 
 /// One of them.
@@ -21,6 +23,10 @@ pub struct RemoteFile {
     pub caller: Caller,
     /// What it is to the server.
     pub place: Mutex<Place>,
+    /// How far it was read.
+    pub progress: Mutex<Progress>,
+    /// Programs have closed it.
+    pub is_closed: AtomicBool,
 }
 
 /// What an open file is to the server.
@@ -35,6 +41,12 @@ pub struct Place {
 }
 
 impl RemoteFile {
+    /// One that is open in a session.
+    pub fn new(inode: Inode, flags: u32, caller: Caller, (session, handle): (u64, u64)) -> Self {
+        let place = Mutex::new(Place { session, handle, lost: None });
+        let (progress, is_closed) = Default::default();
+        Self { inode, flags, caller, place, progress, is_closed }
+    }
     /// Whether it may be written.
     pub fn is_writable(&self) -> bool {
         self.flags & 3 != 0
@@ -96,6 +108,7 @@ impl Files {
     pub fn remove(&self, fh: Fh) -> Answer<Arc<RemoteFile>> {
         let mut state = self.0.write();
         let file = state.open.remove(&fh).ok_or(Errno::BADF)?;
+        file.is_closed.store(true, Ordering::Relaxed);
         if let Some(files) = state.by_inode.get_mut(&file.inode.ino) {
             files.retain(|other| !Arc::ptr_eq(other, &file));
             if files.is_empty() {

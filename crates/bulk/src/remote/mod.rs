@@ -5,21 +5,27 @@
 //!  caller       for which program a thread asks
 //!  known        which inodes the kernel has, and of which generation
 //!  slots        connections, one for each request under way
+//!  progress     how far a program has read a file
 //!  files        files that programs have open
+//!  ahead        what is read before a program asks for it
 //!  pending      writes that are not durable yet, to be sent again to a server that was started anew
 //!  held         locks that programs have, and what they wait for
+//!  leases       what is kept of inodes until the server recalls it
 //!  calls        requests, and what is done when the server has begun anew
 //!  durable      what is pending becomes durable
+//!  recalls      hears which leases are recalled
 //!  locks        locks of programs
+//!  reader       reads contents, those that are kept and those that are to be
 //!  contents, names    the calls of `FileSystem`
 //!  file_system  their list
 //! ```
 //!
-//! Nothing is cached here that another host may change. A server that does not answer is waited for. A server that was
+//! What another host may change is kept here and in the kernel only under leases ([`leases`]). A server that does not answer is waited for. A server that was
 //! started anew knows neither open files nor locks, and may have lost what was not durable: files are opened again by
 //! number and generation, locks asked for again, and writes sent again, before any program's next request
 //! ([`calls`]).
 
+mod ahead;
 mod caller;
 mod calls;
 mod contents;
@@ -28,13 +34,17 @@ mod file_system;
 mod files;
 mod held;
 mod known;
+mod leases;
 mod locks;
 mod names;
 mod pending;
+mod progress;
+mod reader;
+mod recalls;
 mod slots;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
@@ -45,9 +55,11 @@ use crate::client::{Ask, ClientOptions, Session, keep_alive, unexpected};
 use crate::error::Error;
 use crate::wire::{Caller, MOUNT_VERSION, Reply, Request};
 
+use ahead::Ahead;
 use files::Files;
 use held::Held;
 use known::Known;
+use leases::Leases;
 use pending::Pending;
 use slots::Slots;
 
@@ -75,6 +87,10 @@ struct Remote {
     /// Held by whoever brings them there: the verifier of the server that has the writes.
     recovering: Mutex<u64>,
     pending: Mutex<Pending>,
+    leases: Leases,
+    ahead: Ahead,
+    /// Requests that were sent for programs.
+    requests: AtomicU64,
     held: Mutex<Held>,
     /// Held by whoever gives up locks that the server could not be told of.
     unlocking: Mutex<()>,
@@ -108,11 +124,16 @@ pub struct RemoteStatus {
     pub open_files: usize,
     /// Bytes that the server has, and that are not durable there.
     pub pending: usize,
+    /// Inodes of which something is kept under leases.
+    pub leases: usize,
+    /// Requests that were sent, but those that ask for recalls.
+    pub requests: u64,
 }
 
 impl RemoteFs {
     /// Begins a session, and looks for the directory `path` in the pool, which will be the root. A server that does
-    /// not answer is tried for `options.patience` now, and waited for without end later on.
+    /// not answer is tried for `options.patience` now, and waited for without end later on. `keeps`: what the server
+    /// grants leases of is kept, so that not each question is a request.
     ///
     /// # Errors
     /// The server does not answer, or refuses; there is no such directory.
@@ -120,6 +141,7 @@ impl RemoteFs {
         options: ClientOptions,
         path: &[Vec<u8>],
         kernel: Arc<dyn KernelCache>,
+        keeps: bool,
     ) -> Result<Self, Error> {
         let options = ClientOptions { version: MOUNT_VERSION, ..options };
         let session = Arc::new(Session::begin(options)?);
@@ -137,6 +159,9 @@ impl RemoteFs {
             current: AtomicU64::new(number),
             recovering: Mutex::new(welcome.verifier),
             pending: Mutex::default(),
+            leases: Leases::new(!keeps),
+            ahead: Ahead::default(),
+            requests: AtomicU64::new(0),
             held: Mutex::default(),
             unlocking: Mutex::default(),
             flushing: Mutex::default(),
@@ -153,6 +178,8 @@ impl RemoteFs {
             is_connected: self.0.session.is_connected(),
             open_files: self.0.files.len(),
             pending: self.0.pending.lock().bytes(),
+            leases: self.0.leases.len(),
+            requests: self.0.requests.load(Ordering::Relaxed),
         }
     }
 
@@ -167,6 +194,7 @@ impl RemoteFs {
         let patience = if remote.session.is_connected() { LAST_FLUSH } else { LAST_TRY };
         remote.session.close_at(Instant::now() + patience);
         remote.helper.end();
+        remote.ahead.close();
         if let Err(errno) = remote.flush() {
             let bytes = remote.pending.lock().bytes();
             if bytes > 0 {

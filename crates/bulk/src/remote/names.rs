@@ -2,12 +2,11 @@
 
 use braid_format::InodeNo;
 use braid_fs::{Answer, Attr, Cred, DirEntry, Errno, Fh, SetAttr};
-use parking_lot::Mutex;
 
 use super::calls::About;
-use super::files::{Place, RemoteFile};
+use super::files::RemoteFile;
 use super::{Inode, Remote, caller};
-use crate::wire::{Caller, MountRequest, Reply, Request, read_entries};
+use crate::wire::{Caller, MountRequest, Reply, Request, read_entries, read_listed};
 
 /// Bytes of a directory that are asked for at a time.
 const ENTRIES: usize = 64 << 10;
@@ -31,7 +30,52 @@ impl Remote {
     /// What the program is to see, here and below.
     pub(super) fn attr_of(&self, inodes: &[InodeNo], request: &Request) -> Answer<Attr> {
         let caller = self.caller(inodes);
-        self.attr(About { caller: Some(&caller), ..About::default() }, request)
+        let attr = self.attr(About { caller: Some(&caller), ..About::default() }, request)?;
+        self.leases.keep_attr(&attr);
+        Ok(attr)
+    }
+    /// An inode by its number, as the kernel knows it.
+    fn inode(&self, ino: InodeNo) -> (InodeNo, u64) {
+        (ino, self.known.generation(ino))
+    }
+    /// An inode's attributes, kept or asked for.
+    pub(super) fn attr_now(&self, ino: InodeNo) -> Answer<Attr> {
+        match self.leases.attr(self.inode(ino)) {
+            Some(attr) => Ok(attr),
+            None => self.attr_of(&[ino], &Request::GetAttr { ino }),
+        }
+    }
+    /// What a name leads to; the kernel gets the inode.
+    pub(super) fn look_up(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
+        let at = self.inode(dir);
+        let found = self.leases.name(at, name).unwrap_or_else(|| {
+            let request = Request::Lookup { dir, name: name.to_vec() };
+            let found = self.attr_of(&[dir], &request);
+            match &found {
+                Ok(attr) => self.leases.keep_name(at, name, Some(attr.ino)),
+                Err(Errno::NOENT) => self.leases.keep_name(at, name, None),
+                Err(_) => {}
+            }
+            found
+        });
+        let attr = found?;
+        self.known.hand_out(&attr, &*self.kernel);
+        Ok(attr)
+    }
+    /// An extended attribute, or, under an empty name, the list of them: kept or asked for.
+    pub(super) fn get_xattr(
+        &self,
+        ino: InodeNo,
+        name: &[u8],
+        request: MountRequest,
+    ) -> Answer<Vec<u8>> {
+        let inode = self.inode(ino);
+        if let Some(found) = self.leases.xattr(inode, name) {
+            return found;
+        }
+        let found = self.bytes_of(ino, request);
+        self.leases.keep_xattr(inode, name, &found);
+        found
     }
     /// The same; the kernel gets the inode.
     pub(super) fn entry(&self, inodes: &[InodeNo], request: &Request) -> Answer<Attr> {
@@ -67,6 +111,7 @@ impl Remote {
             self.after_change(&file);
         }
         let Reply::Attr(attr) = reply else { return Err(Errno::IO) };
+        // Not to be kept: the change was under way when it was asked for.
         Ok(attr)
     }
 
@@ -112,13 +157,13 @@ impl Remote {
             },
         );
         let ((handle, attr), session) = taken?;
+        self.leases.keep_attr(&attr);
         if is_new {
             self.known.hand_out(&attr, &*self.kernel);
         }
         let inode = Inode { ino: attr.ino, generation: attr.generation };
         let caller = Caller { generations: [attr.generation, 0], ..caller };
-        let place = Mutex::new(Place { session, handle, lost: None });
-        let file = RemoteFile { inode, flags: flags & !ONCE, caller, place };
+        let file = RemoteFile::new(inode, flags & !ONCE, caller, (session, handle));
         Ok((attr, self.files.insert(file)))
     }
 
@@ -146,10 +191,11 @@ impl Remote {
     pub(super) fn list(
         &self,
         dir: InodeNo,
-        mut cookie: u64,
+        (mut cookie, plus): (u64, bool),
         emit: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Answer<()> {
-        let caller = self.caller(&[dir]);
+        let (caller, at) = (self.caller(&[dir]), self.inode(dir));
+        let plus = plus && !self.leases.is_off();
         // Of whatever program: one that is closed meanwhile is no reason to fail.
         let mut others = self.files.all_of(dir).into_iter();
         let mut open = others.next();
@@ -159,9 +205,14 @@ impl Remote {
             let about = About { files: &files, caller: Some(&caller), data: &[] };
             let request = |handles: &[u64]| {
                 let handle = handles.first().copied().unwrap_or(0);
-                Request::ReadDir { dir, cookie, length, handle }
+                if plus {
+                    Request::Mount(MountRequest::List { dir, cookie, length, handle })
+                } else {
+                    Request::ReadDir { dir, cookie, length, handle }
+                }
             };
-            let taken = self.ask(about, request, |_, data| read_entries(data).ok_or(Errno::IO));
+            let read = if plus { read_listed } else { read_entries };
+            let taken = self.ask(about, request, |_, data| read(data).ok_or(Errno::IO));
             if open.is_some() && matches!(taken, Err(Errno::BADF)) {
                 open = others.next();
                 continue;
@@ -169,8 +220,21 @@ impl Remote {
             let (entries, _) = taken?;
             let Some(last) = entries.last().map(|entry| entry.next) else { return Ok(()) };
             for entry in &entries {
-                let (ino, next, kind) = (entry.ino, entry.next, entry.kind);
-                if emit(DirEntry { ino, next, kind, name: &entry.name, attr: None }) {
+                if let Some(attr) = &entry.attr {
+                    self.leases.keep_attr(attr);
+                    self.leases.keep_name(at, &entry.name, Some(entry.ino));
+                }
+            }
+            for entry in &entries {
+                let (ino, next, kind, attr) = (entry.ino, entry.next, entry.kind, entry.attr);
+                if let Some(attr) = &attr {
+                    self.known.hand_out(attr, &*self.kernel);
+                }
+                if emit(DirEntry { ino, next, kind, name: &entry.name, attr }) {
+                    if attr.is_some() {
+                        self.kernel.kept_back(ino);
+                        self.known.forget(ino, &*self.kernel);
+                    }
                     return Ok(());
                 }
             }

@@ -167,17 +167,14 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use braid_fs::Errno;
-    use parking_lot::Mutex;
 
     use super::super::Inode;
-    use super::super::files::Place;
     use super::*;
     use crate::wire::Caller;
 
     fn file(ino: u64) -> Arc<RemoteFile> {
-        let place = Mutex::new(Place { session: 1, handle: 1, lost: None });
         let inode = Inode { ino: InodeNo(ino), generation: 1 };
-        Arc::new(RemoteFile { inode, flags: 1, caller: Caller::default(), place })
+        Arc::new(RemoteFile::new(inode, 1, Caller::default(), (1, 1)))
     }
 
     #[test]

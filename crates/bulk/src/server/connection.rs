@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use braid_fs::FileSystem;
 
 use super::operations::{Asked, Served};
+use super::references::References;
 use super::session::{Session, Sessions, Slot};
 use super::strangers::Strangers;
 use crate::error::LinkError;
@@ -198,8 +199,12 @@ impl<F: FileSystem> Shared<F> {
                 if let Some((tls, peer)) = known {
                     tls.seen(peer);
                 }
-                let session =
-                    self.sessions.begin(&client, (peer, link.peer_ip()), &self.served.files)?;
+                let holder = |name: &str| {
+                    let keeps = version >= MOUNT_VERSION;
+                    keeps.then(|| self.served.references.leases().enter(name))
+                };
+                let who = (peer, link.peer_ip());
+                let session = self.sessions.begin(&client, who, holder, &self.served.files)?;
                 tracing::info!(client = session.client, "a client has come");
                 session
             }
@@ -265,11 +270,19 @@ impl<F: FileSystem> Shared<F> {
             return Some(Answer::of(header, Err(Status::REQUEST)));
         };
         let (is_read, ends) = (request.is_read(), matches!(request, Request::Bye));
+        let references = &self.served.references;
+        References::begin(session.holder, request.changed_inodes().unwrap_or_default());
         let outcome = self.served.run(session, Asked { header, caller, request }, buffer);
+        let note = references.end();
         if ends {
             self.sessions.end(session);
+            self.served.leaves(session, true);
         }
-        let answer = Answer::of(header, outcome);
+        let mut answer = Answer::of(header, outcome);
+        if session.holder.is_some() {
+            answer.header.prefixed = true;
+            answer.args.splice(..0, note.encode());
+        }
         state.last = Some(*header);
         state.kept = (!is_read).then(|| (answer.header, answer.args.clone()));
         Some(answer)

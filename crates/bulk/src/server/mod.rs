@@ -2,6 +2,7 @@
 
 mod connection;
 mod events;
+mod leases;
 mod locks;
 mod mounted;
 mod names;
@@ -26,6 +27,8 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use connection::Shared;
+pub use leases::LeaseCounts;
+use leases::{MARGIN, TERM};
 use operations::Served;
 pub use options::{ServerOptions, Squash};
 pub use references::References;
@@ -176,9 +179,14 @@ impl<F: FileSystem> Server<F> {
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }
-        self.shared.sessions.end_all(&self.shared.served.files);
+        let served = &self.shared.served;
+        // Nobody is to keep anything when this node leaves the pool.
+        served.references.leases().suspend(Instant::now() + TERM + MARGIN);
+        let ended = self.shared.sessions.end_if(&served.files, |_| true);
+        served.are_gone(&ended);
         self.connections.cut_strangers();
         self.connections.wait();
+        served.references.leases().resume();
     }
 }
 
@@ -218,9 +226,13 @@ fn expire<F: FileSystem>(shared: &Shared<F>) {
                 }
                 revoked
             };
-            shared.sessions.end_if(&shared.served.files, is_revoked);
+            let revoked = shared.sessions.end_if(&shared.served.files, is_revoked);
+            shared.served.are_gone(&revoked);
         }
-        shared.sessions.expire(&shared.served.files, shared.served.options.session_time);
+        let time = shared.served.options.session_time;
+        let gone = shared.sessions.expire(&shared.served.files, time);
+        shared.served.are_gone(&gone);
+        shared.served.references.leases().tend();
         std::thread::sleep(PAUSE);
     }
 }

@@ -45,6 +45,12 @@ impl<F: FileSystem> Served<F> {
                 visit.inode(ino)?;
                 return self.data(buffer, &seen(files.readlink(ino))?);
             }
+            MountRequest::List { dir, cookie, length, handle } => {
+                let most = self.allowed(usize::try_from(length).unwrap_or(usize::MAX))?;
+                let at = (dir, handle);
+                let entries = self.list(session, &mut visit, at, (cookie, most, true))?;
+                return self.data(buffer, &entries);
+            }
             MountRequest::MakeFile { dir, name, mode, umask, flags } => {
                 self.make_file(session, &mut visit, (dir, &name), (mode, umask, flags))?
             }

@@ -5,7 +5,7 @@ use braid_fs::{Attr, Errno, FileSystem, SetAttr, TimeSet};
 use super::operations::{MODE_BITS, O_EXCL, O_RDWR, Served, seen};
 use super::session::Session;
 use super::who::{READ, SEARCH, Visit, WRITE};
-use crate::wire::{Caller, OpenFlags, Reply, Request, Status};
+use crate::wire::{Caller, OpenFlags, Reply, Request, Status, write_entry, write_listed};
 
 /// Of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1;
@@ -101,27 +101,34 @@ impl<F: FileSystem> Served<F> {
         seen(self.files.rename((from.0, &from.1), (to.0, &to.1), flags))
     }
 
-    /// Lists a directory into `most` bytes, from `cookie` on.
+    /// Lists a directory into `most` bytes, from `cookie` on, with attributes if that is asked for.
     ///
     /// # Errors
     /// What the client is told.
     pub(super) fn list(
         &self,
         session: &Session,
-        caller: Option<&Caller>,
+        visit: &mut Visit<'_, F>,
         (dir, handle): (braid_format::InodeNo, u64),
-        (cookie, most): (u64, usize),
+        (cookie, most, with_attributes): (u64, usize, bool),
     ) -> Result<Vec<u8>, Status> {
-        let mut visit = Visit::new(self, caller);
         let attr = visit.inode(dir)?;
         // Whoever has it open has been allowed to read it.
         if session.file(handle).is_none_or(|file| file.ino != dir) {
             visit.may(&attr, READ)?;
         }
         let mut entries = Vec::new();
-        let mut emit =
-            |e: braid_fs::DirEntry<'_>| !crate::wire::write_entry(&mut entries, most, &e);
-        seen(self.files.readdir(dir, cookie, false, &mut emit))?;
+        let mut emit = |entry: braid_fs::DirEntry<'_>| {
+            if !with_attributes {
+                return !write_entry(&mut entries, most, &entry);
+            }
+            let fits = write_listed(&mut entries, most, &entry);
+            if let Some(attr) = entry.attr.filter(|_| fits) {
+                visit.note(&attr);
+            }
+            !fits
+        };
+        seen(self.files.readdir(dir, cookie, with_attributes, &mut emit))?;
         Ok(entries)
     }
 }

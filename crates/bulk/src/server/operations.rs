@@ -1,15 +1,21 @@
 //! What each request does.
 
 use braid_fs::{Answer, Attr, Durable, Errno, FileSystem, PlockKind, Write, WriteFlags};
+use std::sync::Arc;
+use std::time::Duration;
+
 use xxhash_rust::xxh3::Xxh3;
 
+use super::leases::TERM;
 use super::open_files::OpenFile;
 use super::options::ServerOptions;
 use super::references::References;
 use super::session::Session;
 use super::who::Visit;
 use crate::link::Buffer;
-use crate::wire::{Caller, DATA_MAX, Header, OpenFlags, Reply, Request, Status, how};
+use crate::wire::{
+    Caller, DATA_MAX, Header, MountRequest, OpenFlags, Recalls, Reply, Request, Status, how,
+};
 
 /// Of open(2).
 const O_RDONLY: i32 = 0;
@@ -25,7 +31,7 @@ pub struct Served<F> {
     /// The file system.
     pub files: F,
     /// Inodes that requests refer to.
-    pub references: std::sync::Arc<References>,
+    pub references: Arc<References>,
     /// How it is served.
     pub options: ServerOptions,
     /// The write verifier of this server.
@@ -76,6 +82,7 @@ impl<F: FileSystem> Served<F> {
         Asked { header, caller, request }: Asked<'_>,
         buffer: &mut Buffer,
     ) -> Outcome {
+        self.name_open_files(session, header, &request);
         let caller = caller.as_ref();
         let data_len = usize::try_from(header.data_len).unwrap_or(0);
         let length = usize::try_from(header.length).unwrap_or(usize::MAX);
@@ -90,7 +97,9 @@ impl<F: FileSystem> Served<F> {
             }
             Request::ReadDir { dir, cookie, handle, .. } => {
                 let most = self.allowed(length)?;
-                let entries = self.list(session, caller, (dir, handle), (cookie, most))?;
+                let mut visit = Visit::new(self, caller);
+                let at = (dir, handle);
+                let entries = self.list(session, &mut visit, at, (cookie, most, false))?;
                 buffer.take(entries.len()).copy_from_slice(&entries);
                 return Ok((Reply::Done, entries.len()));
             }
@@ -124,9 +133,53 @@ impl<F: FileSystem> Served<F> {
                 return self.mounted(session, (caller, request), (buffer, data_len));
             }
             Request::Lock(request) => return self.locks(session, (caller, request), buffer),
+            Request::Leases { done, patience_ms } => {
+                let recalls = self.recalls(session, done, patience_ms)?.encode();
+                self.allowed(recalls.len())?;
+                buffer.take(recalls.len()).copy_from_slice(&recalls);
+                return Ok((Reply::Done, recalls.len()));
+            }
             _ => {}
         }
         self.names(session, (caller, request)).map(|reply| (reply, 0))
+    }
+
+    /// Notes which inodes a request names by open files. What the client is to keep of one begins as it is under a
+    /// lock that excludes writers on other nodes: as long as that stays, nobody changes it unnoticed.
+    fn name_open_files(&self, session: &Session, header: &Header, request: &Request) {
+        let changes = request.changed_inodes().is_some();
+        let keep = matches!(request, Request::Read { keep: true, .. });
+        let other = match request {
+            Request::Mount(MountRequest::Copy { to, .. }) => session.file(*to),
+            _ => None,
+        };
+        for file in session.file(header.handle).into_iter().chain(other) {
+            self.references.names(file.ino, (changes, keep));
+            if keep {
+                // If it cannot, the read says why.
+                self.files.getattr(file.ino).ok();
+            }
+        }
+    }
+
+    /// Which leases a client is to give back.
+    fn recalls(&self, session: &Session, done: u64, patience_ms: u32) -> Result<Recalls, Status> {
+        let holder = session.holder.ok_or(Status::REQUEST)?;
+        let patience = Duration::from_millis(patience_ms.into()).min(TERM / 4);
+        Ok(self.references.leases().ask(holder, done, patience, || session.is_ended()))
+    }
+
+    /// These sessions have ended, and their clients may not know it yet.
+    pub fn are_gone(&self, sessions: &[Arc<Session>]) {
+        for session in sessions {
+            self.leaves(session, false);
+        }
+    }
+    /// A client's session has ended. `by_itself`: the client said so.
+    pub fn leaves(&self, session: &Session, by_itself: bool) {
+        if let Some(holder) = session.holder {
+            self.references.leases().leave(holder, by_itself);
+        }
     }
 
     /// So many bytes may go with one message.

@@ -21,6 +21,7 @@ use braid_fs::FileSystem;
 use parking_lot::Mutex;
 
 use super::events::Events;
+use super::leases::Holder;
 use super::locks::{Held, give_up};
 use super::open_files::{OpenFile, OpenFiles};
 use crate::link::Cutter;
@@ -63,6 +64,8 @@ pub struct Session {
     pub peer: Option<Peer>,
     /// Where it has come from.
     from: Option<IpAddr>,
+    /// By which it has leases. `None`: it speaks a version without.
+    pub holder: Option<Holder>,
     slots: Vec<Slot>,
     files: Mutex<OpenFiles>,
     /// Locks of its programs.
@@ -163,8 +166,8 @@ impl Sessions {
         Self { all: Mutex::default(), most, slots }
     }
 
-    /// Begins a session. Of a client who has as many as he may, the one that has been without a connection for
-    /// longest ends.
+    /// Begins a session; `holder` makes it one that has leases, by the client's name. Of a client who has as many
+    /// sessions as he may, the one that has been without a connection for longest ends.
     ///
     /// # Errors
     /// There are as many as are allowed, or a quarter as many by certificates of that name, or, without certificates,
@@ -173,6 +176,7 @@ impl Sessions {
         &self,
         client: &[u8],
         (peer, from): (Option<Peer>, Option<IpAddr>),
+        holder: impl FnOnce(&str) -> Option<Holder>,
         files: &F,
     ) -> Result<Arc<Session>, Status> {
         let share = (self.most / if peer.is_some() { 4 } else { 2 }).max(1);
@@ -198,11 +202,14 @@ impl Sessions {
         let client = String::from_utf8_lossy(client).into_owned();
         let client =
             peer.as_ref().map_or_else(|| client.clone(), |p| format!("{} ({client})", p.name));
+        // Who has a certificate cannot take another name.
+        let holder = holder(peer.as_ref().map_or(&client, |peer| &peer.name));
         let session = Arc::new(Session {
             id: uuid::Uuid::new_v4().into_bytes(),
             client,
             peer,
             from,
+            holder,
             slots: (0..self.slots).map(|_| Slot::default()).collect(),
             files: Mutex::default(),
             held: Mutex::default(),
@@ -258,37 +265,38 @@ impl Sessions {
         session.ends();
     }
 
-    /// Forgets sessions that had no connection for `time`.
-    pub fn expire<F: FileSystem>(&self, files: &F, time: Duration) {
+    /// Forgets sessions that had no connection for `time`: those.
+    pub fn expire<F: FileSystem>(&self, files: &F, time: Duration) -> Vec<Arc<Session>> {
         let is_over = |session: &Session| {
             let presence = session.presence.lock();
             presence.connections == 0 && presence.idle.elapsed() >= time
         };
         // Whoever joins holds the list, too.
         let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).collect();
-        for (_, session) in over {
+        let over: Vec<_> = over.into_iter().map(|(_, session)| session).collect();
+        for session in &over {
             tracing::info!(client = session.client, "a client is gone: its files are closed");
             session.ends();
             session.close_all(files);
         }
+        over
     }
 
-    /// Ends all sessions and cuts their connections.
-    pub fn end_all<F: FileSystem>(&self, files: &F) {
-        self.end_if(files, |_| true);
-    }
-
-    /// Ends the sessions of clients for whom `is_over`, and cuts their connections.
-    pub fn end_if<F: FileSystem>(&self, files: &F, is_over: impl Fn(&Session) -> bool) -> usize {
-        let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).collect();
-        for (_, session) in &over {
+    /// Ends the sessions of clients for whom `is_over`, and cuts their connections: those.
+    pub fn end_if<F: FileSystem>(
+        &self,
+        files: &F,
+        is_over: impl Fn(&Session) -> bool,
+    ) -> Vec<Arc<Session>> {
+        let over: Vec<_> = self.all.lock().extract_if(|_, s| is_over(s)).map(|(_, s)| s).collect();
+        for session in &over {
             session.ends();
             session.cut_all();
             if session.presence.lock().connections == 0 {
                 session.close_all(files);
             }
         }
-        over.len()
+        over
     }
 
     /// Names of the clients, and files that each has open.

@@ -142,28 +142,64 @@ pub struct Entry {
     pub kind: u32,
     /// The name.
     pub name: Vec<u8>,
+    /// Attributes, if they were sent with it.
+    pub attr: Option<Attr>,
 }
 
 /// Puts an entry behind others, if there is room in `most` bytes.
 pub fn write_entry(to: &mut Vec<u8>, most: usize, entry: &braid_fs::DirEntry<'_>) -> bool {
     let mut fields = FieldWriter::default();
-    fields.u64(entry.ino.0).u64(entry.next).u32(entry.kind).bytes(entry.name);
-    let bytes = fields.finish();
+    put_entry(&mut fields, entry);
+    append(to, most, &fields.finish())
+}
+
+/// The same, with its attributes if it has any.
+pub fn write_listed(to: &mut Vec<u8>, most: usize, entry: &braid_fs::DirEntry<'_>) -> bool {
+    let mut fields = FieldWriter::default();
+    put_entry(&mut fields, entry);
+    fields.u8(u8::from(entry.attr.is_some()));
+    if let Some(attr) = &entry.attr {
+        put_attr(&mut fields, attr);
+    }
+    append(to, most, &fields.finish())
+}
+
+fn put_entry(to: &mut FieldWriter, entry: &braid_fs::DirEntry<'_>) {
+    to.u64(entry.ino.0).u64(entry.next).u32(entry.kind).bytes(entry.name);
+}
+
+fn append(to: &mut Vec<u8>, most: usize, bytes: &[u8]) -> bool {
     let fits = to.len() + bytes.len() <= most;
     if fits {
-        to.extend_from_slice(&bytes);
+        to.extend_from_slice(bytes);
     }
     fits
 }
 
 /// The entries that a reply holds. `None`: they cannot be read.
 pub fn read_entries(data: &[u8]) -> Option<Vec<Entry>> {
+    take_entries(data, |_| Some(None))
+}
+
+/// The same, with attributes.
+pub fn read_listed(data: &[u8]) -> Option<Vec<Entry>> {
+    take_entries(data, |from| match from.u8()? {
+        0 => Some(None),
+        1 => take_attr(from).map(Some),
+        _ => None,
+    })
+}
+
+fn take_entries(
+    data: &[u8],
+    attr: impl Fn(&mut FieldReader<'_>) -> Option<Option<Attr>>,
+) -> Option<Vec<Entry>> {
     let mut from = FieldReader::new(data);
     let mut entries = Vec::new();
     while !from.is_empty() {
         let (ino, next, kind) = (InodeNo(from.u64()?), from.u64()?, from.u32()?);
         let name = from.bytes(NAME_MAX)?.to_vec();
-        entries.push(Entry { ino, next, kind, name });
+        entries.push(Entry { ino, next, kind, name, attr: attr(&mut from)? });
     }
     Some(entries)
 }

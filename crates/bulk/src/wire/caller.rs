@@ -41,7 +41,7 @@ impl Caller {
         header: &Header,
         args: &'a [u8],
     ) -> Result<(Option<Self>, &'a [u8]), FrameError> {
-        if !header.caller {
+        if !header.prefixed {
             return Ok((None, args));
         }
         let mut from = FieldReader::new(args);

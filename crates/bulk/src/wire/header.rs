@@ -20,7 +20,7 @@ pub struct RawHeader {
     pub kind: u8,
     /// An operation.
     pub op: u8,
-    /// 1 in the first: the arguments begin with whoever asks.
+    /// 1 in the first: something stands before the arguments.
     pub flags: [u8; 2],
     /// Number of the request in its slot.
     pub sequence: U64,
@@ -74,8 +74,9 @@ pub struct Header {
     pub kind: Kind,
     /// An operation's number; the receiver may not know it.
     pub op: u8,
-    /// The arguments begin with whoever asks ([`super::Caller`]).
-    pub caller: bool,
+    /// Before the arguments stands who asks ([`super::Caller`]), or in a reply what it means for leases
+    /// ([`super::LeaseNote`]).
+    pub prefixed: bool,
     /// Number of the request in its slot.
     pub sequence: u64,
     /// Open file that the request is about.
@@ -142,7 +143,7 @@ impl Header {
         Self {
             kind: Kind::Request,
             op,
-            caller: false,
+            prefixed: false,
             sequence: 0,
             handle: 0,
             offset: 0,
@@ -188,7 +189,7 @@ impl Header {
             magic: RawHeader::MAGIC,
             kind: self.kind as u8,
             op: self.op,
-            flags: [u8::from(self.caller), 0],
+            flags: [u8::from(self.prefixed), 0],
             sequence: self.sequence.into(),
             handle: self.handle.into(),
             offset: self.offset.into(),
@@ -224,7 +225,7 @@ impl Header {
             2 => Kind::Reply,
             _ => return Err(FrameError::Unknown),
         };
-        let caller = match raw.flags {
+        let prefixed = match raw.flags {
             [0, 0] => false,
             [1, 0] => true,
             _ => return Err(FrameError::Unknown),
@@ -237,7 +238,7 @@ impl Header {
         Ok(Self {
             kind,
             op: raw.op,
-            caller,
+            prefixed,
             sequence: raw.sequence.get(),
             handle: raw.handle.get(),
             offset: raw.offset.get(),

@@ -6,6 +6,7 @@ mod attributes;
 mod caller;
 mod fields;
 mod header;
+mod leases;
 mod locks;
 mod mount;
 mod reply;
@@ -14,10 +15,11 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use attributes::{Entry, read_entries, write_entry};
+pub use attributes::{Entry, read_entries, read_listed, write_entry, write_listed};
 pub use caller::{Caller, GROUPS_MAX};
 pub use fields::NAME_MAX;
 pub use header::{ARGS_MAX, DATA_MAX, FrameError, Header, Kind, RawHeader, within};
+pub use leases::{LeaseNote, Recalls};
 pub use locks::{LockEvent, LockRequest, read_events, write_event};
 pub use mount::{MountRequest, XATTR_MAX};
 pub use reply::{Reply, Welcome};
@@ -26,5 +28,7 @@ pub use status::Status;
 
 /// Version of the protocol that is enough to copy files.
 pub const VERSION: u32 = 1;
-/// Version that a mount needs: requests say who asks. A server knows both.
-pub const MOUNT_VERSION: u32 = 2;
+/// Version from which on a mount is possible: requests say who asks.
+pub const CALLER_VERSION: u32 = 2;
+/// Version that a mount needs: replies say what they mean for leases. A server knows all three.
+pub const MOUNT_VERSION: u32 = 3;

@@ -52,6 +52,13 @@ pub enum MountRequest {
         umask: u32,
         flags: u32,
     },
+    /// As `ReadDir`, with attributes. Of version 3.
+    List {
+        dir: InodeNo,
+        cookie: u64,
+        length: u32,
+        handle: u64,
+    },
     Seek {
         handle: u64,
         offset: u64,
@@ -110,6 +117,7 @@ impl MountRequest {
             Self::MakeFile { .. } => op::MAKE_FILE,
             Self::OpenAs { .. } => op::OPEN_AS,
             Self::TmpFile { .. } => op::TMPFILE,
+            Self::List { .. } => op::LIST,
             Self::Seek { .. } => op::SEEK,
             Self::Allocate { .. } => op::ALLOCATE,
             Self::Copy { .. } => op::COPY,
@@ -143,15 +151,42 @@ impl MountRequest {
             Self::ReadLink { .. }
             | Self::GetXattr { .. }
             | Self::ListXattr { .. }
+            | Self::List { .. }
             | Self::Seek { .. }
             | Self::Sync => false,
             _ => true,
         }
     }
 
+    /// The inodes that it names by number.
+    pub(super) fn inodes(&self) -> Vec<InodeNo> {
+        match self {
+            Self::ReadLink { ino }
+            | Self::GetXattr { ino, .. }
+            | Self::SetXattr { ino, .. }
+            | Self::ListXattr { ino }
+            | Self::RemoveXattr { ino, .. }
+            | Self::OpenAs { ino, .. } => vec![*ino],
+            Self::MakeFile { dir, .. }
+            | Self::TmpFile { dir, .. }
+            | Self::List { dir, .. }
+            | Self::MakeNode { dir, .. }
+            | Self::SymLink { dir, .. } => vec![*dir],
+            Self::Link { ino, dir, .. } => vec![*ino, *dir],
+            Self::RenameAs { from, to, .. } => vec![from.0, to.0],
+            Self::Seek { .. } | Self::Allocate { .. } | Self::Copy { .. } | Self::Sync => vec![],
+        }
+    }
+
     /// See [`super::Request::is_read`].
     pub(super) const fn is_read(&self) -> bool {
-        matches!(self, Self::ReadLink { .. } | Self::GetXattr { .. } | Self::ListXattr { .. })
+        matches!(
+            self,
+            Self::ReadLink { .. }
+                | Self::GetXattr { .. }
+                | Self::ListXattr { .. }
+                | Self::List { .. }
+        )
     }
 
     /// Its fields.
@@ -174,6 +209,10 @@ impl MountRequest {
             }
             Self::TmpFile { dir, mode, umask, flags } => {
                 to.u64(dir.0).u32(*mode).u32(*umask).u32(*flags);
+            }
+            Self::List { dir, cookie, length, handle } => {
+                (header.handle, header.offset, header.length) = (*handle, *cookie, *length);
+                to.u64(dir.0);
             }
             Self::Seek { handle, offset, whence } => {
                 (header.handle, header.offset) = (*handle, *offset);
@@ -226,6 +265,9 @@ impl MountRequest {
             op::TMPFILE => {
                 let (dir, mode, umask) = (ino(from)?, from.u32()?, from.u32()?);
                 Self::TmpFile { dir, mode, umask, flags: from.u32()? }
+            }
+            op::LIST => {
+                Self::List { dir: ino(from)?, cookie: offset, length: header.length, handle }
             }
             op::SEEK => Self::Seek { handle, offset, whence: from.u32()? },
             op::ALLOCATE => {

@@ -31,6 +31,7 @@ pub mod op {
     pub const MAKE_FILE: u8 = 23;
     pub const OPEN_AS: u8 = 24;
     pub const TMPFILE: u8 = 25;
+    pub const LIST: u8 = 26;
     pub const READ: u8 = 30;
     pub const WRITE: u8 = 31;
     pub const COMMIT: u8 = 32;
@@ -53,6 +54,7 @@ pub mod op {
     pub const LOCK_WAIT: u8 = 62;
     pub const END_WAIT: u8 = 63;
     pub const EVENTS: u8 = 64;
+    pub const LEASES: u8 = 65;
 }
 
 /// How a WRITE is done: bits.
@@ -168,6 +170,8 @@ pub enum Request {
         handle: u64,
         offset: u64,
         length: u32,
+        /// The client keeps it under a lease. Of version 3.
+        keep: bool,
     },
     /// The bytes are the message's data.
     Write {
@@ -209,6 +213,13 @@ pub enum Request {
     Mount(MountRequest),
     /// Of mounts, about locks of programs.
     Lock(LockRequest),
+    /// Which leases are recalled.
+    Leases {
+        /// Of the last recalls that were carried out: their number.
+        done: u64,
+        /// Waits for some.
+        patience_ms: u32,
+    },
 }
 
 impl Request {
@@ -237,6 +248,7 @@ impl Request {
             Self::SyncDir { .. } => op::SYNC_DIR,
             Self::Mount(request) => request.op(),
             Self::Lock(request) => request.op(),
+            Self::Leases { .. } => op::LEASES,
         }
     }
 
@@ -279,14 +291,51 @@ impl Request {
             | Self::Read { .. }
             | Self::Commit { .. }
             | Self::Checksum { .. }
+            | Self::Leases { .. }
             | Self::SyncDir { .. } => false,
+        }
+    }
+
+    /// The inodes that it names by number, if it may change something of inodes: of them, of others that it names by an
+    /// open file, and of those that it finds by name.
+    pub fn changed_inodes(&self) -> Option<Vec<InodeNo>> {
+        if !self.is_change() {
+            return None;
+        }
+        match self {
+            Self::Lock(_) => None,
+            Self::Mount(request) => Some(request.inodes()),
+            Self::SetAttr { ino, .. } | Self::Open { ino, .. } => Some(vec![*ino]),
+            Self::Create { dir, .. }
+            | Self::MkDir { dir, .. }
+            | Self::Unlink { dir, .. }
+            | Self::RmDir { dir, .. } => Some(vec![*dir]),
+            Self::Rename { from, to, .. } => Some(vec![from.0, to.0]),
+            _ => Some(Vec::new()),
+        }
+    }
+
+    /// Names that lead elsewhere afterwards, or whose inodes it may change, and their directories.
+    pub fn taken_names(&self) -> Vec<(InodeNo, Vec<u8>)> {
+        match self {
+            Self::Unlink { dir, name }
+            | Self::RmDir { dir, name }
+            | Self::Mount(MountRequest::MakeFile { dir, name, .. }) => vec![(*dir, name.clone())],
+            Self::Rename { from, to, .. }
+            | Self::Mount(MountRequest::RenameAs { from, to, .. }) => {
+                vec![from.clone(), to.clone()]
+            }
+            _ => Vec::new(),
         }
     }
 
     /// Whether its reply holds data, so that it is done again when it is asked for again.
     pub const fn is_read(&self) -> bool {
         match self {
-            Self::Read { .. } | Self::ReadDir { .. } | Self::Checksum { .. } => true,
+            Self::Read { .. }
+            | Self::ReadDir { .. }
+            | Self::Checksum { .. }
+            | Self::Leases { .. } => true,
             Self::Mount(request) => request.is_read(),
             Self::Lock(request) => matches!(request, LockRequest::Events { .. }),
             _ => false,
@@ -328,8 +377,14 @@ impl Request {
                 to.u64(ino.0).u64(*generation).u32(flags.bits());
             }
             Self::Close { handle } | Self::Commit { handle } => header.handle = *handle,
-            Self::Read { handle, offset, length } | Self::Checksum { handle, offset, length } => {
+            Self::Checksum { handle, offset, length } => {
                 (header.handle, header.offset, header.length) = (*handle, *offset, *length);
+            }
+            Self::Read { handle, offset, length, keep } => {
+                (header.handle, header.offset, header.length) = (*handle, *offset, *length);
+                if *keep {
+                    to.u8(1);
+                }
             }
             Self::Write { handle, offset, how } => {
                 (header.handle, header.offset) = (*handle, *offset);
@@ -344,6 +399,9 @@ impl Request {
             }
             Self::Mount(request) => request.put(&mut header, &mut to),
             Self::Lock(request) => request.put(&mut header, &mut to),
+            Self::Leases { done, patience_ms } => {
+                to.u64(*done).u32(*patience_ms);
+            }
         }
         (header, to.finish())
     }
@@ -385,7 +443,11 @@ impl Request {
             }
             op::CLOSE => Self::Close { handle },
             op::COMMIT => Self::Commit { handle },
-            op::READ => Self::Read { handle, offset, length },
+            op::READ if from.is_empty() => Self::Read { handle, offset, length, keep: false },
+            op::READ => {
+                let keep = from.u8().filter(|n| *n == 1)? == 1;
+                Self::Read { handle, offset, length, keep }
+            }
             op::CHECKSUM => Self::Checksum { handle, offset, length },
             op::WRITE => {
                 let how = from.u32().filter(|bits| bits & !how::KNOWN == 0)?;
@@ -401,6 +463,7 @@ impl Request {
                 let (old, new) = (name(from)?, name(from)?);
                 Self::Rename { from: (dir, old), to: (new_dir, new), no_replace }
             }
+            op::LEASES => Self::Leases { done: from.u64()?, patience_ms: from.u32()? },
             op::GETLOCK..=op::EVENTS => Self::Lock(LockRequest::read(header, from)?),
             _ => Self::Mount(MountRequest::read(header, from)?),
         })

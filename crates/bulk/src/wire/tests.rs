@@ -97,7 +97,8 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("create", Request::Create { dir, name: name.clone(), mode: 0o644, flags }),
         ("open", Request::Open { ino: dir, generation: 9, flags: OpenFlags::default() }),
         ("close", Request::Close { handle }),
-        ("read", Request::Read { handle, offset, length }),
+        ("read", Request::Read { handle, offset, length, keep: false }),
+        ("read_keep", Request::Read { handle, offset, length, keep: true }),
         ("write", Request::Write { handle, offset, how: how::STABLE }),
         ("append", Request::Write { handle, offset: 0, how: how::APPEND }),
         ("commit", Request::Commit { handle }),
@@ -135,6 +136,7 @@ fn mount_requests() -> Vec<(&'static str, Request)> {
         ),
         ("open_as", MountRequest::OpenAs { ino, flags: 2, again: true }),
         ("tmpfile", MountRequest::TmpFile { dir, mode, umask, flags: 2 }),
+        ("list", MountRequest::List { dir, cookie: 77, length: 1 << 16, handle }),
         ("seek", MountRequest::Seek { handle, offset, whence: 3 }),
         ("allocate", MountRequest::Allocate { handle, offset, len, mode: 1 }),
         ("copy", MountRequest::Copy { handle, offset, to: 0x66, to_offset: 4096, len }),
@@ -157,7 +159,9 @@ fn mount_requests() -> Vec<(&'static str, Request)> {
         ("end_wait", LockRequest::EndWait { wait: 8 }),
         ("events", LockRequest::Events { seen: 3, patience_ms: 5000 }),
     ];
-    requests.chain(locks.map(|(name, request)| (name, Request::Lock(request)))).collect()
+    let leases = Request::Leases { done: 9, patience_ms: 500 };
+    let locks = locks.map(|(name, request)| (name, Request::Lock(request)));
+    requests.chain(locks).chain([("leases", leases)]).collect()
 }
 
 #[test]
@@ -172,7 +176,7 @@ fn requests_of_mounts_are_the_golden_ones_and_are_read_back() {
         };
         let (mut header, plain) = request.encode();
         let args = [caller.encode(), plain].concat();
-        (header.sequence, header.caller) = (12, true);
+        (header.sequence, header.prefixed) = (12, true);
         golden(name, (header, args.clone()), data);
         header.seal(&args, data);
         let (who, rest) = Caller::split(&header, &args).unwrap();
@@ -188,7 +192,7 @@ fn requests_of_mounts_are_the_golden_ones_and_are_read_back() {
         assert!(decoded(&[&args[..], &[0]].concat()).is_err(), "{name} with a byte more");
     }
     let many = Caller { groups: vec![1; 200], ..caller };
-    let header = Header { caller: true, ..Header::request(op::PING) };
+    let header = Header { prefixed: true, ..Header::request(op::PING) };
     let kept = Caller::split(&header, &many.encode()).unwrap().0.unwrap();
     assert_eq!(kept.groups.len(), GROUPS_MAX);
     let mut hostile = Caller::default().encode();
@@ -207,12 +211,54 @@ fn requests_are_the_golden_ones_and_are_read_back() {
         header.seal(&args, data);
         let read = Request::decode(&header, &args).unwrap();
         assert_eq!(format!("{read:?}"), format!("{request:?}"));
-        for len in 0..args.len() {
+        // Nothing at all says that it is not to be kept.
+        for len in usize::from(name == "read_keep")..args.len() {
             assert!(Request::decode(&header, &args[..len]).is_err(), "{name} cut at {len}");
         }
         let more = [&args[..], &[0]].concat();
         assert!(Request::decode(&header, &more).is_err(), "{name} with a byte more");
     }
+}
+
+#[test]
+fn what_replies_say_of_leases_is_golden_and_is_read_back() {
+    let changed = vec![InodeNo(7), InodeNo(0x1122_3344_5566_7788)];
+    let note = LeaseNote { granted: true, all: false, changed };
+    let request = Header { sequence: 12, ..Header::request(op::GETATTR) };
+    let (mut header, plain) = Reply::Attr(attr()).encode(&request);
+    header.prefixed = true;
+    let args = [note.encode(), plain].concat();
+    golden("reply_leased", (header, args.clone()), b"");
+    let (read, rest) = LeaseNote::split(&header, &args).unwrap();
+    assert_eq!((&read, Reply::decode(&header, rest).unwrap()), (&note, Reply::Attr(attr())));
+    for len in 0..note.encode().len() {
+        assert!(LeaseNote::split(&header, &args[..len]).is_err(), "cut at {len}");
+    }
+    let many = LeaseNote { changed: vec![InodeNo(1); 65], ..LeaseNote::default() };
+    let read = LeaseNote::split(&header, &many.encode()).unwrap().0;
+    assert!(read.all && !read.granted && read.changed.is_empty());
+    assert!(
+        LeaseNote::split(&header, &[4, 0]).is_err() && LeaseNote::split(&header, &[0, 65]).is_err()
+    );
+
+    let inodes = vec![InodeNo(7), InodeNo(8)];
+    let recalls = Recalls { number: 5, term_ms: 2000, all: false, inodes };
+    let data = recalls.encode();
+    golden("reply_leases", (Header::reply(&Header::request(op::LEASES), 0), vec![]), &data);
+    assert_eq!(Recalls::read(&data), Some(recalls));
+    assert_eq!(Recalls::read(&data[1..]), None);
+
+    let entry =
+        braid_fs::DirEntry { ino: InodeNo(5), next: 9, kind: 8, name: b"one", attr: Some(attr()) };
+    let mut data = Vec::new();
+    assert!(write_listed(&mut data, 1000, &entry));
+    assert!(write_listed(&mut data, 1000, &braid_fs::DirEntry { attr: None, ..entry }));
+    let most = data.len() + 10;
+    assert!(!write_listed(&mut data, most, &entry));
+    golden("reply_list", (Header::reply(&Header::request(op::LIST), 0), vec![]), &data);
+    let read = read_listed(&data).unwrap();
+    assert_eq!((read.len(), read[0].attr, read[1].attr), (2, Some(attr()), None));
+    assert_eq!(read_listed(&data[..data.len() - 1]), None);
 }
 
 #[test]
@@ -342,10 +388,17 @@ proptest! {
             // What was read is what was there.
             prop_assert_eq!(request.encode().1, &args[..]);
         }
-        let named = Header { caller: true, ..header };
+        let named = Header { prefixed: true, ..header };
         if let Ok((Some(caller), rest)) = Caller::split(&named, &args) {
             prop_assert_eq!([&caller.encode()[..], rest].concat(), &args[..]);
         }
+        if let Ok((note, rest)) = LeaseNote::split(&named, &args) {
+            prop_assert_eq!([&note.encode()[..], rest].concat(), &args[..]);
+        }
+        if let Some(recalls) = Recalls::read(&args) {
+            prop_assert_eq!(recalls.encode(), &args[..]);
+        }
+        let _ = read_listed(&args);
         let _ = read_events(&args);
         let _ = Reply::decode(&header, &args);
         let _ = read_entries(&args);
@@ -354,7 +407,7 @@ proptest! {
     /// Arguments that are nearly right.
     #[test]
     fn damaged_arguments_are_decoded_or_refused(
-        which in 0_usize..43, at in any::<prop::sample::Index>(), value in any::<u8>(),
+        which in 0_usize..46, at in any::<prop::sample::Index>(), value in any::<u8>(),
     ) {
         let all = [requests(), mount_requests()].concat();
         let (header, mut args) = all[which].1.encode();

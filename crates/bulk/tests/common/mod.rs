@@ -15,7 +15,7 @@ use braid_device::{Device, MemoryDevice};
 use braid_format::Bytes;
 use braid_fs::check::{CheckOptions, check};
 use braid_fs::make::{MakeOptions, make};
-use braid_fs::{Fs, MountOptions};
+use braid_fs::{Fs, MountOptions, NoKernelCache};
 use braid_pool::{CreateOptions, Pool};
 use parking_lot::Mutex;
 
@@ -39,6 +39,14 @@ impl Host {
         let pool = Pool::assemble(devices.clone()).unwrap();
         let fs = Fs::mount(pool, MountOptions::default(), references.clone()).unwrap();
         Self { devices, fs, references }
+    }
+    /// Another node.
+    pub fn second(&self) -> Fs {
+        let pool = Pool::assemble(self.devices.clone()).unwrap();
+        Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
+    }
+    pub fn references(&self) -> &References {
+        &self.references
     }
     pub fn options() -> ServerOptions {
         let session_time = Duration::from_secs(2);

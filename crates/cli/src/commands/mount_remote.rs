@@ -82,9 +82,10 @@ fn parse(dir: PathBuf, options: &[String]) -> Result<(Plan, Vec<String>)> {
             unknown.push(option.to_owned());
         }
     }
-    // Others change the pool, and nobody tells this host.
+    // The kernel keeps attributes for as long as leases stand. Names and contents are kept by this process, which needs
+    // nobody's answer to drop them.
     plan.fuse.cache_names = CacheNames::Never;
-    (plan.fuse.cache_attributes, plan.fuse.cache_data) = (false, false);
+    plan.fuse.cache_data = false;
     plan.fuse.keep_pages = false;
     Ok((plan, unknown))
 }
@@ -189,10 +190,11 @@ fn serve(
         patience: plan.retry,
         ..ClientOptions::new(server, pool)
     };
+    let keeps = plan.fuse.cache_attributes;
     let ending = Ending::watch(dir, args.ready, plan.log.clone())?;
     let session = Session::mount(args.shown_as.as_ref().unwrap_or(&place.url), plan.fuse)?;
     ending.mounted();
-    let fs = match RemoteFs::connect(options, path, session.kernel_cache()) {
+    let fs = match RemoteFs::connect(options, path, session.kernel_cache(), keeps) {
         Ok(fs) => fs,
         Err(error) => {
             session.abort();

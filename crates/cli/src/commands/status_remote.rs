@@ -46,6 +46,8 @@ pub fn json(mount: &Mount) -> Value {
         "connected": view.as_ref().map(|view| view.connected),
         "open_files": view.as_ref().map(|view| view.open_files),
         "not_durable": view.as_ref().map(|view| view.not_durable),
+        "leases": view.as_ref().map(|view| view.leases),
+        "requests": view.as_ref().map(|view| view.requests),
     })
 }
 
@@ -61,6 +63,7 @@ fn show(mount: &Mount) {
     if let Some(view) = view {
         let bytes = u64::try_from(view.not_durable).unwrap_or(u64::MAX);
         say!("{} open files; {} written and not durable yet", view.open_files, size::show(bytes));
+        say!("{} inodes kept under leases; {} requests sent", view.leases, view.requests);
     }
     say!("this host is no node of the pool: ask the server about its members and nodes");
 }

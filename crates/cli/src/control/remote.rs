@@ -19,6 +19,12 @@ pub struct RemoteView {
     pub open_files: usize,
     /// Bytes that the server has, and that are not durable there yet.
     pub not_durable: usize,
+    /// Inodes of which something is kept under leases.
+    #[serde(default)]
+    pub leases: usize,
+    /// Requests that were sent for programs.
+    #[serde(default)]
+    pub requests: u64,
 }
 
 /// The socket of this process; it goes when this is dropped.
@@ -53,6 +59,8 @@ fn tell(fs: &RemoteFs, mut stream: std::os::unix::net::UnixStream) {
         connected: status.is_connected,
         open_files: status.open_files,
         not_durable: status.pending,
+        leases: status.leases,
+        requests: status.requests,
     };
     stream.set_write_timeout(Some(LOOK_TIME)).ok();
     if let Ok(line) = serde_json::to_string(&view) {

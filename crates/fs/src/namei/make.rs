@@ -211,6 +211,7 @@ pub(crate) fn link(
     }
     let kind = kind_of(inode.file_type());
     let mut tx = core.meta.begin()?;
+    core.kernel.changed_as_asked(ino);
     let done = (|| {
         inode.update(&mut tx, |raw| {
             raw.nlink = (links + 1).into();

@@ -184,7 +184,8 @@ impl DirChange {
 }
 
 /// Notes a change of a directory in its dinode.
-fn dir_changed(tx: &mut Tx<'_>, dir: &Locked, change: DirChange) -> Result<()> {
+fn dir_changed(core: &Core, tx: &mut Tx<'_>, dir: &Locked, change: DirChange) -> Result<()> {
+    core.kernel.changed_as_asked(dir.ino());
     let time = raw_time(now());
     dir.update(tx, |raw| {
         raw.entries = raw.entries.get().saturating_add_signed(change.entries).into();
@@ -222,7 +223,7 @@ fn add_entry(
 ) -> Result<()> {
     dir::insert(&mut editor(core, tx, r, dir), place.cookie, (ino, kind), name)?;
     let links = i32::from(kind == kind_of(S_IFDIR));
-    dir_changed(tx, dir, DirChange { links, ..DirChange::one(name, true) })
+    dir_changed(core, tx, dir, DirChange { links, ..DirChange::one(name, true) })
 }
 
 /// Removes an entry. `frees`: what [`dir::frees_for_remove`] said.
@@ -235,7 +236,7 @@ fn remove_entry(
 ) -> Result<()> {
     dir::remove(&mut editor(core, tx, r, dir), found.cookie, frees > 0)?;
     let links = -i32::from(found.kind == kind_of(S_IFDIR));
-    dir_changed(tx, dir, DirChange { links, ..DirChange::one(name, false) })
+    dir_changed(core, tx, dir, DirChange { links, ..DirChange::one(name, false) })
 }
 
 /// Makes an entry lead to another inode.
@@ -249,7 +250,7 @@ fn replace_entry(
     dir::replace(&mut editor(core, tx, r, dir), old.cookie, ino, kind)?;
     let is_dir = |k| i32::from(k == kind_of(S_IFDIR));
     let links = is_dir(kind) - is_dir(old.kind);
-    dir_changed(tx, dir, DirChange { links, ..DirChange::default() })
+    dir_changed(core, tx, dir, DirChange { links, ..DirChange::default() })
 }
 
 /// Ends an operation whose transaction has been closed; see [`Core::sealed`].

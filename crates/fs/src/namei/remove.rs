@@ -138,6 +138,7 @@ impl Dropped {
         r: &mut Reservation,
         inode: &Locked,
     ) -> Result<Fate> {
+        core.kernel.changed_as_asked(inode.ino());
         match self.fate {
             Fate::Stays => inode.update(tx, |raw| {
                 raw.nlink = raw.nlink.get().saturating_sub(1).into();

@@ -249,7 +249,8 @@ impl Locks {
 }
 
 /// Notes a moved inode's new change time and, for a directory, its parent.
-fn moved(tx: &mut Tx<'_>, inode: &Locked, parent: &Locked) -> Result<()> {
+fn moved(core: &Core, tx: &mut Tx<'_>, inode: &Locked, parent: &Locked) -> Result<()> {
+    core.kernel.changed_as_asked(inode.ino());
     let is_dir = inode.is_dir();
     inode.update(tx, |raw| {
         if is_dir {
@@ -271,8 +272,8 @@ fn exchange(core: &Arc<Core>, locks: &Locks, src: Found, dst: Found) -> Result<(
     let done = (|| {
         replace_entry(core, (&mut tx, &mut r), old_dir, src, (dst.ino, dst.kind))?;
         replace_entry(core, (&mut tx, &mut r), new_dir, dst, (src.ino, src.kind))?;
-        moved(&mut tx, &locks.src, new_dir)?;
-        moved(&mut tx, other, old_dir)
+        moved(core, &mut tx, &locks.src, new_dir)?;
+        moved(core, &mut tx, other, old_dir)
     })();
     drop(tx);
     sealed(core, done)
@@ -362,6 +363,6 @@ fn displace_in(
             replace_entry(core, (tx, r), old_dir, src, entry)?;
         }
     }
-    moved(tx, &locks.src, new_dir)?;
+    moved(core, tx, &locks.src, new_dir)?;
     Ok(fate)
 }

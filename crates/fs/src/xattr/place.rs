@@ -262,6 +262,7 @@ pub(super) fn put(
     (name, value): (&[u8], Option<&[u8]>),
     mode: Option<u32>,
 ) -> Result<()> {
+    core.kernel.changed_as_asked(inode.ino());
     // Dirty contents have reserved the room that they need in the tail: let them have it first.
     if inode.inode.data.is_dirty() {
         crate::writeback::flush_inode(core, inode)?;

@@ -242,12 +242,17 @@ impl<F: FileSystem> Server<F> {
         let nodeid = self.node(attr.ino);
         let keep = if self.terms.cache_attributes { keep } else { Keep::No };
         let shown = (nodeid, wire::file_size(attr));
+        // What is not to be kept at all is no promise.
+        let most = self.files.kept_for();
+        let keep = if most.is_some_and(|most| most.is_zero()) { Keep::No } else { keep };
         let cache = self.nodes().promise(shown, stamp, keep, Instant::now());
+        let (attr_valid, attr_valid_nsec) = wire::valid(cache, most);
         EntryOut {
             nodeid,
             generation: attr.generation,
             entry_valid: self.names_valid(),
-            attr_valid: if cache { wire::FOREVER } else { 0 },
+            attr_valid,
+            attr_valid_nsec,
             attr: wire::attr(attr),
             ..EntryOut::default()
         }

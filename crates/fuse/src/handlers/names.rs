@@ -22,6 +22,9 @@ const LISTING_MAX: usize = 256 << 10;
 /// Bytes that entries are padded to.
 const ENTRY_ALIGN: usize = 8;
 
+/// Seconds and nanoseconds for which the kernel may keep attributes.
+type Valid = (u64, u32);
+
 impl<F: FileSystem> Call<'_, F> {
     /// Answers with an entry; takes its count back if the kernel does not want it any more.
     fn entry(&self, attr: &Attr, stamp: Stamp, keep: Keep) {
@@ -60,8 +63,8 @@ impl<F: FileSystem> Call<'_, F> {
         };
         match found {
             Ok(attr) => {
-                self.mind_moves(&attr, name);
-                self.entry(&attr, stamp, self.keep());
+                let keep = if self.mind_moves(&attr, name) { Keep::No } else { self.keep() };
+                self.entry(&attr, stamp, keep);
             }
             Err(Errno::NOENT) if self.server.terms.cache_names && name != b"." => {
                 // That there is no such name may be cached too.
@@ -73,10 +76,10 @@ impl<F: FileSystem> Call<'_, F> {
         }
         Ok(())
     }
-    /// Before the answer to a lookup: the kernel may have the directory it found elsewhere.
-    fn mind_moves(&self, attr: &Attr, name: &[u8]) {
+    /// Before the answer to a lookup: the kernel may have the directory it found elsewhere. Returns whether it has.
+    fn mind_moves(&self, attr: &Attr, name: &[u8]) -> bool {
         if !is_dir(attr) || name == b"." || name == b".." {
-            return;
+            return false;
         }
         let (moves, node) = (self.server.link.moves(), self.server.node(attr.ino));
         moves.settle(node, self.cred.pid);
@@ -86,7 +89,9 @@ impl<F: FileSystem> Call<'_, F> {
             let generation = u32::try_from(dir.generation & u64::from(u32::MAX)).unwrap_or(0);
             let (dir, name, thread) = (self.nodeid, name.into(), self.cred.pid);
             moves.found(Moved { node, from, dir, generation, name, thread });
+            return true;
         }
+        false
     }
     pub(super) fn getattr(&mut self) -> Outcome<()> {
         let (attr, valid) = self.attributes_to_keep()?;
@@ -94,23 +99,25 @@ impl<F: FileSystem> Call<'_, F> {
     }
     /// Attributes, and for how long the kernel may cache them: until they change, because a thread
     /// that changes them later has the kernel drop them; not at all while they are being changed.
-    fn attributes_to_keep(&self) -> Answer<(Attr, u64)> {
+    fn attributes_to_keep(&self) -> Answer<(Attr, Valid)> {
         let nodes = self.server.nodes();
         let keep = self.server.terms.cache_attributes && nodes.caching(self.nodeid, Instant::now());
         let attr = self.files().getattr(self.ino())?;
         let keep = self.shows(&attr) && keep;
-        Ok((attr, if keep { wire::FOREVER } else { 0 }))
+        Ok((attr, wire::valid(keep, self.files().kept_for())))
     }
     fn shows(&self, attr: &Attr) -> bool {
         self.server.nodes().shows(self.nodeid, wire::file_size(attr), Instant::now())
     }
-    fn attributes(&self, attr: &Attr, attr_valid: u64) -> Outcome<()> {
-        self.value(&AttrOut { attr_valid, attr: wire::attr(attr), ..AttrOut::default() })
+    fn attributes(&self, attr: &Attr, (attr_valid, attr_valid_nsec): Valid) -> Outcome<()> {
+        let attr = wire::attr(attr);
+        self.value(&AttrOut { attr_valid, attr_valid_nsec, attr, ..AttrOut::default() })
     }
     pub(super) fn statx(&mut self) -> Outcome<()> {
         let _wanted: StatxIn = self.body.take()?;
-        let (attr, attr_valid) = self.attributes_to_keep()?;
-        self.value(&StatxOut { attr_valid, stat: wire::statx(&attr), ..StatxOut::default() })
+        let (attr, (attr_valid, attr_valid_nsec)) = self.attributes_to_keep()?;
+        let stat = wire::statx(&attr);
+        self.value(&StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() })
     }
     pub(super) fn setattr(&mut self) -> Outcome<()> {
         let set: SetattrIn = self.body.take()?;
@@ -123,7 +130,7 @@ impl<F: FileSystem> Call<'_, F> {
         let attr = self.files().setattr(self.ino(), &wire::set_attr(&set), fh)?;
         self.shows(&attr);
         // The kernel takes these over whatever it has been told to drop meanwhile: not to be kept.
-        self.attributes(&attr, 0)
+        self.attributes(&attr, (0, 0))
     }
     pub(super) fn readlink(&mut self) -> Outcome<()> {
         let target = self.files().readlink(self.ino())?;

@@ -1,5 +1,7 @@
 //! The file system's values as the kernel wants them, and back.
 
+use std::time::Duration;
+
 use braid_fs::{Attr, Plock, PlockKind, SetAttr, StatFs, Time, TimeSet};
 
 use crate::abi::SetattrIn;
@@ -7,6 +9,17 @@ use crate::abi::{self, FileLock, StatfsOut, Statx, StatxTime, WireAttr, setattr}
 
 /// Seconds that something under a held lock may be cached: until told otherwise.
 pub const FOREVER: u64 = 1 << 31;
+
+/// Seconds and nanoseconds for which the kernel may keep attributes: not at all, or until it is told otherwise, but no
+/// longer than `most`.
+pub fn valid(keep: bool, most: Option<Duration>) -> (u64, u32) {
+    match most {
+        _ if !keep => (0, 0),
+        None => (FOREVER, 0),
+        Some(most) => (most.as_secs().min(FOREVER), most.subsec_nanos()),
+    }
+}
+
 /// The kernel's "to the end of the file" in locks.
 const LOCK_END: u64 = i64::MAX as u64;
 /// `STATX_BASIC_STATS | STATX_BTIME`.
