@@ -118,6 +118,7 @@ fn a_server_that_begins_anew_finds_everything_as_it_was() {
     let wait = other.lock_later(theirs.ino, &lock(PlockKind::Exclusive, 1), true, done).unwrap();
     assert!(wait.is_some());
     for _ in 0..2 {
+        assert_eq!(write(&fs, fh, 0, &bytes), bytes.len());
         proxy.close();
         drop(server);
         server = host.serve();
@@ -126,15 +127,14 @@ fn a_server_that_begins_anew_finds_everything_as_it_was() {
         host.fs.setattr(attr.ino, &SetAttr { size: Some(10), ..SetAttr::default() }, None).unwrap();
         host.fs.forgotten(attr.ino).unwrap();
         proxy.open_to(server.address());
-        assert_eq!(read(&fs, fh, 0, bytes.len()), bytes);
+        assert!(read(&fs, fh, 0, bytes.len()) == bytes);
         assert_eq!(read_errno(&fs, removed), Errno::STALE);
         assert_eq!(other.flock(theirs.ino, &lock(PlockKind::Exclusive, 9)), Err(Errno::AGAIN));
     }
     assert!(hears.try_recv().is_err(), "it waits still");
     fs.flock(file.ino, &lock(PlockKind::Unlock, 1)).unwrap();
     hears.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
-    fs.fsync(fh, false).unwrap();
-    assert_eq!(fs.status().pending, 0);
+    wait_until("it is durable before anybody asks for it", || fs.status().pending == 0);
     // Appended, and not durable: whoever asks hears that it may be lost.
     append(&fs, fh, b"more");
     proxy.close();
@@ -295,6 +295,51 @@ fn a_late_unlock_does_not_take_the_next_lock_with_it() {
         std::thread::sleep(Duration::from_millis(50));
     }
     fs.release(fh).unwrap();
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+/// What a server has removed or renamed without an answer is not removed or renamed once more: another may have made
+/// something of that name since.
+#[test]
+fn a_name_is_taken_once_whatever_others_make_of_it() {
+    let host = Host::new(256);
+    let mut server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    let root = fs.root();
+    for renames in [false, true] {
+        fs.mknod(root, b"lock", 0o100_600, 0, &ROOT).unwrap();
+        fs.lookup(root, b"lock").unwrap();
+        // The reply does not come.
+        proxy.cut_after(1, 0);
+        let there = fs.clone();
+        let takes = std::thread::spawn(move || {
+            if renames {
+                there.rename((root, b"lock"), (root, b"moved"), 0)
+            } else {
+                there.unlink(root, b"lock")
+            }
+        });
+        wait_until("it is done", || {
+            matches!(FileSystem::lookup(&host.fs, root, b"lock"), Err(Errno::NOENT))
+        });
+        proxy.close();
+        let anew = FileSystem::mknod(&host.fs, root, b"lock", 0o100_600, 0, &ROOT).unwrap();
+        drop(server);
+        server = host.serve();
+        proxy.no_cut();
+        proxy.open_to(server.address());
+        takes.join().unwrap().unwrap();
+        let found = FileSystem::lookup(&host.fs, root, b"lock").unwrap();
+        assert_eq!((found.ino, found.generation), (anew.ino, anew.generation), "{renames}");
+        fs.unlink(root, b"lock").unwrap();
+        for ino in [found.ino; 2] {
+            FileSystem::forgotten(&host.fs, ino).unwrap();
+        }
+    }
+    fs.unlink(root, b"moved").unwrap();
     fs.finish();
     drop(server);
     host.finish();

@@ -41,6 +41,8 @@ pub struct About<'a> {
 pub enum Trouble {
     /// Another one has to begin, or has begun.
     Session,
+    /// The same, and the request may have been done by a server that knows nothing of it any more.
+    Ambiguous,
     /// It makes no difference how often it is tried.
     Errno(Errno),
 }
@@ -65,16 +67,42 @@ impl Remote {
         &self,
         about: About<'_>,
         request: impl Fn(&[u64]) -> Request,
+        take: impl FnMut(Reply, &[u8]) -> Answer<R>,
+    ) -> Answer<(R, u64)> {
+        self.ask_unless(about, request, take, || Ok(None))
+    }
+
+    /// The same, where a server that was started anew may have done the request already, and not know it: then
+    /// `is_done` finds out what came of it. `None`: nothing, and it is repeated.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn ask_unless<R>(
+        &self,
+        about: About<'_>,
+        request: impl Fn(&[u64]) -> Request,
         mut take: impl FnMut(Reply, &[u8]) -> Answer<R>,
+        is_done: impl Fn() -> Answer<Option<R>>,
     ) -> Answer<(R, u64)> {
         let _change = self.change_begins(about, &request(&[0; 2]));
-        let slot = self.slots.take();
         loop {
+            let slot = self.slots.take();
             let session = self.current();
-            match self.ask_in((session, slot.number), about, &request, &mut take) {
+            let trouble = match self.ask_in((session, slot.number), about, &request, &mut take) {
                 Ok(done) => return Ok((done, session)),
-                Err(Trouble::Errno(errno)) => return Err(errno),
-                Err(Trouble::Session) => self.recover(session)?,
+                Err(trouble) => trouble,
+            };
+            // What is asked meanwhile needs one, too.
+            drop(slot);
+            match trouble {
+                Trouble::Errno(errno) => return Err(errno),
+                Trouble::Session => self.recover(session)?,
+                Trouble::Ambiguous => {
+                    self.recover(session)?;
+                    if let Some(done) = is_done()? {
+                        return Ok((done, session));
+                    }
+                }
             }
         }
     }
@@ -227,7 +255,7 @@ impl Remote {
                     self.current.store(session, Ordering::SeqCst);
                     return Ok(());
                 }
-                Err(Trouble::Session) => {}
+                Err(Trouble::Session | Trouble::Ambiguous) => {}
                 Err(Trouble::Errno(errno)) => return Err(errno),
             }
         }
@@ -352,9 +380,9 @@ impl Drop for Change<'_> {
 fn trouble(request: &Request, error: &Error) -> Trouble {
     match error {
         Error::Session => Trouble::Session,
-        // What must not be done twice, and may have been done by a server that knows nothing of it any more. What
-        // the file system says to it now is what the program is told, but for bytes at the end of a file.
-        Error::Ambiguous if !matches!(request, Request::Write { .. }) => Trouble::Session,
+        // But for bytes at the end of a file it is found out what came of it, or the program is told what the file
+        // system says to the repetition.
+        Error::Ambiguous if !matches!(request, Request::Write { .. }) => Trouble::Ambiguous,
         error => Trouble::Errno(seen(request, error)),
     }
 }

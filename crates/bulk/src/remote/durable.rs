@@ -15,14 +15,13 @@ use crate::wire::{MountRequest, Request};
 const BYTES_MAX: usize = 64 << 20;
 /// From so many on they are made durable beside the writes.
 const BYTES_MANY: usize = BYTES_MAX / 2;
-/// Most files that are closed here and open at the server, because of what is pending.
-const CLOSED_MANY: usize = 512;
-/// Nothing is pending for longer than that and a little.
-const AGE_MAX: Duration = Duration::from_secs(5);
+/// Nothing is pending for longer than that and a little, and nothing of a file that was closed: what is written once
+/// more, to a server that was started anew, lies over what others have written there meanwhile.
+const AGE_MAX: Duration = Duration::from_secs(1);
 /// From so many files on all of the server becomes durable at once.
 const FILES_MANY: usize = 8;
 /// Between two looks at what is pending.
-const LOOK: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(500);
 
 impl Remote {
     /// Starts the threads that make pending writes durable, and that wait for events and for recalls.
@@ -60,7 +59,7 @@ impl Remote {
             let due = {
                 let pending = self.pending.lock();
                 let old = pending.oldest().is_some_and(|since| since.elapsed() >= AGE_MAX);
-                old || pending.bytes() >= BYTES_MANY || pending.closed() >= CLOSED_MANY
+                old || pending.bytes() >= BYTES_MANY || pending.is_due()
             };
             self.unlock_late();
             if due && let Err(errno) = self.flush() {
@@ -198,9 +197,9 @@ impl Remote {
     pub(super) fn close_later(&self, file: &Arc<RemoteFile>) -> bool {
         let mut pending = self.pending.lock();
         let is_kept = pending.close(file);
-        let many = pending.closed() >= CLOSED_MANY;
+        let is_due = pending.is_due();
         drop(pending);
-        if many {
+        if is_due {
             self.helper.call();
         }
         is_kept

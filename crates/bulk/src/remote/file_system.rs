@@ -45,31 +45,33 @@ impl FileSystem for RemoteFs {
         self.0.set_attr(ino, set, fh)
     }
     fn mknod(&self, dir: InodeNo, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Answer<Attr> {
-        self.0.make((dir, name), (mode, rdev), cred)
+        self.0.noted((dir, name), self.0.make((dir, name), (mode, rdev), cred))
     }
     fn mkdir(&self, dir: InodeNo, name: &[u8], mode: u32, cred: &Cred) -> Answer<Attr> {
-        self.0.make_dir((dir, name), mode, cred)
+        self.0.noted((dir, name), self.0.make_dir((dir, name), mode, cred))
     }
     fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], _cred: &Cred) -> Answer<Attr> {
-        self.0.make_link((dir, name), target)
+        self.0.noted((dir, name), self.0.make_link((dir, name), target))
     }
     fn readlink(&self, ino: InodeNo) -> Answer<Vec<u8>> {
         self.0.bytes_of(ino, MountRequest::ReadLink { ino })
     }
     fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         let request = MountRequest::Link { ino, dir, name: name.to_vec() };
-        self.0.entry(&[ino, dir], &Request::Mount(request))
+        self.0.noted((dir, name), self.0.entry(&[ino, dir], &Request::Mount(request)))
     }
     fn unlink(&self, dir: InodeNo, name: &[u8]) -> Answer<()> {
-        self.0.change(&[dir], &Request::Unlink { dir, name: name.to_vec() })
+        let request = Request::Unlink { dir, name: name.to_vec() };
+        self.0.take_name((&[dir], &request), (dir, name), None)
     }
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Answer<()> {
-        self.0.change(&[dir], &Request::RmDir { dir, name: name.to_vec() })
+        let request = Request::RmDir { dir, name: name.to_vec() };
+        self.0.take_name((&[dir], &request), (dir, name), None)
     }
     fn rename(&self, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), flags: u32) -> Answer<()> {
         let named = |(dir, name): (InodeNo, &[u8])| (dir, name.to_vec());
         let request = MountRequest::RenameAs { from: named(from), to: named(to), flags };
-        self.0.change(&[from.0, to.0], &Request::Mount(request))
+        self.0.take_name((&[from.0, to.0], &Request::Mount(request)), from, Some(to))
     }
     fn readdir(
         &self,
@@ -88,9 +90,10 @@ impl FileSystem for RemoteFs {
         flags: i32,
         cred: &Cred,
     ) -> Answer<(Attr, Fh)> {
-        let (name, flags, umask) = (name.to_vec(), flags.cast_unsigned(), cred.umask);
-        let request = MountRequest::MakeFile { dir, name, mode, umask, flags };
-        self.0.open_by(dir, request, (flags, true))
+        let (flags, umask) = (flags.cast_unsigned(), cred.umask);
+        let request = MountRequest::MakeFile { dir, name: name.to_vec(), mode, umask, flags };
+        let (attr, fh) = self.0.open_by(dir, request, (flags, true))?;
+        self.0.noted((dir, name), Ok(attr)).map(|attr| (attr, fh))
     }
     fn tmpfile(&self, dir: InodeNo, mode: u32, flags: i32, cred: &Cred) -> Answer<(Attr, Fh)> {
         let (flags, umask) = (flags.cast_unsigned(), cred.umask);

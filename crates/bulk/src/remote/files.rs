@@ -85,10 +85,6 @@ impl Files {
     pub fn get(&self, fh: Fh) -> Answer<Arc<RemoteFile>> {
         self.0.read().open.get(&fh).cloned().ok_or(Errno::BADF)
     }
-    /// One of an inode.
-    pub fn of(&self, ino: InodeNo) -> Option<Arc<RemoteFile>> {
-        self.0.read().by_inode.get(&ino).and_then(|files| files.first().cloned())
-    }
     /// All of an inode.
     pub fn all_of(&self, ino: InodeNo) -> Vec<Arc<RemoteFile>> {
         self.0.read().by_inode.get(&ino).cloned().unwrap_or_default()

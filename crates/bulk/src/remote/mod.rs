@@ -4,6 +4,7 @@
 //! ```text
 //!  caller       for which program a thread asks
 //!  known        which inodes the kernel has, and of which generation
+//!  recent_names what names led to when they were looked up last
 //!  slots        connections, one for each request under way
 //!  progress     how far a program has read a file
 //!  files        files that programs have open
@@ -41,6 +42,7 @@ mod pending;
 mod progress;
 mod reader;
 mod recalls;
+mod recent_names;
 mod slots;
 
 use std::sync::Arc;
@@ -61,6 +63,7 @@ use held::Held;
 use known::Known;
 use leases::Leases;
 use pending::Pending;
+use recent_names::RecentNames;
 use slots::Slots;
 
 /// At the end of a mount the server gets what is not durable yet, if it takes it in that time ...
@@ -81,6 +84,7 @@ struct Remote {
     chunk: usize,
     kernel: Arc<dyn KernelCache>,
     known: Known,
+    recent_names: RecentNames,
     files: Files,
     /// The session in which open files, locks and writes are what they should be; 0: none, or not yet.
     current: AtomicU64,
@@ -155,6 +159,7 @@ impl RemoteFs {
             chunk: usize::try_from(welcome.data_max).unwrap_or(1 << 20),
             kernel,
             known: Known::new(&root),
+            recent_names: RecentNames::default(),
             files: Files::default(),
             current: AtomicU64::new(number),
             recovering: Mutex::new(welcome.verifier),

@@ -59,8 +59,48 @@ impl Remote {
             found
         });
         let attr = found?;
+        self.recent_names.note(dir, name, &attr);
         self.known.hand_out(&attr, &*self.kernel);
         Ok(attr)
+    }
+    /// What a name leads to from now on.
+    pub(super) fn noted(&self, (dir, name): (InodeNo, &[u8]), made: Answer<Attr>) -> Answer<Attr> {
+        made.inspect(|attr| self.recent_names.note(dir, name, attr))
+    }
+    /// Removes a name, or gives an inode another one: `from` leads to something else then, and `to` to the inode.
+    ///
+    /// A server that was started anew may have done it and not said so. It is repeated only if `from` leads still to
+    /// what the program meant: what another has made there since stays.
+    pub(super) fn take_name(
+        &self,
+        (inodes, request): (&[InodeNo], &Request),
+        from: (InodeNo, &[u8]),
+        to: Option<(InodeNo, &[u8])>,
+    ) -> Answer<()> {
+        let meant = self.recent_names.of(from.0, from.1);
+        let leads_there = |(dir, name): (InodeNo, &[u8])| {
+            let request = Request::Lookup { dir, name: name.to_vec() };
+            match self.attr_of(&[dir], &request) {
+                Ok(attr) => Ok(meant == Some(Inode { ino: attr.ino, generation: attr.generation })),
+                Err(Errno::NOENT) => Ok(false),
+                Err(errno) => Err(errno),
+            }
+        };
+        let is_done = || {
+            if meant.is_none() {
+                let name = String::from_utf8_lossy(from.1);
+                tracing::error!(%name, "the server was started anew: whether a name was removed is not known");
+                return Err(Errno::IO);
+            }
+            if leads_there(from)? {
+                return Ok(None);
+            }
+            let is_there = to.map_or(Ok(true), leads_there)?;
+            if is_there { Ok(Some(())) } else { Err(Errno::NOENT) }
+        };
+        let caller = self.caller(inodes);
+        let about = About { caller: Some(&caller), ..About::default() };
+        self.ask_unless(about, |_| request.clone(), |_, _| Ok(()), is_done).map(|((), _)| ())
     }
     /// An extended attribute, or, under an empty name, the list of them: kept or asked for.
     pub(super) fn get_xattr(
@@ -94,7 +134,8 @@ impl Remote {
     }
 
     pub(super) fn set_attr(&self, ino: InodeNo, set: &SetAttr, fh: Option<Fh>) -> Answer<Attr> {
-        if set.size.is_some() {
+        // What is written once more later on would change size and times.
+        if set.size.is_some() || set.mtime.is_some() {
             self.before_change(ino)?;
         }
         let file = fh.and_then(|fh| self.files.get(fh).ok());
@@ -105,11 +146,6 @@ impl Remote {
             let handle = handles.first().copied().unwrap_or(0);
             Request::SetAttr { ino, set, handle }
         })?;
-        if set.size.is_some()
-            && let Some(file) = file.or_else(|| self.files.of(ino)).filter(|f| f.is_writable())
-        {
-            self.after_change(&file);
-        }
         let Reply::Attr(attr) = reply else { return Err(Errno::IO) };
         // Not to be kept: the change was under way when it was asked for.
         Ok(attr)
@@ -168,16 +204,11 @@ impl Remote {
     }
 
     pub(super) fn open_inode(&self, ino: InodeNo, flags: u32) -> Answer<Fh> {
-        let truncates = flags & 0o1000 != 0;
-        if truncates {
+        if flags & 0o1000 != 0 {
             self.before_change(ino)?;
         }
         let request = MountRequest::OpenAs { ino, flags, again: false };
-        let (_, fh) = self.open_by(ino, request, (flags, false))?;
-        if truncates && let Ok(file) = self.files.get(fh) {
-            self.after_change(&file);
-        }
-        Ok(fh)
+        self.open_by(ino, request, (flags, false)).map(|(_, fh)| fh)
     }
 
     pub(super) fn close_file(&self, fh: Fh) -> Answer<()> {
@@ -223,6 +254,7 @@ impl Remote {
                 if let Some(attr) = &entry.attr {
                     self.leases.keep_attr(attr);
                     self.leases.keep_name(at, &entry.name, Some(entry.ino));
+                    self.recent_names.note(dir, &entry.name, attr);
                 }
             }
             for entry in &entries {

@@ -31,6 +31,8 @@ struct PendingFile {
     changed: Option<u64>,
     /// The file is closed, but for what is pending.
     closed: bool,
+    /// A program has closed it: others may open it and rely on what they read there.
+    is_due: bool,
     since: Instant,
 }
 
@@ -42,7 +44,6 @@ pub struct Pending {
     failed: HashMap<InodeNo, Errno>,
     bytes: usize,
     last: u64,
-    closed: usize,
 }
 
 impl Pending {
@@ -50,13 +51,13 @@ impl Pending {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
-    /// Files that wait to be closed.
-    pub fn closed(&self) -> usize {
-        self.closed
-    }
     /// Files of which something is pending.
     pub fn inodes(&self) -> Vec<InodeNo> {
         self.files.keys().copied().collect()
+    }
+    /// Whether something is pending of a file that a program has closed.
+    pub fn is_due(&self) -> bool {
+        self.files.values().any(|file| file.is_due)
     }
     /// When the oldest that is pending was written.
     pub fn oldest(&self) -> Option<Instant> {
@@ -86,6 +87,7 @@ impl Pending {
             writes: Vec::new(),
             changed: None,
             closed: false,
+            is_due: false,
             since: Instant::now(),
         })
     }
@@ -104,17 +106,17 @@ impl Pending {
     /// A file is closed. Whether something of it is pending through this open file: then it is closed later.
     pub fn close(&mut self, file: &Arc<RemoteFile>) -> bool {
         let Some(pending) = self.files.get_mut(&file.inode.ino) else { return false };
+        pending.is_due = true;
         let is_kept = Arc::ptr_eq(&pending.file, file);
         if is_kept {
             pending.closed = true;
-            self.closed += 1;
         }
         is_kept
     }
     /// Changes of a file (`None`: of all) are durable up to the number `last`. Open files that can be closed now.
     pub fn durable(&mut self, ino: Option<InodeNo>, last: u64) -> Vec<Arc<RemoteFile>> {
         let mut done = Vec::new();
-        let (bytes, closed) = (&mut self.bytes, &mut self.closed);
+        let bytes = &mut self.bytes;
         let mut settle = |file: &mut PendingFile| {
             file.writes.retain(|write| {
                 let stays = write.number > last;
@@ -123,9 +125,9 @@ impl Pending {
             });
             file.changed = file.changed.filter(|number| *number > last);
             file.since = Instant::now();
+            file.is_due = false;
             let over = file.writes.is_empty() && file.changed.is_none();
             if over && file.closed {
-                *closed -= 1;
                 done.push(Arc::clone(&file.file));
             }
             !over
@@ -183,13 +185,13 @@ mod tests {
         pending.wrote(&a, 0, b"one");
         let last = pending.last();
         pending.wrote(&a, 3, b"two");
-        assert!(pending.close(&a) && pending.closed() == 1);
+        assert!(pending.close(&a) && pending.is_due());
         assert!(pending.durable(Some(InodeNo(7)), last).is_empty());
         let left: Vec<_> = pending.writes(InodeNo(7)).iter().map(|w| w.offset).collect();
         assert_eq!((left, pending.bytes()), (vec![3], 3));
         let last = pending.last();
         assert_eq!(pending.durable(None, last).len(), 1, "closed now");
-        assert!(!pending.has(InodeNo(7)) && pending.bytes() == 0 && pending.closed() == 0);
+        assert!(!pending.has(InodeNo(7)) && pending.bytes() == 0 && !pending.is_due());
     }
 
     #[test]

@@ -76,7 +76,19 @@ impl<F: FileSystem> Served<F> {
     ///
     /// # Errors
     /// What the client is told.
-    pub fn run(
+    pub fn run(&self, session: &Session, asked: Asked<'_>, buffer: &mut Buffer) -> Outcome {
+        let is_of_mount = asked.caller.is_some();
+        let is_durable = is_of_mount && asked.request.changes_names_or_attributes();
+        let outcome = self.execute(session, asked, buffer)?;
+        if is_durable {
+            // A client cannot do it once more after a restart of the server, as it does with writes; and the program
+            // that asks for durability then may be another one.
+            seen(self.files.fsync_dir(self.files.root()))?;
+        }
+        Ok(outcome)
+    }
+
+    fn execute(
         &self,
         session: &Session,
         Asked { header, caller, request }: Asked<'_>,

@@ -158,6 +158,21 @@ impl MountRequest {
         }
     }
 
+    /// See [`super::Request::changes_names_or_attributes`].
+    pub(super) const fn changes_names_or_attributes(&self) -> bool {
+        match self {
+            Self::OpenAs { flags, .. } => *flags & O_TRUNC != 0,
+            Self::MakeFile { .. }
+            | Self::SymLink { .. }
+            | Self::Link { .. }
+            | Self::MakeNode { .. }
+            | Self::RenameAs { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The inodes that it names by number.
     pub(super) fn inodes(&self) -> Vec<InodeNo> {
         match self {

@@ -267,6 +267,20 @@ impl Request {
         }
     }
 
+    /// Whether it changes names or attributes. Those changes of mounts are durable when they are answered.
+    pub const fn changes_names_or_attributes(&self) -> bool {
+        match self {
+            Self::SetAttr { .. }
+            | Self::Create { .. }
+            | Self::MkDir { .. }
+            | Self::Unlink { .. }
+            | Self::RmDir { .. }
+            | Self::Rename { .. } => true,
+            Self::Mount(request) => request.changes_names_or_attributes(),
+            _ => false,
+        }
+    }
+
     /// Whether it changes something, or keeps others from it: not for clients that may only read.
     pub const fn is_change(&self) -> bool {
         match self {
