@@ -42,7 +42,12 @@ pub struct OpenAs {
     pub direct: bool,
 }
 
-/// An open file of a native node. Raw: what is written is with the node on return, and durable after `fsync`.
+/// An open file of a native node: raw and binary, with a position, so that `io.BufferedReader` and the like take it.
+///
+/// Offsets and lengths are bytes. Buffers are anything with contiguous memory; contents go straight in or out, and
+/// memory that begins with a page (`braid.aligned_buffer`) saves a copy. Nothing else may use a buffer until the call
+/// returns. What was written is seen by all nodes on return, and durable after `fsync`. Of a write that fails some parts
+/// may have been written. Errors are OSError; of a closed file ValueError.
 #[pyclass(frozen, weakref, module = "braid")]
 pub struct File {
     node: Arc<Node>,
@@ -69,7 +74,7 @@ fn flags(how: &OpenAs) -> WriteFlags {
 }
 
 /// Reads a part. Memory behind the end of the file gets zeros, up to the end of the block.
-fn read_part(fs: &Fs, fh: Fh, part: &Part) -> Result<usize, Error> {
+fn read_part(fs: &Fs, (fh, block): (Fh, usize), part: &Part) -> Result<usize, Error> {
     let len = u32::try_from(part.len()).unwrap_or(u32::MAX);
     let range = ReadRange { offset: part.offset, len, fill: false };
     // SAFETY: whoever made the parts holds their memory, which can be written and does not overlap, until all are
@@ -77,8 +82,7 @@ fn read_part(fs: &Fs, fh: Fh, part: &Part) -> Result<usize, Error> {
     let memory = unsafe { part.to_fill() };
     let (n, hold) = fs.read_into(fh, range, memory)?;
     drop(hold);
-    let block = usize::try_from(fs.space().block_size).unwrap_or(0);
-    let behind = n.next_multiple_of(block.max(1)).min(memory.len());
+    let behind = n.next_multiple_of(block).min(memory.len());
     if let Some(behind) = memory.get_mut(n..behind) {
         behind.fill(0);
     }
@@ -181,7 +185,9 @@ impl File {
         for (range, (offset, memory)) in offsets.iter().zip(memory).enumerate() {
             memory.parts(*offset, range, &mut parts)?;
         }
-        let done = self.run(py, parts, read_part)?;
+        let block = self.node.block;
+        let read = move |fs: &Fs, fh, part: &Part| read_part(fs, (fh, block), part);
+        let done = self.run(py, parts, read)?;
         let mut got = vec![0; memory.len()];
         let mut ended = vec![false; memory.len()];
         for (range, len, n) in done {
@@ -431,12 +437,13 @@ impl File {
         let attr = py.detach(|| fs.getattr(self.ino)).map_err(|error| self.raise(&error))?;
         stat_result(py, &attr)
     }
-    /// A lock of the whole file, as `fcntl.flock`.
+    /// A lock of the whole file among all nodes, as `fcntl.flock`; it belongs to this object. A signal whose handler
+    /// raises ends the wait. Raises BlockingIOError if another has it and LOCK_NB is set.
     fn flock(&self, py: Python<'_>, operation: i32) -> PyResult<()> {
         let (kind, waits) = locks::operation(operation)?;
         self.lock(py, true, &self.plock(kind, 0, u64::MAX), waits)
     }
-    /// A lock of bytes, as `fcntl.lockf`; it belongs to this object.
+    /// A lock of bytes among all nodes, as `fcntl.lockf`; it belongs to this object, not to the process.
     #[pyo3(signature = (cmd, len=0, start=0, whence=0))]
     fn lockf(&self, py: Python<'_>, cmd: i32, len: u64, start: i64, whence: i32) -> PyResult<()> {
         let (kind, waits) = locks::operation(cmd)?;

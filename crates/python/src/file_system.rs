@@ -30,7 +30,15 @@ const S_IFMT: u32 = 0o170_000;
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 
-/// A node of a pool in this process.
+/// A node of a pool in this process: `FileSystem(source, *, read_only=False, memory=None, slot=None)`.
+///
+/// `source` is a `Pool`, a pool's name or UUID, or the paths of all its members. The node takes a slot of the pool until
+/// `close`, or until the process ends. It needs access to the devices, and checks no permissions. `memory` bounds what it
+/// keeps, bytes (default 512 MiB, least 64 MiB). What was written is seen by all nodes on return; it is durable after
+/// `File.fsync`, `sync` or `close`. Paths begin at the root of the file system.
+///
+/// Raises OSError with an errno and what to do: no slot is free, a member is missing or cannot be opened. After a fork
+/// the child's copies raise (EBADF). Once closed, calls raise ValueError.
 #[pyclass(frozen, weakref, module = "braid")]
 pub struct FileSystem {
     node: Arc<Node>,
@@ -258,7 +266,10 @@ impl FileSystem {
         format!("<braid.FileSystem of pool '{}', node {}{closed}>", self.name, self.slot)
     }
 
-    /// Opens a file: `mode` is r, w, a or x, with + or without.
+    /// Opens a regular file: `mode` is r, w, a or x, with + or without; always binary.
+    ///
+    /// `direct`: writes go past this node's cache. `sync`: each write is durable on return. `permissions` are those of a
+    /// new file, less the umask. Raises FileNotFoundError, FileExistsError, IsADirectoryError, and so on.
     #[pyo3(signature = (path, mode="r", *, direct=false, sync=false, permissions=0o666))]
     fn open(
         &self,
@@ -366,7 +377,8 @@ impl FileSystem {
             Ok(fs.unlink(dir, name)?)
         })
     }
-    /// Renames; what has the new name is replaced in one step.
+    /// Renames in one step for all nodes. What has the new name is replaced; without `replace` FileExistsError is raised;
+    /// with `exchange` both change names.
     #[pyo3(signature = (src, dst, *, replace=true, exchange=false))]
     fn rename(
         &self,

@@ -66,6 +66,8 @@ pub struct Node {
     /// Other programs are kept from the members meanwhile.
     holds: ManuallyDrop<Mutex<Option<Holds>>>,
     workers: ManuallyDrop<Workers>,
+    /// Bytes in a block.
+    pub block: usize,
     /// The process that it belongs to.
     pid: u32,
     closed: AtomicBool,
@@ -90,6 +92,7 @@ impl Node {
         });
         let (fs, holds) = joined.map_err(|error| errors::of(&error))?;
         let node = Arc::new(Self {
+            block: usize::try_from(fs.space().block_size).unwrap_or(1).max(1),
             fs: ManuallyDrop::new(fs),
             holds: ManuallyDrop::new(Mutex::new(Some(holds))),
             workers: ManuallyDrop::default(),

@@ -47,7 +47,11 @@ pub struct NodeInfo {
     state: &'static str,
 }
 
-/// What a pool was at the moment when this was made: nothing is joined, locked or kept open.
+/// What a pool was at the moment when this was made: `Pool(source)`, by its name or UUID, or by the paths of its members.
+///
+/// Nothing is joined, locked, written or kept open. Sizes are bytes; those of free space are as the nodes last wrote
+/// them. Members may be missing if the others hold everything. Raises FileNotFoundError, PermissionError, or another
+/// OSError that says what is wrong with a member.
 #[pyclass(frozen, get_all, module = "braid")]
 #[derive(Debug)]
 pub struct Pool {

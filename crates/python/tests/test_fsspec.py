@@ -1,5 +1,6 @@
 """`braid.fsspec`: through a mount, and natively."""
 
+import errno
 import multiprocessing
 import os
 import pickle
@@ -170,6 +171,19 @@ class ThroughAMount(Both, common.PoolTest):
         named = BraidFileSystem(mount=self.folder_of_mount)
         self.assertEqual(named.cat("/there"), b"1")
 
+    def test_nothing_is_written_where_the_pool_is_not_mounted_any_more(self):
+        named = BraidFileSystem(mount=self.folder_of_mount)
+        self.fs.pipe_file("/there", b"1")
+        common.braid("unmount", self.folder_of_mount)
+        for fs, advice in [(self.fs, "braid mount safe DIR"), (named, "braid mount NAME")]:
+            for call in [lambda: fs.pipe_file("/lost", b"2"), lambda: fs.ls("/"), lambda: fs.exists("/there")]:
+                with self.assertRaisesRegex(OSError, advice) as raised:
+                    call()
+                self.assertEqual(raised.exception.errno, errno.ENODEV)
+        self.assertEqual(os.listdir(self.folder_of_mount), [])
+        common.braid("mount", *self.paths, self.folder_of_mount)
+        self.assertEqual((self.fs.cat("/there"), named.cat("/there")), (b"1", b"1"))
+
 
 class Natively(Both, common.PoolTest):
     methods = ["spawn", "forkserver"]
@@ -229,6 +243,8 @@ class Refused(common.PoolTest):
             fsspec.filesystem("braid", pool="safe", native=True, mount="/tmp")
         with self.assertRaisesRegex(ValueError, "are for native=True"):
             fsspec.filesystem("braid", pool="safe", members=self.paths)
+        with self.assertRaisesRegex(FileNotFoundError, "no pool is mounted"):
+            fsspec.filesystem("braid", mount=self.folder)
 
 
 # As the entry point of an installed package does it (pyproject.toml).

@@ -9,6 +9,7 @@ mount go on; native ones raise, with advice: workers of a program that is native
 """
 
 import datetime
+import errno
 import io
 import os
 import posixpath
@@ -21,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import infer_storage_options, stringify_path
 
-from ._mounts import find_mount
+from ._mounts import find_mount, mounts
 
 _THREADS = 8
 _COPY = 4 << 20
@@ -36,12 +37,30 @@ def _kind(mode):
 
 
 class _Mounted:
-    """Paths below a mount, with the calls of `os`."""
+    """Paths below a mount, with the calls of `os`.
 
-    def __init__(self, root):
-        self.root = root
+    `find` says where it is. Each call looks whether it still is: what is written into the bare directory when the pool
+    is not mounted any more would be on another disk.
+    """
+
+    def __init__(self, find):
+        self._find = find
+        self.root = find()
+        self.device = os.stat(self.root + "/").st_dev
 
     def _at(self, path):
+        try:
+            device = os.stat(self.root + "/").st_dev
+        except FileNotFoundError:
+            device = None
+        if device != self.device:
+            try:
+                root = self._find()
+            except FileNotFoundError as error:
+                # Nobody may take it for a file that is not there.
+                raise OSError(errno.ENODEV, error.strerror) from None
+            self.device = os.stat(root + "/").st_dev
+            self.root = root
         return self.root + path
 
     def open(self, path, mode):
@@ -205,14 +224,19 @@ class BraidFileSystem(AbstractFileSystem):
         if native:
             self._on  # joins now: an error belongs here, and not to the first read
         else:
-            self._on = _Mounted(self._mount_point())
+            self._on = _Mounted(self._mount_point)
 
     def _mount_point(self):
         if self._mount is None:
             return find_mount(self.pool).rstrip("/")
-        if not os.path.isdir(self._mount):
-            raise FileNotFoundError(f"mount={self._mount!r}: no such directory")
-        return os.path.abspath(self._mount).rstrip("/")
+        folder = os.path.abspath(self._mount)
+        inside = [mount.path for mount in mounts() if os.path.commonpath([mount.path, folder]) == mount.path]
+        if not inside or not os.path.isdir(folder):
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"no pool is mounted on mount={self._mount!r}: mount one with `braid mount NAME {self._mount}`",
+            )
+        return folder.rstrip("/")
 
     @property
     def _on(self):
