@@ -99,6 +99,14 @@ class Contents(Native):
                 n = file.read_into(buffer, offset)
                 self.assertEqual(buffer[:n], b"s" * (5000 - offset))
                 self.assertEqual(set(buffer[n:]) - set(b"\0x"), set())
+        with self.fs.open("/cut", "w+", direct=True) as file:
+            file.pwrite(b"s" * 16384, 0)
+            file.fsync()
+            file.truncate(5000)
+            file.fsync()
+            buffer = bytearray(b"x" * 16384)
+            self.assertEqual(file.read_into(buffer, 4096), 904)
+            self.assertEqual(set(buffer[904:]) - set(b"\0x"), set())
 
     def test_buffers_that_will_not_do_are_refused(self):
         with self.fs.open("/refused", "w+") as file:
