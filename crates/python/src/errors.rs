@@ -35,7 +35,14 @@ pub fn of_pool(error: &PoolError) -> PyErr {
 
 /// Of opening a device.
 pub fn of_device(error: &DeviceError) -> PyErr {
-    PyOSError::new_err((system_errno(error).unwrap_or(Errno::IO.raw_os_error()), error.to_string()))
+    let errno = system_errno(error).unwrap_or(Errno::IO.raw_os_error());
+    let denied = [Errno::ACCESS, Errno::PERM].iter().any(|e| e.raw_os_error() == errno);
+    let advice = if denied {
+        "; who uses a pool without a mount must be allowed to open its devices: run this as root, or use a mount"
+    } else {
+        ""
+    };
+    PyOSError::new_err((errno, format!("{error}{advice}")))
 }
 
 fn errno(error: &Error) -> i32 {

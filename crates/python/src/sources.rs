@@ -5,9 +5,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_device::{Device, OpenOptions, UnitName};
+use braid_device::{Device, MountTable, OpenOptions, UnitName};
+use braid_format::node::SlotState;
+use braid_fs::lock::NodeView;
 use braid_fs::pool::{FoundPool, Pool, PoolError, discover};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use rustix::io::Errno;
 
@@ -30,7 +32,11 @@ impl<'py> FromPyObject<'_, 'py> for Source {
                 Some(name) => Self::Pool(name.to_owned()),
                 None => Self::Members(vec![path]),
             },
-            Err(_) => Self::Members(object.extract()?),
+            Err(_) => Self::Members(object.extract().map_err(|_| {
+                PyTypeError::new_err(
+                    "name a pool (its name, or its UUID), or the paths of its members",
+                )
+            })?),
         };
         match &source {
             Self::Members(paths) if paths.is_empty() => {
@@ -129,7 +135,30 @@ pub fn open(source: &Source, read_only: bool) -> PyResult<(Pool, bool)> {
         devices.push(device?);
     }
     let pool = Pool::assemble(devices).map_err(|error| errors::of_pool(&error))?;
+    refuse_copies(&pool)?;
     Ok((pool, protected))
+}
+
+/// Refuses copies of all members of a pool that is mounted on this host, as `braid mount` does: nothing on them says that
+/// a node lives on the originals, and it would be recovered. A node that lives holds its lock on the devices that it uses;
+/// one that is noted on these, lives, and holds none here, uses others.
+fn refuse_copies(pool: &Pool) -> PyResult<()> {
+    let nodes = braid_fs::inspect(pool.clone()).map_err(|error| errors::of(&error))?.nodes;
+    let table = MountTable::own().unwrap_or_default();
+    let serves = |node: &NodeView| {
+        let program = std::fs::read_to_string(format!("/proc/{}/comm", node.pid));
+        let dir = Path::new(&node.mount_point);
+        program.is_ok_and(|name| name.trim_end() == "braid")
+            && table.iter().any(|mount| mount.kind == "fuse.braid" && mount.dir == dir)
+    };
+    let silent = |n: &&NodeView| n.state == SlotState::Active && n.of_this_host && !n.beating;
+    let Some(node) = nodes.iter().filter(silent).find(|node| serves(node)) else { return Ok(()) };
+    let (name, dir) = (&pool.info().name, &node.mount_point);
+    let message = format!(
+        "these are copies of the members of pool {name}, or the same ones by other devices; it is mounted on {dir} from \
+         other devices: unmount that first (`braid unmount {dir}`), or take the devices that are mounted there"
+    );
+    Err(errors::os_error(Errno::BUSY, message))
 }
 
 /// Opens a pool to look at it, without members that are missing if the others hold everything.

@@ -50,6 +50,7 @@ class PoolTest(unittest.TestCase):
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="braid-python-")
+        os.chmod(self.folder, 0o711)
         self.addCleanup(shutil.rmtree, self.folder)
         self.paths = []
         for n in range(self.members):

@@ -139,7 +139,7 @@ time.sleep(600)
             with braid.FileSystem(self.paths) as fs, fs.open("/a", "r+") as file:
                 self.assertEqual(file.read(), b"durable")
                 file.write(b", and changed")
-            self.assertLess(time.monotonic() - begun, 15)
+            self.assertLess(time.monotonic() - begun, 60)
             os.kill(child, 0)
         finally:
             os.kill(child, signal.SIGKILL)

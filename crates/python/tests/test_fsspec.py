@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import shutil
 
 import braid
 import common
@@ -170,6 +171,19 @@ class ThroughAMount(Both, common.PoolTest):
         self.assertEqual(len(braid.Pool(self.paths).nodes), 1)
         named = BraidFileSystem(mount=self.folder_of_mount)
         self.assertEqual(named.cat("/there"), b"1")
+
+    def test_copies_of_the_members_are_not_joined_beside_the_mount(self):
+        self.fs.pipe_file("/there", b"1")
+        copies = [path + ".copy" for path in self.paths]
+        for path, copy in zip(self.paths, copies):
+            shutil.copyfile(path, copy)
+            os.chmod(copy, 0o600)
+        with self.assertRaisesRegex(OSError, f"mounted on {self.folder_of_mount} from other") as raised:
+            braid.FileSystem(copies)
+        self.assertEqual(raised.exception.errno, errno.EBUSY)
+        # Those that are mounted may be joined.
+        with braid.FileSystem(self.paths) as fs:
+            self.assertEqual(fs.listdir(), ["there"])
 
     def test_nothing_is_written_where_the_pool_is_not_mounted_any_more(self):
         named = BraidFileSystem(mount=self.folder_of_mount)

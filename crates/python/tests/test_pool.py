@@ -54,6 +54,26 @@ class APool(common.PoolTest):
         self.assertIn(plain, str(raised.exception))
         with self.assertRaises(ValueError):
             braid.Pool([])
+        for kind in [braid.Pool, braid.FileSystem]:
+            with self.assertRaises(TypeError):
+                kind(3)
+
+    def test_devices_that_may_not_be_opened_are_named_with_advice(self):
+        if os.geteuid() != 0:
+            return
+        groups, group = os.getgroups(), os.getegid()
+        os.setgroups([])
+        os.setegid(65534)
+        os.seteuid(65534)
+        try:
+            os.environ["BRAID_DEVICES"] = ""
+            for kind in [braid.Pool, braid.FileSystem]:
+                with self.assertRaisesRegex(PermissionError, "disk0.*use a mount"):
+                    kind(self.paths)
+        finally:
+            os.seteuid(0)
+            os.setegid(group)
+            os.setgroups(groups)
 
 
 class AStripe(common.PoolTest):
