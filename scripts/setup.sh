@@ -23,6 +23,8 @@ if ! "${CARGO:-cargo}" deb --version >/dev/null 2>&1; then
   echo "installing: cargo-deb"
   "${CARGO:-cargo}" install -q --locked --debug --no-default-features cargo-deb
 fi
+# A Python module, for the tests of ours.
+[ -e /usr/lib/python3/dist-packages/fsspec ] || missing+=(python3-fsspec)
 # The part of NFS-Ganesha that serves mounted file systems is no command.
 compgen -G '/usr/lib/*/ganesha/libfsalvfs.so' >/dev/null || missing+=(nfs-ganesha-vfs)
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi

@@ -19,7 +19,7 @@ use syn::visit::{self, Visit};
 
 /// Crates whose modules have an order.
 const ORDERED: &[&str] =
-    &["format", "device", "iscsi-target", "pool", "lock", "fs", "fuse", "bench", "cli"];
+    &["format", "device", "iscsi-target", "pool", "lock", "fs", "fuse", "bench", "python", "cli"];
 
 /// The crate root, as an edge's end.
 const ROOT: &str = "the root";

@@ -16,6 +16,7 @@ const MAY_USE: &[(&str, Option<&[&str]>)] = &[
     ("braid-fuse", Some(&["braid-fs", "braid-device", "braid-format"])),
     ("braid-bulk", Some(&["braid-fs", "braid-device", "braid-format"])),
     ("braid-bench", Some(&["braid-fs", "braid-pool", "braid-device", "braid-format"])),
+    ("braid-python", Some(&["braid-fs", "braid-device", "braid-format"])),
     ("braid-iscsi-target", Some(&["braid-device", "braid-format"])),
     ("braid-testkit", Some(&[])),
     ("braid-sim", None),
@@ -152,7 +153,8 @@ fn source(root: &Path, file: &Path, problems: &mut Vec<String>) -> Result<()> {
         problems.push(format!("{name}: {code} lines, {LINES_MAX} are the limit"));
     }
     let crate_root = file.ends_with("src/lib.rs") || file.ends_with("src/main.rs");
-    let may_be_unsafe = file.starts_with(root.join("crates/device"));
+    let may_be_unsafe =
+        ["device", "python"].iter().any(|name| file.starts_with(root.join("crates").join(name)));
     if crate_root
         && !may_be_unsafe
         && !text.contains("forbid(unsafe_code)")

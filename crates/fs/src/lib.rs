@@ -44,6 +44,7 @@
 //!  inspect          a look from outside; nothing is joined, locked or changed
 //!  simulation       parts by themselves, for `crates/sim`
 //!  api              the facade
+//!  holds            other programs are kept from the members of a mounted pool
 //!  check            fsck
 //!  reshape, trim    changes of the pool that a mounted node makes; space given back when asked for
 //!  failure_log      failed calls in the log, now and then
@@ -80,6 +81,7 @@ pub mod file_system;
 mod groups;
 mod growth;
 mod handle;
+mod holds;
 mod inflight_writes;
 mod inode;
 mod inode_tree;
@@ -137,6 +139,7 @@ pub use data::{ReadHold, ReadRange};
 pub use error::Error;
 pub use exclusive_use::shows_life;
 pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
+pub use holds::Holds;
 pub use inspect::{ClusterView, inspect};
 pub use maintenance::MaintenanceStatus;
 pub use meta::MetaStats;

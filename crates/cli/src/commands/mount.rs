@@ -15,7 +15,7 @@ use braid_format::label::MemberState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{Bytes, Incarnation, NodeId};
 use braid_fs::lock::{HintsBy, Life, Timing};
-use braid_fs::{Fs, MountOptions};
+use braid_fs::{Fs, Holds, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
 use braid_pool::device::{MountTable, answers, bounded};
@@ -28,8 +28,7 @@ use crate::metrics::{self, Address};
 use crate::pools::sources;
 use crate::process::limits::{self, Need};
 use crate::process::{
-    asker, ending::Ending, guard::Guard, holds::Holds, left_behind, log::LineFormat, mounts,
-    service,
+    asker, ending::Ending, guard::Guard, left_behind, log::LineFormat, mounts, service,
 };
 use crate::terminal::size;
 

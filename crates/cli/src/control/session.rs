@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use braid_fs::{Fs, MountOptions, NoKernelCache};
+use braid_fs::{Fs, Holds, MountOptions, NoKernelCache};
 use braid_pool::PoolError;
 use braid_pool::device::{self, MountTable, TableEntry};
 
 use crate::control::{self, Order, View, views::show_growth};
 use crate::pools::sources;
 use crate::process::{
-    holds::Holds,
     mounts::{self, Mount},
     signals,
 };

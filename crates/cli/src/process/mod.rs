@@ -1,12 +1,11 @@
 //! This process among others: limits, signals, secrets on its command line, notes of the mounts of this host,
-//! work in the background, other programs that write members, and how a mounted node's process ends.
+//! work in the background, and how a mounted node's process ends.
 
 pub mod asker;
 pub mod background;
 pub mod connection;
 pub mod ending;
 pub mod guard;
-pub mod holds;
 pub mod left_behind;
 pub mod limits;
 pub mod log;

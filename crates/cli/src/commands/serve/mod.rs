@@ -12,12 +12,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use braid_bulk::client::PORT;
 use braid_bulk::server::{References, Server, ServerOptions, Squash};
-use braid_fs::{Fs, MountOptions};
+use braid_fs::{Fs, Holds, MountOptions};
 use serde_json::json;
 
 use crate::control;
 use crate::pools::sources;
-use crate::process::{holds::Holds, left_behind, signals};
+use crate::process::{left_behind, signals};
 use crate::terminal::answer;
 
 /// Serve a pool to hosts that do not reach its disks: `braid mount` mounts it there, `braid cp` copies files.

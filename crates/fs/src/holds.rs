@@ -10,9 +10,10 @@ use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use braid_fs::Fs;
 use braid_pool::Pool;
 use braid_pool::device::{Hold, Holding};
+
+use crate::api::Fs;
 
 /// Between two looks at the members, and at who holds them.
 const LOOK: Duration = Duration::from_millis(250);
