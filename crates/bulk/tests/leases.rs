@@ -16,7 +16,7 @@ use braid_bulk::wire::{
     Begin, DATA_MAX, Hello, LeaseNote, MOUNT_VERSION, Recalls, Reply, Request, Status,
 };
 use braid_format::InodeNo;
-use braid_fs::{Attr, Cred, Errno, FileSystem, Fs, SetAttr, Write, WriteFlags};
+use braid_fs::{Attr, Cred, Errno, FileSystem, Fs, KernelCache, SetAttr, Write, WriteFlags};
 use braid_testkit::wait_until;
 
 use common::{Host, Proxy, client_options};
@@ -578,5 +578,30 @@ fn readers_beside_writers_read_nothing_older_than_what_was_written_before() {
     [a, b].iter().for_each(RemoteFs::finish);
     drop(server);
     node.unmount().unwrap();
+    host.finish();
+}
+
+#[test]
+fn a_node_that_may_not_act_answers_nothing_and_lets_nobody_keep_anything() {
+    let host = Host::new(256);
+    let server = host.serve();
+    let fs = mount(server.address(), true);
+    let root = fs.root();
+    seen(&fs, root, b"file").unwrap_err();
+    host.references().suspend(false, Duration::from_secs(2));
+    wait_until("it is dropped", || fs.status().leases == 0);
+    let answered = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            fs.getattr(root).unwrap();
+            answered.store(true, Ordering::SeqCst);
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(!answered.load(Ordering::SeqCst));
+        host.references().resume();
+    });
+    await_leases(&fs);
+    fs.finish();
+    drop(server);
     host.finish();
 }

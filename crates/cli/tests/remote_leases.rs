@@ -255,6 +255,10 @@ fn a_client_that_is_stopped_holds_nobody_up_for_long_and_wakes_up_without_what_i
     await_kept(&remote, &here);
     let pid = Pid::from_raw(i32::try_from(status(&remote, "pid")).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
+    wait_until("all of its threads are stopped", || {
+        let states = sh(&format!("cat /proc/{}/task/*/stat", pid.as_raw_nonzero()));
+        states.lines().all(|line| line.contains(") T"))
+    });
     let begun = Instant::now();
     chmod(&there, 0o600);
     std::fs::write(&there, "another").unwrap();

@@ -85,7 +85,7 @@ pub struct Ask<'a> {
     pub data: &'a [u8],
     /// The session in which alone it makes sense, since it names a handle.
     pub only_in: Option<u64>,
-    /// Not tried again if the connection breaks.
+    /// Not tried again if the connection breaks: the slot's next request is to be the very same.
     pub once: bool,
     /// Where what the reply means for leases is put, whatever its status.
     pub note: Option<&'a RefCell<LeaseNote>>,
@@ -268,6 +268,10 @@ impl Session {
             let waits = self.waits.load(Ordering::Relaxed) && !ask.once;
             let is_over = begun.elapsed() + pause > self.options.patience;
             if !waits && (is_over || ask.once) {
+                if ask.once && sent_in == Some(state.session) {
+                    // The next one of this slot is the same once more.
+                    state.sequence -= 1;
+                }
                 let (server, seconds) = (self.options.server.clone(), begun.elapsed().as_secs());
                 return Err(Error::Unreachable { server, seconds, last: failure });
             }

@@ -16,7 +16,7 @@ use braid_fs::{Answer, Attr, Errno};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Most inodes of which something is kept. If there are more, everything is dropped.
+/// Most inodes of which something is kept.
 const INODES_MAX: usize = 1 << 16;
 /// The same for names and extended attributes.
 const NAMES_MAX: usize = 1 << 18;
@@ -148,8 +148,7 @@ impl State {
             return false;
         }
         if self.inodes.len() >= INODES_MAX || self.names >= NAMES_MAX {
-            // The server may say later on that some of it is recalled: then there is nothing to do.
-            self.drop_all();
+            // The server recalls all leases if it has given many.
             return false;
         }
         let kept = self.inodes.entry(ino).or_default();

@@ -147,15 +147,19 @@ impl RemoteFs {
         kernel: Arc<dyn KernelCache>,
         keeps: bool,
     ) -> Result<Self, Error> {
-        let options = ClientOptions { version: MOUNT_VERSION, ..options };
+        // One more, for recalls.
+        let connections = options.connections.saturating_add(u16::from(keeps));
+        let options = ClientOptions { version: MOUNT_VERSION, connections, ..options };
         let session = Arc::new(Session::begin(options)?);
         let (root, number) = walk(&session, path)?;
         session.wait_for_ever();
         keep_alive(&session);
         let welcome = session.welcome();
+        let slots = Slots::new(session.data_slots());
+        let keeps = keeps && slots.recalls().is_some();
         let remote = Arc::new(Remote {
             root,
-            slots: Slots::new(session.data_slots()),
+            slots,
             chunk: usize::try_from(welcome.data_max).unwrap_or(1 << 20),
             kernel,
             known: Known::new(&root),

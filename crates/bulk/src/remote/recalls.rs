@@ -69,7 +69,8 @@ impl Remote {
         let asked = leases::now();
         let request = Request::Leases { done, patience_ms: PATIENCE_MS };
         let ask = Ask { only_in: Some(session), once: true, ..Ask::of(&request) };
-        let heard = self.session.call(0, ask, |_, data, _| Recalls::read(data));
+        let slot = self.slots.recalls().ok_or(Error::Session)?;
+        let heard = self.session.call(slot, ask, |_, data, _| Recalls::read(data));
         let recalls = heard?.ok_or_else(unexpected)?;
         if recalls.all {
             self.drop_all();

@@ -8,6 +8,7 @@ pub struct Slots {
     free: Mutex<Vec<u16>>,
     changed: Condvar,
     events: u16,
+    recalls: Option<u16>,
 }
 
 /// A slot for one request; given back when it is dropped.
@@ -19,11 +20,18 @@ pub struct Taken<'a> {
 }
 
 impl Slots {
-    /// Numbers from 1 to `last`. The last is for the wait for events, if there is another.
+    /// Numbers from 1 to `last`. The last is for the wait for events, and the one before for recalls, if there are
+    /// others.
     pub fn new(last: u16) -> Self {
-        let requests = last.saturating_sub(1).max(1).min(last);
+        let recalls = (last > 2).then(|| last - 1);
+        let others = if recalls.is_some() { 2 } else { 1 };
+        let requests = last.saturating_sub(others).max(1).min(last);
         let free = Mutex::new((1..=requests).rev().collect());
-        Self { free, changed: Condvar::new(), events: last }
+        Self { free, changed: Condvar::new(), events: last, recalls }
+    }
+    /// The slot by which recalls are waited for.
+    pub fn recalls(&self) -> Option<u16> {
+        self.recalls
     }
     /// The slot by which events are waited for.
     pub fn events(&self) -> u16 {
@@ -56,12 +64,13 @@ mod tests {
 
     #[test]
     fn low_numbers_are_taken_first_and_the_last_is_kept() {
-        let slots = Slots::new(4);
+        let slots = Slots::new(5);
         let (a, b, c) = (slots.take(), slots.take(), slots.take());
         assert_eq!([a.number, b.number, c.number], [1, 2, 3]);
         drop((c, a));
         assert_eq!(slots.take().number, 1);
-        assert_eq!(slots.events(), 4);
+        assert_eq!((slots.events(), slots.recalls()), (5, Some(4)));
         assert_eq!(Slots::new(1).take().number, 1);
+        assert_eq!(Slots::new(2).recalls(), None);
     }
 }

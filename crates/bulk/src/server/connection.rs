@@ -234,6 +234,11 @@ impl<F: FileSystem> Shared<F> {
             };
             let answer = self.answer(session, (slot, number), &received, buffer);
             let Some(answer) = answer else { return Ok(()) };
+            // While the node may not act, others may have changed what it knows. The client asks again.
+            let suspended = self.served.references.leases().is_suspended();
+            if suspended && received.header.op != op::LEASES {
+                return Ok(());
+            }
             link.send(answer.header, &answer.args, buffer.take(answer.data_len))?;
             if answer.last {
                 return Ok(());

@@ -232,7 +232,11 @@ impl Table {
         let late = self.clients.iter().filter(|(_, c)| c.recalls.iter().any(is_over));
         let late: Vec<Holder> = late.map(|(holder, _)| *holder).collect();
         for holder in late {
-            let is_gone = self.clients.get(&holder).is_some_and(|client| client.is_gone);
+            let Some(client) = self.clients.get(&holder) else { continue };
+            let is_gone = client.is_gone;
+            // Nobody has waited for one that was silent before.
+            let is_fault =
+                client.recalls.iter().any(|r| r.until.is_some_and(|until| until > r.since));
             self.lose(holder);
             if is_gone {
                 self.clients.remove(&holder);
@@ -245,7 +249,9 @@ impl Table {
             client.recalls.push_back(all);
             client.asked = None;
             let name = client.name.clone();
-            self.fault(&name, now);
+            if is_fault {
+                self.fault(&name, now);
+            }
         }
     }
 
@@ -412,6 +418,11 @@ impl Leases {
     /// It may again.
     pub fn resume(&self) {
         self.table.lock().suspended = false;
+    }
+
+    /// Whether it may not act now.
+    pub fn is_suspended(&self) -> bool {
+        self.table.lock().suspended
     }
 
     /// A client asks for recalls, having carried out those up to `done`; waits for some for `patience`, unless
