@@ -372,18 +372,25 @@ pub enum PoolError {
         /// The member.
         index: MemberIndex,
     },
-    /// A member is to be taken out, and those that would stand in for it are suspected, too.
+    /// A member is to be taken out, and those that would stand in for it are suspected to return garbage.
     #[error(
-        "{member} is not taken out: {} suspected to return garbage, too, and what only {member} holds undamaged would be lost; run `braid scrub POOL` to its end: it writes what either holds undamaged to the other; then `braid fail POOL {index} --force` takes it out",
-        match others.as_slice() { [one] => format!("{one} is"), all => format!("{} are", all.join(" and ")) }
+        "{member} is not taken out: {} suspected to return garbage, and what only {member} holds undamaged would be lost; {}",
+        match others.as_slice() { [(_, one)] => format!("{one} is"), all => format!("{} are", names(all)) },
+        if *too {
+            format!("it is suspected itself: run `braid scrub POOL` to its end, which writes what either holds undamaged to the other; then `braid fail POOL {index} --force` takes it out")
+        } else {
+            format!("take {} out first: {}", names(others), replaced(others))
+        }
     )]
     OthersSuspected {
         /// The member.
         member: String,
         /// Its place.
         index: MemberIndex,
-        /// The others.
-        others: Vec<String>,
+        /// It is suspected, too.
+        too: bool,
+        /// The others, and their places.
+        others: Vec<(MemberIndex, String)>,
     },
     /// The pool is being destroyed: nobody uses it any more.
     #[error(
@@ -590,6 +597,18 @@ impl PoolError {
     pub fn is_of_one_place(&self) -> bool {
         matches!(self, Self::Device { source } if source.is_of_one_place())
     }
+}
+
+/// Names of members, for people.
+fn names(members: &[(MemberIndex, String)]) -> String {
+    let names: Vec<&str> = members.iter().map(|(_, name)| name.as_str()).collect();
+    names.join(" and ")
+}
+
+/// The commands that put devices in the place of members.
+fn replaced(members: &[(MemberIndex, String)]) -> String {
+    let commands = members.iter().map(|(index, _)| format!("`braid replace POOL {index} DEVICE`"));
+    commands.collect::<Vec<_>>().join(", ")
 }
 
 impl From<LayoutFault> for PoolError {

@@ -301,8 +301,9 @@ impl Topology {
             return Ok(());
         }
         let others = self.members().filter(|m| *m != member && suspected(*m));
-        let others = others.map(|m| self.name(m)).collect();
-        Err(PoolError::OthersSuspected { member: self.name(member), index: member, others })
+        let others = others.map(|m| (m, self.name(m))).collect();
+        let too = self.is_suspected(member);
+        Err(PoolError::OthersSuspected { member: self.name(member), index: member, too, others })
     }
 
     /// Whether a member is suspected to return garbage, by the label or by what this node has met.

@@ -195,6 +195,11 @@ fn the_last_member_that_is_not_suspected_is_not_failed_by_itself() {
         assert!(pool.write(ByteOffset(0), &bytes).is_err(), "{layout:?}");
         assert!(pool.read(ByteOffset(0), &mut vec![0; 1 << 20]).is_err(), "{layout:?}");
         assert!(pool.member_states().iter().all(|(_, state)| *state == MemberState::Active));
+        let said = pool.fail_member(MemberIndex(1)).unwrap_err().to_string();
+        assert!(
+            said.contains("`braid replace POOL 0 DEVICE`") && !said.contains("--force"),
+            "{said}"
+        );
         // It is back.
         all[1].heal();
         pool.write(ByteOffset(0), &bytes).unwrap();
