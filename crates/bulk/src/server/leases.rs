@@ -226,31 +226,48 @@ impl Table {
         }
     }
 
-    /// Clients that did not carry out a recall in time have lost everything.
+    /// A client that did not carry out a recall in time relies on what it was of no more, whatever answers it has had
+    /// since: either it has heard of the recall, or of nothing. On its other leases it may rely for longer, by such an
+    /// answer; so these are recalled.
     fn expire(&mut self, now: Instant) {
         let is_over = |recall: &Recall| recall.until.is_some_and(|until| until <= now);
         let late = self.clients.iter().filter(|(_, c)| c.recalls.iter().any(is_over));
         let late: Vec<Holder> = late.map(|(holder, _)| *holder).collect();
         for holder in late {
+            self.forget_recalls(holder, is_over);
             let Some(client) = self.clients.get(&holder) else { continue };
-            let is_gone = client.is_gone;
-            // Nobody has waited for one that was silent before.
-            let is_fault =
-                client.recalls.iter().any(|r| r.until.is_some_and(|until| until > r.since));
-            self.lose(holder);
-            if is_gone {
-                self.clients.remove(&holder);
+            if client.is_gone {
+                if client.recalls.is_empty() {
+                    self.clients.remove(&holder);
+                }
                 continue;
             }
-            let Some(client) = self.clients.get_mut(&holder) else { continue };
-            client.last += 1;
-            let number = client.last;
-            let all = Recall { number, inodes: vec![], all: true, since: now, until: None };
-            client.recalls.push_back(all);
-            client.asked = None;
+            let asked = client.asked;
             let name = client.name.clone();
-            if is_fault {
+            if !self.is_penitent(&name, now) {
                 self.fault(&name, now);
+            }
+            if asked.is_none_or(|at| at + TERM + MARGIN <= now) {
+                self.lose(holder);
+            }
+            self.recall_all(holder, now);
+            let Some(client) = self.clients.get_mut(&holder) else { continue };
+            client.asked = None;
+            // Nobody waits for what is of nothing.
+            let last = client.recalls.back_mut().filter(|recall| recall.inodes.is_empty());
+            last.into_iter().for_each(|recall| recall.until = None);
+        }
+    }
+
+    /// Nobody waits any more for some of a client's recalls.
+    fn forget_recalls(&mut self, holder: Holder, which: impl Fn(&Recall) -> bool) {
+        let Some(client) = self.clients.get_mut(&holder) else { return };
+        let (gone, rest) = client.recalls.drain(..).partition(|recall| which(recall));
+        let gone: VecDeque<Recall> = gone;
+        client.recalls = rest;
+        for recall in gone {
+            for ino in &recall.inodes {
+                take_from(&mut self.recalled, ino, |one| *one == (holder, recall.number));
             }
         }
     }
@@ -262,11 +279,7 @@ impl Table {
         for ino in client.leases.drain() {
             take_from(&mut self.holders, &ino, |other| *other == holder);
         }
-        for recall in client.recalls.drain(..) {
-            for ino in &recall.inodes {
-                take_from(&mut self.recalled, ino, |one| one.0 == holder);
-            }
-        }
+        self.forget_recalls(holder, |_| true);
     }
 
     /// Until when there is to be waited for recalls of these inodes (all, if there are none), but for those that
@@ -401,6 +414,15 @@ impl Leases {
         }
     }
 
+    /// Those of these inodes that a client has to drop, and has not said that it did.
+    pub fn unheard(&self, holder: Holder, inodes: &[InodeNo]) -> Vec<InodeNo> {
+        let table = self.table.lock();
+        let is_unheard = |ino: &&InodeNo| {
+            table.recalled.get(ino).is_some_and(|all| all.iter().any(|one| one.0 == holder))
+        };
+        inodes.iter().filter(is_unheard).copied().collect()
+    }
+
     /// The node may not act any more: recalls everything, and waits until `end` at most.
     pub fn suspend(&self, end: Instant) {
         {
@@ -486,6 +508,19 @@ mod tests {
     }
 
     #[test]
+    fn a_reply_names_what_its_client_has_still_to_drop() {
+        let now = Instant::now();
+        let (leases, holders) = table(&["a", "b"], now);
+        let (a, b) = (holders[0], holders[1]);
+        assert!(leases.grant(a, A) && leases.grant(a, B) && leases.grant(b, B));
+        leases.recall(A, Some(b), true);
+        leases.recall(B, Some(b), true);
+        assert_eq!((leases.unheard(a, &[A, B]), leases.unheard(b, &[A, B])), (vec![A, B], vec![]));
+        leases.table.lock().done(a, 1, Instant::now());
+        assert_eq!(leases.unheard(a, &[A, B]), [B]);
+    }
+
+    #[test]
     fn a_recall_is_waited_for_until_it_is_carried_out() {
         let now = Instant::now();
         let (leases, holders) = table(&["a", "b"], now);
@@ -506,6 +541,25 @@ mod tests {
         assert_eq!(table.wait_until(None, None), None);
         assert_eq!((table.counts.held, table.counts.late), (2, 0));
         assert!(table.recalled.is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_never_came_back_prolongs_what_it_does_not_recall() {
+        let now = Instant::now();
+        let (leases, holders) = table(&["a"], now);
+        let (a, mut table) = (holders[0], leases.table.lock());
+        assert!(table.grant(a, A, now) && table.grant(a, B, now));
+        table.recall(A, None, now + MS);
+        // It tells of the recall, and lets the client rely on the rest; the client is heard of no more.
+        let asked = now + TERM / 2;
+        assert_eq!(table.answer(a, asked, asked).inodes, [A]);
+        table.expire(now + TERM + MARGIN);
+        let of = |table: &Table, ino| table.wait_until(Some(&[ino]), None);
+        assert_eq!((of(&table, A), of(&table, B)), (None, Some(asked + TERM + MARGIN)));
+        assert_eq!(table.faults["a"].count, 1);
+        table.expire(asked + TERM + MARGIN);
+        assert_eq!((of(&table, B), table.counts.held, table.faults["a"].count), (None, 0, 1));
+        assert!(table.answer(a, asked + TERM * 2, asked + TERM * 2).all);
     }
 
     #[test]

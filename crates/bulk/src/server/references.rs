@@ -81,13 +81,15 @@ impl References {
     }
     /// It is done: waits until nobody else keeps what is older than what the reply tells.
     pub(super) fn end(&self) -> LeaseNote {
-        let Some(Work { holder, touched, changing, note, .. }) = WORK.take() else {
+        let Some(Work { holder, touched, changing, mut note, .. }) = WORK.take() else {
             return LeaseNote::default();
         };
         for ino in changing {
             self.leases.change(ino, false);
         }
         self.leases.wait(Some(&touched), holder, None);
+        // What the client itself has to drop and has not heard of is older than this reply.
+        note.changed.extend(holder.into_iter().flat_map(|h| self.leases.unheard(h, &touched)));
         note
     }
 
