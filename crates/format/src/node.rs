@@ -110,6 +110,7 @@ pub struct RawSlot {
     pub damaged_part: U16,
     /// Bit 0, while `Recovering`: the journal is replayed (before the damage was met, if there is one).
     /// Bit 1, not while `Free`: a person has said that the host of who acts by the slot is off.
+    /// Bit 2, not while `Free`: the node serves clients that rely for a while on what it has told them.
     pub flags: U16,
     /// The node's `io_timeout`, milliseconds: all its timers, and those of who watches it. 0: the usual.
     pub io_timeout: U32,
@@ -137,6 +138,7 @@ impl RawSlot {
     const REVISION: u16 = 2;
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
     const VOUCHED: u16 = 2;
+    const SERVES: u16 = 4;
 
     /// The places in use, if the others are the last ones.
     fn places(&self) -> Option<Vec<LockPlace>> {
@@ -147,7 +149,8 @@ impl RawSlot {
     }
     /// The damage noted, if these fields are what a writer makes of a slot in `state`.
     fn damage(&self, state: SlotState) -> Result<Option<SlotDamage>, FormatError> {
-        let (block, flags) = (self.damaged_block.get(), self.flags.get() & !Self::VOUCHED);
+        let (block, flags) =
+            (self.damaged_block.get(), self.flags.get() & !(Self::VOUCHED | Self::SERVES));
         let raw = self.damaged_part.get();
         let part = DamagedPart::from_raw(raw);
         let recovering = state == SlotState::Recovering;
@@ -259,6 +262,9 @@ pub struct SlotRecord {
     /// A person has said that the host of who acts by the slot is off: it counts as fenced, to
     /// everybody. Never of a free slot.
     pub vouched: bool,
+    /// The node serves clients that rely for a while on what it has told them: when it is dead, whoever recovers it
+    /// waits that long first. Never of a free slot.
+    pub serves: bool,
     /// The node's `io_timeout` in milliseconds; 0: the usual.
     pub io_timeout: u32,
     /// The key by which it is registered with every member; 0: with none.
@@ -296,6 +302,7 @@ impl SlotRecord {
             replayed: false,
             damage: None,
             vouched: false,
+            serves: false,
             io_timeout: 0,
             fence_key: 0,
             named: None,
@@ -347,7 +354,8 @@ impl SlotRecord {
         }
         let damage = raw.damage(state)?;
         let vouched = raw.flags.get() & RawSlot::VOUCHED != 0;
-        if vouched && state == SlotState::Free {
+        let serves = raw.flags.get() & RawSlot::SERVES != 0;
+        if (vouched || serves) && state == SlotState::Free {
             return Err(bad("flags", u64::from(raw.flags.get())));
         }
         let named = Some(raw.named.get()).filter(|n| *n != 0);
@@ -370,6 +378,7 @@ impl SlotRecord {
             replayed: raw.flags.get() & 1 == 1,
             damage,
             vouched,
+            serves,
             io_timeout: raw.io_timeout.get(),
             fence_key: raw.fence_key.get(),
             named: named.map(Incarnation),
@@ -387,6 +396,7 @@ impl SlotRecord {
         assert!(self.damage.is_none() || self.recoverer.is_some(), "damage is met in recovery");
         assert!(!self.replayed || self.recoverer.is_some(), "replayed in recovery");
         assert!(!self.vouched || self.state != SlotState::Free, "nobody is to be dead");
+        assert!(!self.serves || self.state != SlotState::Free, "nobody serves");
         assert!(self.named.is_none_or(|n| n.0 > self.life.incarnation.0), "a name of a later life");
         let mut raw = RawSlot::new_zeroed();
         raw.magic = U32::new(RawSlot::MAGIC);
@@ -418,7 +428,8 @@ impl SlotRecord {
             raw.damaged_part = U16::new(damage.part as u16);
         }
         let vouched = if self.vouched { RawSlot::VOUCHED } else { 0 };
-        raw.flags = U16::new(u16::from(self.is_replayed()) | vouched);
+        let serves = if self.serves { RawSlot::SERVES } else { 0 };
+        raw.flags = U16::new(u16::from(self.is_replayed()) | vouched | serves);
         raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
         let (head, tail) = sector.split_at_mut(size_of::<RawSlot>());
         head.copy_from_slice(raw.as_bytes());
@@ -666,6 +677,7 @@ mod tests {
             replayed: false,
             damage: None,
             vouched: false,
+            serves: false,
             io_timeout: 0x0201,
             fence_key: 0x0807_0605_0403_0201,
             named: None,
@@ -795,10 +807,14 @@ mod tests {
         refused(&|raw| raw.revision.set(1));
         refused(&|raw| raw.damaged_part.set(8));
         refused(&|raw| raw.damaged_block.set(1));
-        refused(&|raw| raw.flags.set(4));
+        refused(&|raw| raw.flags.set(8));
         let record = SlotRecord { vouched: true, ..slot() };
         record.encode(&mut sector);
         assert_eq!(sector[418], 2);
+        assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));
+        let record = SlotRecord { serves: true, ..slot() };
+        record.encode(&mut sector);
+        assert_eq!(sector[418], 4);
         assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));
         refused(&|raw| {
             raw.flags.set(2);
@@ -812,7 +828,7 @@ mod tests {
         });
         refused(&|raw| {
             raw.damaged_part.set(1);
-            raw.flags.set(4);
+            raw.flags.set(8);
         });
         refused(&|raw| {
             raw.damaged_part.set(1);

@@ -124,6 +124,7 @@ impl Mounted {
         let join = JoinOptions {
             slot: options.slot,
             mount_point: options.mount_point.clone(),
+            serves: options.serves,
             timing: options.timing,
             fence: options.fence.clone(),
             identity: options.identity.clone(),

@@ -8,6 +8,7 @@ use braid_lock::{FenceOptions, HintsBy, HostIdentity, Timing};
 
 /// What may be chosen when mounting.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent options, each named")]
 pub struct MountOptions {
     /// A fixed slot, or any free one.
     pub slot: Option<NodeId>,
@@ -31,6 +32,9 @@ pub struct MountOptions {
     pub after_repair: bool,
     /// For people: where it is mounted.
     pub mount_point: PathBuf,
+    /// It serves clients that rely for [`braid_lock::SERVED_WAIT`] at most on what it has told them: if it dies, others
+    /// wait so long before they use what it had locked.
+    pub serves: bool,
     /// All timers of its membership.
     pub timing: Timing,
     /// How it fences nodes of other hosts, besides by reservation.
@@ -54,6 +58,7 @@ impl Default for MountOptions {
             commit_interval: Duration::from_secs(5),
             discard: false,
             after_repair: false,
+            serves: false,
             mount_point: PathBuf::new(),
             timing: Timing::default(),
             fence: FenceOptions::default(),

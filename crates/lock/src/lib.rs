@@ -52,7 +52,7 @@ pub use hints::{HintsBy, MessageWay, TcpHints};
 pub use node::{
     Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Membership, MemoryNodes,
     NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, OnLease, PeerObserver, PoolNodes,
-    PoolSide, Proofs, Recover, SilentSlots, Timing, vouch,
+    PoolSide, Proofs, Recover, SERVED_WAIT, SilentSlots, Timing, vouch,
 };
 pub use peers::{Liveness, Peers};
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector, Unsure};

@@ -124,6 +124,8 @@ pub struct JoinOptions {
     pub fence: FenceOptions,
     /// By which ways it hears hints.
     pub hints: HintsBy,
+    /// It serves clients that rely for [`SERVED_WAIT`] at most on what it has told them.
+    pub serves: bool,
     /// Who is fenced: one for all of this process's that asks who is dead.
     pub proofs: Proofs,
     /// Since when slots that cannot be read are silent: likewise.
@@ -149,9 +151,21 @@ impl Default for JoinOptions {
             identity: None,
             fence: FenceOptions::default(),
             hints: HintsBy::default(),
+            serves: false,
             proofs: Proofs::default(),
             silent_slots: SilentSlots::default(),
         }
+    }
+}
+
+/// For so long clients may rely on what a node has told them that serves them and is dead: its locks are not broken
+/// before.
+pub const SERVED_WAIT: Duration = Duration::from_millis(2400);
+
+/// Before a dead node is recovered.
+fn await_clients(dead: &SlotRecord) {
+    if dead.serves {
+        std::thread::sleep(SERVED_WAIT);
     }
 }
 

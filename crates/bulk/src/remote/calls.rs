@@ -288,7 +288,7 @@ impl Remote {
                     Ok(()) => {}
                     Err(Trouble::Errno(errno)) if errno != Errno::INTR => {
                         tracing::error!(%ino, %errno, "the server was started anew: writes are lost");
-                        drop(self.pending.lock().lost(ino, errno));
+                        drop(self.pending.lock().lost(ino, errno, u64::MAX));
                         break;
                     }
                     Err(trouble) => return Err(trouble),

@@ -151,7 +151,7 @@ impl Remote {
             }
             if appends {
                 // It may be there or not: whoever asks for durability hears it.
-                self.pending.lock().lost(file.inode.ino, Errno::IO);
+                self.pending.lock().lose_changes(file.inode.ino, Errno::IO);
                 return Ok(());
             }
         }
@@ -159,8 +159,10 @@ impl Remote {
 
     pub(super) fn sync_file(&self, fh: Fh) -> Answer<()> {
         let file = self.files.get(fh)?;
-        self.commit(&file)?;
-        self.failure(file.inode.ino)
+        let done = self.commit(&file);
+        // A failure now is a loss, too: it is told once.
+        let told = self.failure(&file);
+        done.and(told)
     }
 
     pub(super) fn allocate(&self, fh: Fh, mode: i32, (offset, len): (u64, u64)) -> Answer<()> {

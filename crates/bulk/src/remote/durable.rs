@@ -97,27 +97,44 @@ impl Remote {
     /// # Errors
     /// The server cannot: that is lost.
     pub(super) fn commit_pending(&self, ino: InodeNo) -> Answer<()> {
-        let Some(file) = self.pending.lock().file(ino) else { return Ok(()) };
-        self.commit(&file)
+        loop {
+            let Some(file) = self.pending.lock().file(ino) else { return Ok(()) };
+            // It is closed as soon as everything is durable, by whoever finds that.
+            let is_closed =
+                || self.pending.lock().file(ino).is_none_or(|f| !Arc::ptr_eq(&f, &file));
+            match self.try_commit(&file) {
+                Err((Errno::BADF, _)) if is_closed() => {}
+                done => return self.committed(ino, done),
+            }
+        }
     }
 
-    /// Makes a file durable.
+    /// Makes a file durable that a program has open.
     ///
     /// # Errors
     /// The same.
     pub(super) fn commit(&self, file: &RemoteFile) -> Answer<()> {
+        self.committed(file.inode.ino, self.try_commit(file))
+    }
+
+    /// Has the server make a file durable. Up to which change it did, or not.
+    fn try_commit(&self, file: &RemoteFile) -> Result<u64, (Errno, u64)> {
         let last = self.pending.lock().last();
         let request =
             |handles: &[u64]| Request::Commit { handle: handles.first().copied().unwrap_or(0) };
         let about = About { files: &[file], ..About::default() };
-        match self.done(about, request) {
-            Ok(()) => {
-                self.settle(Some(file.inode.ino), last);
+        self.done(about, request).map(|()| last).map_err(|errno| (errno, last))
+    }
+
+    fn committed(&self, ino: InodeNo, done: Result<u64, (Errno, u64)>) -> Answer<()> {
+        match done {
+            Ok(last) => {
+                self.settle(Some(ino), last);
                 Ok(())
             }
-            Err(errno @ (Errno::INTR | Errno::NOTCONN)) => Err(errno),
-            Err(errno) => {
-                let closed = self.pending.lock().lost(file.inode.ino, errno);
+            Err((errno @ (Errno::INTR | Errno::NOTCONN), _)) => Err(errno),
+            Err((errno, last)) => {
+                let closed = self.pending.lock().lost(ino, errno, last);
                 self.close_all(closed);
                 Err(errno)
             }
@@ -204,8 +221,8 @@ impl Remote {
         }
         is_kept
     }
-    /// What was lost of a file is said to whoever asks next.
-    pub(super) fn failure(&self, ino: InodeNo) -> Answer<()> {
-        self.pending.lock().take_failure(ino).map_or(Ok(()), Err)
+    /// What was lost of a file, if this open file was not told of it.
+    pub(super) fn failure(&self, file: &RemoteFile) -> Answer<()> {
+        self.pending.lock().losses.tell(file.inode.ino, &file.told).map_or(Ok(()), Err)
     }
 }

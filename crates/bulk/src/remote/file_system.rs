@@ -111,7 +111,11 @@ impl FileSystem for RemoteFs {
         let kind = PlockKind::Unlock;
         let all = Plock { start: 0, end: u64::MAX, kind, owner: lock_owner, pid: 0, uid: 0 };
         self.0.lock(file.inode.ino, false, &all)?;
-        self.0.failure(file.inode.ino)
+        if !file.is_writable() {
+            return Ok(());
+        }
+        let lost = self.0.pending.lock().losses.tell_at_close(file.inode.ino, &file.told);
+        lost.map_or(Ok(()), Err)
     }
     fn fsync(&self, fh: Fh, _data_only: bool) -> Answer<()> {
         self.0.sync_file(fh)

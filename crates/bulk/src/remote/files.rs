@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_format::InodeNo;
@@ -23,6 +24,8 @@ pub struct RemoteFile {
     pub caller: Caller,
     /// What it is to the server.
     pub place: Mutex<Place>,
+    /// The number of the last loss that it was told of.
+    pub told: AtomicU64,
     /// How far it was read.
     pub progress: Mutex<Progress>,
     /// Programs have closed it.
@@ -44,8 +47,8 @@ impl RemoteFile {
     /// One that is open in a session.
     pub fn new(inode: Inode, flags: u32, caller: Caller, (session, handle): (u64, u64)) -> Self {
         let place = Mutex::new(Place { session, handle, lost: None });
-        let (progress, is_closed) = Default::default();
-        Self { inode, flags, caller, place, progress, is_closed }
+        let (told, progress, is_closed) = Default::default();
+        Self { inode, flags, caller, place, told, progress, is_closed }
     }
     /// Whether it may be written.
     pub fn is_writable(&self) -> bool {

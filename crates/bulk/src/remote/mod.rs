@@ -9,6 +9,7 @@
 //!  progress     how far a program has read a file
 //!  files        files that programs have open
 //!  ahead        what is read before a program asks for it
+//!  losses       what was lost of files, and which open files were told
 //!  pending      writes that are not durable yet, to be sent again to a server that was started anew
 //!  held         locks that programs have, and what they wait for
 //!  leases       what is kept of inodes until the server recalls it
@@ -37,6 +38,7 @@ mod held;
 mod known;
 mod leases;
 mod locks;
+mod losses;
 mod names;
 mod pending;
 mod progress;

@@ -1,5 +1,7 @@
 //! Names, attributes and extended attributes.
 
+use std::sync::atomic::Ordering;
+
 use braid_format::InodeNo;
 use braid_fs::{Answer, Attr, Cred, DirEntry, Errno, Fh, SetAttr};
 
@@ -200,6 +202,7 @@ impl Remote {
         let inode = Inode { ino: attr.ino, generation: attr.generation };
         let caller = Caller { generations: [attr.generation, 0], ..caller };
         let file = RemoteFile::new(inode, flags & !ONCE, caller, (session, handle));
+        file.told.store(self.pending.lock().losses.at_open(attr.ino), Ordering::Relaxed);
         Ok((attr, self.files.insert(file)))
     }
 
@@ -215,6 +218,9 @@ impl Remote {
         let file = self.files.remove(fh)?;
         if !self.close_later(&file) {
             self.close(&file);
+        }
+        if self.files.all_of(file.inode.ino).is_empty() {
+            self.pending.lock().losses.closed(file.inode.ino);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use braid_format::InodeNo;
 use braid_fs::Errno;
 
 use super::files::RemoteFile;
+use super::losses::Losses;
 
 /// A write.
 #[derive(Debug, Clone)]
@@ -40,8 +41,8 @@ struct PendingFile {
 #[derive(Debug, Default)]
 pub struct Pending {
     files: HashMap<InodeNo, PendingFile>,
-    /// Files of which something was lost: the next to ask for durability, or to close one, hears it.
-    failed: HashMap<InodeNo, Errno>,
+    /// What was lost: who asks for durability hears it, and who closes a file that he may write.
+    pub losses: Losses,
     bytes: usize,
     last: u64,
 }
@@ -142,10 +143,9 @@ impl Pending {
         }
         done
     }
-    /// What was pending of a file is lost. The open file that can be closed now.
-    pub fn lost(&mut self, ino: InodeNo, why: Errno) -> Option<Arc<RemoteFile>> {
-        self.failed.entry(ino).or_insert(why);
-        let last = self.last;
+    /// What was pending of a file up to the number `last` is lost. The open file that can be closed now.
+    pub fn lost(&mut self, ino: InodeNo, why: Errno, last: u64) -> Option<Arc<RemoteFile>> {
+        self.losses.note(ino, why);
         self.durable(Some(ino), last).pop()
     }
     /// The server was started anew: files of which something may be lost that cannot be sent again.
@@ -155,14 +155,10 @@ impl Pending {
     }
     /// Those changes are lost; writes stay.
     pub fn lose_changes(&mut self, ino: InodeNo, why: Errno) {
-        self.failed.entry(ino).or_insert(why);
+        self.losses.note(ino, why);
         if let Some(file) = self.files.get_mut(&ino) {
             file.changed = None;
         }
-    }
-    /// What was lost of a file; said once.
-    pub fn take_failure(&mut self, ino: InodeNo) -> Option<Errno> {
-        self.failed.remove(&ino)
     }
 }
 
@@ -202,8 +198,8 @@ mod tests {
         assert_eq!(pending.unrepeatable(), [InodeNo(7)]);
         pending.lose_changes(InodeNo(7), Errno::IO);
         assert!(pending.unrepeatable().is_empty() && pending.has(InodeNo(7)));
-        assert_eq!(pending.take_failure(InodeNo(7)), Some(Errno::IO));
-        assert_eq!(pending.take_failure(InodeNo(7)), None);
-        assert!(pending.lost(InodeNo(7), Errno::STALE).is_none() && pending.bytes() == 0);
+        assert_eq!(pending.losses.tell(InodeNo(7), &a.told), Some(Errno::IO));
+        assert_eq!(pending.losses.tell(InodeNo(7), &a.told), None);
+        assert!(pending.lost(InodeNo(7), Errno::STALE, u64::MAX).is_none() && pending.bytes() == 0);
     }
 }

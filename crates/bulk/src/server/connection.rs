@@ -204,7 +204,11 @@ impl<F: FileSystem> Shared<F> {
                     keeps.then(|| self.served.references.leases().enter(name))
                 };
                 let who = (peer, link.peer_ip());
-                let session = self.sessions.begin(&client, who, holder, &self.served.files)?;
+                let (session, former) = self.sessions.begin(&client, who, holder)?;
+                if let Some(former) = former {
+                    self.served.leaves(&former, false);
+                    former.close_all(&self.served.files);
+                }
                 tracing::info!(client = session.client, "a client has come");
                 session
             }

@@ -20,6 +20,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
+use braid_fs::lock::SERVED_WAIT;
 use parking_lot::{Condvar, Mutex};
 
 use crate::wire::Recalls;
@@ -28,8 +29,11 @@ use crate::wire::Recalls;
 pub const TERM: Duration = Duration::from_secs(2);
 /// The server waits for so much longer: clocks run at different rates.
 pub const MARGIN: Duration = Duration::from_millis(400);
+const _: () = assert!(TERM.saturating_add(MARGIN).as_millis() <= SERVED_WAIT.as_millis());
 /// A recall that takes longer counts as late, although it was carried out.
 const SLOW: Duration = Duration::from_secs(1);
+/// The same if recalls of a client together are waited for so long within a minute.
+const SLOW_MINUTE: Duration = Duration::from_secs(3);
 /// Most leases of a client. If it has more, all are recalled.
 const LEASES_MAX: usize = 1 << 16;
 /// A client that was late has no leases for so long; twice that the next time, and so on.
@@ -69,6 +73,21 @@ struct Client {
     asked: Option<Instant>,
     /// It will not ask any more.
     is_gone: bool,
+    /// Since when it is measured how long its recalls take, and how long they took.
+    slow: Option<(Instant, Duration)>,
+}
+
+impl Client {
+    /// A recall was carried out after that time. Whether it is late, this one or all of the last minute together.
+    fn took(&mut self, time: Duration, now: Instant) -> bool {
+        let minute = Duration::from_mins(1);
+        let (since, before) = self.slow.unwrap_or((now, Duration::ZERO));
+        let is_over = now.saturating_duration_since(since) >= minute;
+        let (since, sum) = if is_over { (now, time) } else { (since, before + time) };
+        let is_late = time > SLOW || sum > SLOW_MINUTE;
+        self.slow = (!is_late).then_some((since, sum));
+        is_late
+    }
 }
 
 /// How often a client was late.
@@ -215,7 +234,8 @@ impl Table {
         let Some(client) = self.clients.get_mut(&holder) else { return };
         while client.recalls.front().is_some_and(|recall| recall.number <= number) {
             let Some(recall) = client.recalls.pop_front() else { break };
-            is_slow |= recall.until.is_some() && now.saturating_duration_since(recall.since) > SLOW;
+            let time = now.saturating_duration_since(recall.since);
+            is_slow |= recall.until.is_some() && client.took(time, now);
             for ino in &recall.inodes {
                 take_from(&mut self.recalled, ino, |one| *one == (holder, recall.number));
             }
@@ -255,7 +275,9 @@ impl Table {
             client.asked = None;
             // Nobody waits for what is of nothing.
             let last = client.recalls.back_mut().filter(|recall| recall.inodes.is_empty());
-            last.into_iter().for_each(|recall| recall.until = None);
+            if let Some(recall) = last {
+                recall.until = None;
+            }
         }
     }
 
@@ -340,6 +362,7 @@ impl Leases {
             last: 0,
             asked: None,
             is_gone: false,
+            slow: None,
         };
         table.clients.insert(holder, client);
         holder
@@ -560,6 +583,23 @@ mod tests {
         table.expire(asked + TERM + MARGIN);
         assert_eq!((of(&table, B), table.counts.held, table.faults["a"].count), (None, 0, 1));
         assert!(table.answer(a, asked + TERM * 2, asked + TERM * 2).all);
+    }
+
+    #[test]
+    fn who_is_slow_again_and_again_is_late() {
+        let begun = Instant::now();
+        let (leases, holders) = table(&["a"], begun);
+        let (a, mut table) = (holders[0], leases.table.lock());
+        let mut changes = 0;
+        while table.faults.is_empty() {
+            let now = begun + SLOW * changes;
+            table.answer(a, now, now);
+            assert!(table.grant(a, A, now), "{changes}");
+            table.recall(A, None, now);
+            changes += 1;
+            table.done(a, changes.into(), now + SLOW - MS);
+        }
+        assert_eq!(changes, 4);
     }
 
     #[test]

@@ -133,7 +133,8 @@ impl Session {
         self.ended.store(true, Ordering::Release);
         self.events.wake();
     }
-    fn close_all<F: FileSystem>(&self, files: &F) {
+    /// It has ended: closes what it has open.
+    pub fn close_all<F: FileSystem>(&self, files: &F) {
         for wait in self.events.end::<F::Wait>() {
             files.end_lock_wait(wait);
         }
@@ -167,18 +168,18 @@ impl Sessions {
     }
 
     /// Begins a session; `holder` makes it one that has leases, by the client's name. Of a client who has as many
-    /// sessions as he may, the one that has been without a connection for longest ends.
+    /// sessions as he may, the one that has been without a connection for longest ends: it is closed by the caller
+    /// ([`Session::close_all`]).
     ///
     /// # Errors
     /// There are as many as are allowed, or a quarter as many by certificates of that name, or, without certificates,
     /// half as many from that address.
-    pub fn begin<F: FileSystem>(
+    pub fn begin(
         &self,
         client: &[u8],
         (peer, from): (Option<Peer>, Option<IpAddr>),
         holder: impl FnOnce(&str) -> Option<Holder>,
-        files: &F,
-    ) -> Result<Arc<Session>, Status> {
+    ) -> Result<(Arc<Session>, Option<Arc<Session>>), Status> {
         let share = (self.most / if peer.is_some() { 4 } else { 2 }).max(1);
         let is_own = |session: &Session| match (&peer, &session.peer) {
             (Some(peer), Some(other)) => peer.name == other.name,
@@ -218,12 +219,7 @@ impl Sessions {
             presence: Mutex::new(Presence { connections: 0, idle: Instant::now() }),
         });
         all.insert(session.id, Arc::clone(&session));
-        drop(all);
-        // Others may come while that lasts.
-        if let Some(former) = former {
-            former.close_all(files);
-        }
-        Ok(session)
+        Ok((session, former))
     }
 
     /// A session that has begun, for whom it belongs to.

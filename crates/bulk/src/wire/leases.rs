@@ -48,7 +48,8 @@ impl LeaseNote {
 
     fn read(from: &mut FieldReader<'_>) -> Option<Self> {
         let (bits, count) = (from.u8().filter(|bits| *bits < 4)?, usize::from(from.u8()?));
-        if count > CHANGED_MAX {
+        // All are all: none is named then.
+        if count > CHANGED_MAX || bits & 2 != 0 && count > 0 {
             return None;
         }
         let changed = (0..count).map(|_| from.u64().map(InodeNo)).collect::<Option<_>>()?;

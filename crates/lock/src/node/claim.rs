@@ -190,10 +190,14 @@ impl<'a> Claim<'a> {
                 store.pool().follow().map_err(LockError::NodeStore)?;
                 Event::Done
             }
-            Action::Recover { dead, mine } => {
+            Action::Recover { dead: record, mine } => {
+                let dead = record.life;
                 tracing::info!(?dead, "recovering a dead node in order to take its slot");
                 let (recover, by) = (self.recover, mine.life);
-                let all = || recover.recover(dead, by).and_then(|()| recover.finish(dead, by));
+                let all = || {
+                    super::await_clients(&record);
+                    recover.recover(dead, by).and_then(|()| recover.finish(dead, by))
+                };
                 Event::Recovered(self.while_beating(&mine, all))
             }
             Action::LetGo { registered } => {
@@ -372,6 +376,7 @@ impl<'a> Claim<'a> {
             replayed: false,
             damage: None,
             vouched: false,
+            serves: self.options.serves,
             io_timeout: self.options.timing.milliseconds(),
             fence_key: 0,
             named: None,

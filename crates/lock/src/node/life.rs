@@ -72,6 +72,7 @@ pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
         replayed: false,
         damage: None,
         vouched: false,
+        serves: false,
         nonce,
         pid: 0,
         address: String::new(),

@@ -419,6 +419,23 @@ fn a_change_of_the_pool_need_not_wait_for_a_slot_that_was_long_seen_to_be_nobody
 }
 
 #[test]
+fn a_dead_node_that_served_clients_is_recovered_when_they_rely_on_nothing_any_more() {
+    let (all, locks) = (MemoryNodes::new(3), MemoryStore::new());
+    let a = node(&all, &locks);
+    let b = node_by(all.process(), &locks, JoinOptions { serves: true, ..options() });
+    let (dead, killed) = (b.member.me(), Instant::now());
+    b.kill();
+    until("recovered", || a.member.liveness(dead) == Liveness::Dead);
+    assert!(killed.elapsed() >= SERVED_WAIT);
+    // Whoever takes the slot of one over waits, too.
+    let c = node_by(all.process(), &locks, JoinOptions { serves: true, ..options() });
+    let (slot, killed) = (Some(c.member.me().slot), Instant::now());
+    [&a, &c].iter().for_each(|node| node.kill());
+    node_by(all.process(), &locks, JoinOptions { slot, ..options() });
+    assert!(killed.elapsed() >= SERVED_WAIT);
+}
+
+#[test]
 fn what_a_node_knew_of_a_slot_before_it_was_damaged_still_counts() {
     let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
     let (a, b) = (node(&all, &locks), node(&all, &locks));

@@ -148,7 +148,7 @@ impl World {
             Action::Recover { dead, .. } => {
                 self.begin_beats(pid, 0);
                 self.watch_to_join(pid);
-                self.begin_recovery(pid, dead);
+                self.begin_recovery(pid, dead.life);
                 None
             }
             Action::LetGo { .. } => {

@@ -116,7 +116,7 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     };
     let references = Arc::<References>::default();
     let mount_point = PathBuf::from(format!("braid://{address}/{name}"));
-    let options = MountOptions { mount_point, ..MountOptions::default() };
+    let options = MountOptions { mount_point, serves: true, ..MountOptions::default() };
     let fs = Fs::mount(pool, options, references.clone())
         .with_context(|| format!("`braid serve` joins {name} as a node of its own, and cannot"))?;
     let holds = Holds::of(&fs);

@@ -130,8 +130,8 @@ pub enum Action {
     Follow,
     /// Recover the dead node, from the beginning to the end, while `mine` beats.
     Recover {
-        /// Who is dead.
-        dead: Life,
+        /// The slot of who is dead.
+        dead: Box<SlotRecord>,
         /// What the slot is to say of this node.
         mine: Box<SlotRecord>,
     },

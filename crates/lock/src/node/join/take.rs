@@ -112,7 +112,7 @@ impl Take {
                 self.goes_on(State::Following(claimed), Action::Follow)
             }
             (State::Following(claimed), Event::Done) => {
-                let (dead, mine) = (self.record.life, claimed.mine.clone());
+                let (dead, mine) = (self.record.clone(), claimed.mine.clone());
                 self.goes_on(State::Recovering(claimed), Action::Recover { dead, mine })
             }
             (State::Recovering(claimed), Event::Recovered(how)) => self.recovered(claimed, how),
@@ -154,6 +154,7 @@ impl Take {
             named: Some(mine.life.incarnation).filter(|n| *n > record.life.incarnation),
             replayed: record.replayed,
             damage: record.damage,
+            serves: record.serves,
             ..(*mine).clone()
         });
         let action = Action::Write { expected: record.clone(), new: taking.clone() };

@@ -170,6 +170,7 @@ impl World {
                 Event::Wrote(Outcome::Stands)
             }
             Action::Recover { dead, mine } => {
+                let dead = dead.life;
                 let record = self.slot(dead.slot);
                 assert_eq!(record.recoverer, Some(mine.life));
                 assert_eq!((record.state, record.life), (SlotState::Recovering, dead));

@@ -114,6 +114,7 @@ impl NodeState {
                 let this = self.clone();
                 let run = move || {
                     this.fencer().forget(&record);
+                    crate::node::await_clients(&record);
                     let done = outcome(dead, this.recover.recover(dead, this.me));
                     WatchEvent::Recovered(dead.slot, done)
                 };
