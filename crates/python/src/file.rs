@@ -233,7 +233,13 @@ impl File {
         if let Some(locked) = self.locked.get(usize::from(whole)) {
             locked.store(true, Ordering::Release);
         }
-        locks::set(py, &self.node, Locked { ino: self.ino, whole }, lock, waits)
+        let on = Locked { ino: self.ino, whole };
+        locks::set(py, &self.node, on, lock, waits)?;
+        // Another thread may have closed it meanwhile, when there was nothing to drop yet.
+        self.fs().map(drop).inspect_err(|_| {
+            let unlock = Plock { kind: PlockKind::Unlock, ..*lock };
+            locks::set(py, &self.node, on, &unlock, false).ok();
+        })
     }
 
     fn plock(&self, kind: PlockKind, start: u64, end: u64) -> Plock {

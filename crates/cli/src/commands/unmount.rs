@@ -48,9 +48,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let (Some(server), false) = (&server, args.lazy) {
         refuse_exported(server)?;
     }
+    let copies = mount.as_ref().map_or_else(HashSet::new, copies_of);
     detach(&dir, args)?;
     if let (Some(server), false) = (server, args.lazy) {
-        let kept = || holder(mount.as_ref()?, server.server.id());
+        let kept = || holder((mount.as_ref()?, &copies), server.server.id());
         wait_until_left(&dir, &server.server.ended()?, kept)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -124,9 +125,16 @@ impl fmt::Display for Holder {
     }
 }
 
+/// Numbers of the other mounts of a file system in this mount namespace.
+fn copies_of(mount: &TableEntry) -> HashSet<u64> {
+    let table = MountTable::own().unwrap_or_default();
+    let others = table.iter().filter(|m| m.device == mount.device && m.id != mount.id);
+    others.map(|m| m.id).collect()
+}
+
 /// A process that keeps the file system of `mount`, which the process `server` serves, mounted in whatever
-/// mount namespace.
-fn holder(mount: &TableEntry, server: &str) -> Option<Holder> {
+/// mount namespace; in this one only by `copies` that were there before.
+fn holder((mount, copies): (&TableEntry, &HashSet<u64>), server: &str) -> Option<Holder> {
     // The number of an unmounted file system is free: another pool's mount may have it at once.
     let is_another = |m: &Mount| m.device == Some(mount.device) && m.server.id() != server;
     if mounts::mounts().iter().chain(&mounts::remotes()).any(is_another) {
@@ -148,7 +156,7 @@ fn holder(mount: &TableEntry, server: &str) -> Option<Holder> {
             continue;
         }
         let table = MountTable::at(&proc).unwrap_or_default();
-        let mut held = table.iter().filter(|m| is_same(m));
+        let mut held = table.iter().filter(|m| is_same(m) && (!here || copies.contains(&m.id)));
         if let Some(dir) = held.next().map(|m| m.dir.clone()) {
             let command = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
             return Some(Holder { pid, command: command.trim().to_owned(), dir, here });
