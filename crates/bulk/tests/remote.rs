@@ -137,10 +137,7 @@ fn a_server_that_begins_anew_finds_everything_as_it_was() {
     wait_until("it is durable before anybody asks for it", || fs.status().pending == 0);
     // Appended, and not durable: whoever asks hears that it may be lost.
     append(&fs, fh, b"more");
-    proxy.close();
-    drop(server);
-    server = host.serve();
-    proxy.open_to(server.address());
+    server = host.restart(server, &proxy);
     assert_eq!(fs.fsync(fh, false), Err(Errno::IO));
     fs.fsync(fh, false).unwrap();
     other.release(their_fh).unwrap();
@@ -230,10 +227,7 @@ fn what_was_written_under_a_lock_is_not_written_again_over_what_came_after_it() 
         let what = Write { offset: 0, bytes: &new, flags: WriteFlags::default() };
         FileSystem::write(&host.fs, theirs, what, &mut ()).unwrap();
         FileSystem::flock(&host.fs, file.ino, &lock(PlockKind::Unlock, 1)).unwrap();
-        proxy.close();
-        drop(server);
-        server = host.serve();
-        proxy.open_to(server.address());
+        server = host.restart(server, &proxy);
         assert_eq!(read(&fs, fh, 0, 100), new);
     }
     FileSystem::release(&host.fs, theirs).unwrap();
@@ -253,10 +247,7 @@ fn a_close_leaves_the_locks_of_others_alone_after_a_restart() {
     let second = fs.open(file.ino, O_RDWR).unwrap();
     fs.fsync(first, false).unwrap();
     fs.setlk(file.ino, &lock(PlockKind::Exclusive, 2)).unwrap();
-    proxy.close();
-    drop(server);
-    server = host.serve();
-    proxy.open_to(server.address());
+    server = host.restart(server, &proxy);
     fs.getattr(file.ino).unwrap();
     fs.release(first).unwrap();
     assert_eq!(

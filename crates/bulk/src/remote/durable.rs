@@ -214,9 +214,9 @@ impl Remote {
     pub(super) fn close_later(&self, file: &Arc<RemoteFile>) -> bool {
         let mut pending = self.pending.lock();
         let is_kept = pending.close(file);
-        let is_due = pending.is_due();
+        let is_pending = pending.has(file.inode.ino);
         drop(pending);
-        if is_due {
+        if is_pending {
             self.helper.call();
         }
         is_kept

@@ -126,7 +126,6 @@ impl Pending {
             });
             file.changed = file.changed.filter(|number| *number > last);
             file.since = Instant::now();
-            file.is_due = false;
             let over = file.writes.is_empty() && file.changed.is_none();
             if over && file.closed {
                 done.push(Arc::clone(&file.file));
@@ -183,6 +182,7 @@ mod tests {
         pending.wrote(&a, 3, b"two");
         assert!(pending.close(&a) && pending.is_due());
         assert!(pending.durable(Some(InodeNo(7)), last).is_empty());
+        assert!(pending.is_due(), "the rest of a closed file is as urgent");
         let left: Vec<_> = pending.writes(InodeNo(7)).iter().map(|w| w.offset).collect();
         assert_eq!((left, pending.bytes()), (vec![3], 3));
         let last = pending.last();

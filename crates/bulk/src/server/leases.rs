@@ -230,25 +230,21 @@ impl Table {
 
     /// A client has carried out its recalls up to a number.
     fn done(&mut self, holder: Holder, number: u64, now: Instant) {
-        let mut is_slow = false;
+        let is_done = |recall: &Recall| recall.number <= number;
         let Some(client) = self.clients.get_mut(&holder) else { return };
-        while client.recalls.front().is_some_and(|recall| recall.number <= number) {
-            let Some(recall) = client.recalls.pop_front() else { break };
-            let time = now.saturating_duration_since(recall.since);
-            is_slow |= recall.until.is_some() && client.took(time, now);
-            for ino in &recall.inodes {
-                take_from(&mut self.recalled, ino, |one| *one == (holder, recall.number));
-            }
-        }
+        let waited_for = client.recalls.iter().filter(|r| is_done(r) && r.until.is_some());
+        let times: Vec<_> = waited_for.map(|r| now.saturating_duration_since(r.since)).collect();
+        let is_slow = times.into_iter().fold(false, |slow, time| client.took(time, now) || slow);
+        let name = client.name.clone();
+        self.forget_recalls(holder, is_done);
         if is_slow {
-            let name = client.name.clone();
             self.fault(&name, now);
         }
     }
 
-    /// A client that did not carry out a recall in time relies on what it was of no more, whatever answers it has had
-    /// since: either it has heard of the recall, or of nothing. On its other leases it may rely for longer, by such an
-    /// answer; so these are recalled.
+    /// Takes note of clients that did not carry out a recall in time. Such a client does not rely on the recalled lease any
+    /// more: either an answer has told it of the recall, or it has had no answer, and its time is over. But an answer
+    /// prolongs its other leases. So these are recalled too, and waited for.
     fn expire(&mut self, now: Instant) {
         let is_over = |recall: &Recall| recall.until.is_some_and(|until| until <= now);
         let late = self.clients.iter().filter(|(_, c)| c.recalls.iter().any(is_over));
@@ -273,7 +269,7 @@ impl Table {
             self.recall_all(holder, now);
             let Some(client) = self.clients.get_mut(&holder) else { continue };
             client.asked = None;
-            // Nobody waits for what is of nothing.
+            // Nobody waits for a recall of no lease.
             let last = client.recalls.back_mut().filter(|recall| recall.inodes.is_empty());
             if let Some(recall) = last {
                 recall.until = None;

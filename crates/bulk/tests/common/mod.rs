@@ -60,6 +60,14 @@ impl Host {
     pub fn serve(&self) -> Server<Fs> {
         self.serve_with(Self::options())
     }
+    /// A server that begins anew, which clients reach by `proxy`, as the one before.
+    pub fn restart(&self, server: Server<Fs>, proxy: &Proxy) -> Server<Fs> {
+        proxy.close();
+        drop(server);
+        let server = self.serve();
+        proxy.open_to(server.address());
+        server
+    }
     /// Unmounts; the check finds nothing.
     pub fn finish(self) {
         self.fs.unmount().unwrap();
