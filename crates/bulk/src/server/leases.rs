@@ -234,7 +234,10 @@ impl Table {
         let Some(client) = self.clients.get_mut(&holder) else { return };
         let waited_for = client.recalls.iter().filter(|r| is_done(r) && r.until.is_some());
         let times: Vec<_> = waited_for.map(|r| now.saturating_duration_since(r.since)).collect();
-        let is_slow = times.into_iter().fold(false, |slow, time| client.took(time, now) || slow);
+        let mut is_slow = false;
+        for time in times {
+            is_slow |= client.took(time, now);
+        }
         let name = client.name.clone();
         self.forget_recalls(holder, is_done);
         if is_slow {
