@@ -360,9 +360,11 @@ unsafe fn on_ring(
     let (device, at, len) = (&*part.device, part.at, part.len);
     let transfer = if write {
         device.info().check_write(target.poisoned, at, len)?;
+        target.intact.intact()?;
         Transfer::write(owner, target, at.get(), memory, len.to_usize())
     } else {
         device.info().check(at, len)?;
+        target.intact.was_intact()?;
         Transfer::read(owner, target, at.get(), memory, len.to_usize())
     };
     // SAFETY: the caller's promise.

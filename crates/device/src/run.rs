@@ -210,10 +210,12 @@ fn transfer(
     Ok(match &mut r.op {
         Op::Read(buf) => {
             r.device.info().check(r.at, Bytes::from(buf.len()))?;
+            target.intact.was_intact()?;
             Transfer::read(owner, target, r.at.get(), buf.as_mut_ptr(), buf.len())
         }
         Op::Write(buf) => {
             r.device.info().check_write(target.poisoned, r.at, Bytes::from(buf.len()))?;
+            target.intact.intact()?;
             Transfer::write(owner, target, r.at.get(), buf.as_ptr(), buf.len())
         }
         Op::Flush => {

@@ -12,13 +12,18 @@ use crate::traffic::IoCounters;
 use crate::{Abilities, CawOutcome, Command, Completion, DeviceError, DeviceInfo, Op};
 
 /// A device that may cease to be what was opened: a file can be truncated under its user, and the next
-/// write makes it long again, with a hole.
+/// write would make it long again, with a hole that reads as zeros.
 pub trait Intact: Send + Sync + Debug {
-    /// Whether it is still what was opened.
+    /// Whether it is still what was opened. Looks at the device: one system call for a file.
     ///
     /// # Errors
-    /// [`DeviceError::Truncated`]; later writes and flushes are then refused.
+    /// [`DeviceError::Truncated`]; everything later is then refused, reads too.
     fn intact(&self) -> Result<(), DeviceError>;
+    /// Whether it was still what was opened when that was last asked. Does not look.
+    ///
+    /// # Errors
+    /// [`DeviceError::Truncated`].
+    fn was_intact(&self) -> Result<(), DeviceError>;
 }
 
 /// A descriptor, and what a ring must know to serve it.
@@ -38,7 +43,7 @@ pub struct RingTarget<'a> {
     pub by_call: bool,
     /// Set when a flush fails; nothing is written while it is set.
     pub poisoned: Option<&'a AtomicBool>,
-    /// Asked before every flush.
+    /// Whether it is intact is asked before every flush and write; whether it was, before every read.
     pub intact: &'a dyn Intact,
     /// Where what is issued is counted.
     pub counters: Option<&'a IoCounters>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use braid_device::{
     AlignedBuf, CawOutcome, Device, DeviceError, Direct, FileDevice, InUse, Op, OpenOptions,
-    Request, run,
+    OwnedOp, Request, run,
 };
 use braid_format::{ByteOffset, Bytes};
 
@@ -183,34 +183,68 @@ fn liveness_bytes_exclude_within_and_between_handles() {
 }
 
 #[test]
-fn a_file_truncated_under_its_user_fails_its_next_flush() {
+fn a_file_truncated_under_its_user_is_not_made_long_again() {
     let dir = temp();
-    let paths = ["a", "b"].map(|n| {
-        let path = dir.path().join(n);
+    let mut written = AlignedBuf::zeroed(4096);
+    written.fill(1);
+    let make = |name: &str| {
+        let path = dir.path().join(name);
         std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
-        path
-    });
-    let devices = paths.each_ref().map(|p| open(p));
-    for d in &devices {
-        d.write(ByteOffset(0), &[1; 4096]).unwrap();
-        d.flush().unwrap();
+        let device = open(&path);
+        device.write(ByteOffset(0), &written).unwrap();
+        device.flush().unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        (device, file)
+    };
+    let truncated = |r: Result<(), DeviceError>| {
+        let error = r.unwrap_err();
+        assert!(matches!(error, DeviceError::Truncated { size: Bytes(0), .. }), "{error}");
+    };
+    type Ask = fn(&Arc<FileDevice>, &[u8]) -> Result<(), DeviceError>;
+    let asks: [(&str, Ask); 4] = [
+        ("write", |d, data| d.write(ByteOffset(8192), data)),
+        ("flush", |d, _| d.flush()),
+        ("write in a batch", |d, data| {
+            let mut batch = [Op::Write(data), Op::Write(data)].map(|op| Request {
+                device: &**d,
+                at: ByteOffset(8192),
+                op,
+                result: Ok(()),
+            });
+            run(&mut batch);
+            let [first, _] = batch;
+            first.result
+        }),
+        ("write in a queue", |d, data| {
+            let mut queue = braid_device::IoQueue::new(2).unwrap();
+            let mut buf = AlignedBuf::zeroed(data.len());
+            buf.copy_from_slice(data);
+            queue.submit(1, d.clone(), ByteOffset(8192), OwnedOp::Write(buf)).unwrap();
+            queue.complete().2
+        }),
+    ];
+    for (name, ask) in asks {
+        let (device, file) = make(name);
+        file.set_len(0).unwrap();
+        truncated(ask(&device, &written));
+        assert_eq!(file.metadata().unwrap().len(), 0, "{name} made the file longer");
+        // Somebody gives it its size back: where data stood are zeros now.
+        file.set_len(1 << 20).unwrap();
+        let mut found = AlignedBuf::zeroed(4096);
+        truncated(device.read(ByteOffset(0), &mut found));
+        let mut batch = [Request {
+            device: &*device,
+            at: ByteOffset(0),
+            op: Op::Read(&mut found),
+            result: Ok(()),
+        }];
+        run(&mut batch);
+        let [read] = batch;
+        truncated(read.result);
+        for refused in [device.write(ByteOffset(0), &written), device.flush()] {
+            assert!(matches!(refused, Err(DeviceError::Poisoned { .. })), "{refused:?}");
+        }
     }
-    std::fs::File::options().write(true).open(&paths[1]).unwrap().set_len(0).unwrap();
-    // The write itself makes the file long again, but not as long as it was.
-    devices[1].write(ByteOffset(8192), &[2; 4096]).unwrap();
-    let mut flushes = devices.each_ref().map(|d| Request {
-        device: &**d,
-        at: ByteOffset(0),
-        op: Op::Flush,
-        result: Ok(()),
-    });
-    run(&mut flushes);
-    assert!(flushes[0].result.is_ok());
-    let error = flushes[1].result.as_ref().unwrap_err();
-    assert!(matches!(error, DeviceError::Truncated { .. }), "{error}");
-    let refused = devices[1].write(ByteOffset(0), &[3; 4096]);
-    assert!(matches!(refused, Err(DeviceError::Poisoned { .. })));
-    assert!(matches!(devices[1].flush(), Err(DeviceError::Poisoned { .. })));
 }
 
 #[test]

@@ -329,6 +329,9 @@ mod tests {
         fn intact(&self) -> Result<(), DeviceError> {
             Ok(())
         }
+        fn was_intact(&self) -> Result<(), DeviceError> {
+            Ok(())
+        }
     }
 
     fn plain(call: &Call) -> *mut u8 {

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_format::node::LockPlace;
 use braid_format::{ByteOffset, Bytes};
@@ -50,6 +50,8 @@ pub struct FileDevice {
     /// Its size is no limit.
     growing: bool,
     poisoned: AtomicBool,
+    /// The shortest size, in bytes, with which the file was found truncated; `u64::MAX` if it never was.
+    shortest: AtomicU64,
     /// A SCSI disk that compares and writes itself.
     disk: Option<ScsiDisk>,
     _claim: Option<block::Claim>,
@@ -261,10 +263,12 @@ impl Device for FileDevice {
         let (name, len) = (command.name(), command.len());
         if command.changes() {
             self.info.check_write(Some(&self.poisoned), at, len)?;
+            self.intact()?;
         }
         let done = match command {
             Command::Read(buf) => {
                 self.info.check(at, len)?;
+                self.was_intact()?;
                 self.fill(at, buf)
             }
             Command::Write(buf) => self.store(at, buf),
@@ -307,13 +311,18 @@ impl Intact for FileDevice {
         }
         let failed = |e| self.info.io_error("stat", ByteOffset(0), e);
         let found = self.file.metadata().map_err(failed)?;
-        if !found.is_file() || found.len() >= self.info.size.get() {
+        if found.is_file() && found.len() < self.info.size.get() {
+            self.shortest.fetch_min(found.len(), Ordering::AcqRel);
+            self.poisoned.store(true, Ordering::Release);
+        }
+        self.was_intact()
+    }
+    fn was_intact(&self) -> Result<(), DeviceError> {
+        let (size, expected) = (Bytes(self.shortest.load(Ordering::Acquire)), self.info.size);
+        if size >= expected {
             return Ok(());
         }
-        self.poisoned.store(true, Ordering::Release);
-        let device = self.info.name.as_str().into();
-        let (size, expected) = (Bytes(found.len()), self.info.size);
-        Err(DeviceError::Truncated { device, size, expected })
+        Err(DeviceError::Truncated { device: self.info.name.as_str().into(), size, expected })
     }
 }
 
@@ -429,6 +438,7 @@ impl Opening<'_> {
             in_memory,
             growing,
             poisoned,
+            shortest: AtomicU64::new(u64::MAX),
             disk,
             _claim: claim,
         })
