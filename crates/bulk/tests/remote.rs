@@ -243,18 +243,30 @@ fn a_close_leaves_the_locks_of_others_alone_after_a_restart() {
     let mut server = host.serve();
     let proxy = Proxy::to(server.address());
     let fs = mount(client_options(proxy.address));
-    let (file, first) = fs.create(fs.root(), b"file", 0o600, O_RDWR, &ROOT).unwrap();
-    let second = fs.open(file.ino, O_RDWR).unwrap();
+    let (file, mut first) = fs.create(fs.root(), b"file", 0o600, O_RDWR, &ROOT).unwrap();
     fs.fsync(first, false).unwrap();
-    fs.setlk(file.ino, &lock(PlockKind::Exclusive, 2)).unwrap();
-    server = host.restart(server, &proxy);
-    fs.getattr(file.ino).unwrap();
+    for before in [true, false] {
+        let second = fs.open(file.ino, O_RDWR).unwrap();
+        if before {
+            fs.setlk(file.ino, &lock(PlockKind::Exclusive, 2)).unwrap();
+        }
+        server = host.restart(server, &proxy);
+        fs.getattr(file.ino).unwrap();
+        if !before {
+            // The server gives nobody new locks for a while.
+            let locks = || fs.setlk(file.ino, &lock(PlockKind::Exclusive, 2));
+            wait_until("it is locked", || locks().is_ok());
+        }
+        fs.release(first).unwrap();
+        assert_eq!(
+            FileSystem::setlk(&host.fs, file.ino, &lock(PlockKind::Exclusive, 1)),
+            Err(Errno::AGAIN),
+            "{before}"
+        );
+        fs.setlk(file.ino, &lock(PlockKind::Unlock, 2)).unwrap();
+        first = second;
+    }
     fs.release(first).unwrap();
-    assert_eq!(
-        FileSystem::setlk(&host.fs, file.ino, &lock(PlockKind::Exclusive, 1)),
-        Err(Errno::AGAIN)
-    );
-    fs.release(second).unwrap();
     fs.finish();
     drop(server);
     host.finish();
@@ -331,6 +343,81 @@ fn a_name_is_taken_once_whatever_others_make_of_it() {
         }
     }
     fs.unlink(root, b"moved").unwrap();
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+/// The same, if another has made the name lead to the same inode again, or something of the name that it was to become:
+/// nobody knows then what was done.
+#[test]
+fn a_name_that_another_has_made_again_is_not_taken() {
+    let host = Host::new(256);
+    let mut server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    let root = fs.root();
+    for renames in [false, true] {
+        let file = fs.mknod(root, b"one", 0o100_600, 0, &ROOT).unwrap();
+        fs.link(file.ino, root, b"two").unwrap();
+        fs.lookup(root, b"one").unwrap();
+        assert_eq!(fs.lookup(root, b"moved").unwrap_err(), Errno::NOENT);
+        proxy.cut_after(1, 0);
+        let there = fs.clone();
+        let takes = std::thread::spawn(move || {
+            if renames {
+                there.rename((root, b"one"), (root, b"moved"), 0)
+            } else {
+                there.unlink(root, b"one")
+            }
+        });
+        wait_until("it is done", || {
+            matches!(FileSystem::lookup(&host.fs, root, b"one"), Err(Errno::NOENT))
+        });
+        proxy.close();
+        if renames {
+            FileSystem::rename(&host.fs, (root, b"moved"), (root, b"one"), 0).unwrap();
+            FileSystem::mknod(&host.fs, root, b"moved", 0o100_600, 0, &ROOT).unwrap();
+        } else {
+            FileSystem::link(&host.fs, file.ino, root, b"one").unwrap();
+        }
+        drop(server);
+        server = host.serve();
+        proxy.no_cut();
+        proxy.open_to(server.address());
+        assert_eq!(takes.join().unwrap(), Err(Errno::IO), "{renames}");
+        for name in [&b"one"[..], b"two"] {
+            assert_eq!(fs.lookup(root, name).unwrap().ino, file.ino);
+            fs.unlink(root, name).unwrap();
+        }
+    }
+    fs.unlink(root, b"moved").unwrap();
+    assert_eq!(fs.lookup(root, &[b'n'; 256]).unwrap_err(), Errno::NAMETOOLONG);
+    assert_eq!(fs.lookup(root, &[b'n'; 255]).unwrap_err(), Errno::NOENT);
+    fs.finish();
+    drop(server);
+    host.finish();
+}
+
+/// What a program wrote before it closed a file is not written once more over what another wrote that opened it then.
+#[test]
+fn what_was_written_to_a_closed_file_is_not_written_again() {
+    let host = Host::new(256);
+    let mut server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    let root = fs.root();
+    let (file, fh) = fs.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    write(&fs, fh, 0, b"old");
+    // Another descriptor of the open file stays.
+    fs.flush(fh, 0).unwrap();
+    let theirs = FileSystem::open(&host.fs, file.ino, O_RDWR).unwrap();
+    let what = Write { offset: 0, bytes: b"new", flags: WriteFlags::default() };
+    FileSystem::write(&host.fs, theirs, what, &mut ()).unwrap();
+    server = host.restart(server, &proxy);
+    assert_eq!(read(&fs, fh, 0, 100), b"new");
+    FileSystem::release(&host.fs, theirs).unwrap();
+    fs.release(fh).unwrap();
     fs.finish();
     drop(server);
     host.finish();
@@ -442,14 +529,35 @@ fn a_hostile_client_reaches_nothing_that_its_users_may_not() {
     assert_eq!(ask(known, &Request::Mount(write)), Errno::ACCESS);
     let cut = MountRequest::OpenAs { ino: file.ino, flags: 0o1000, again: false };
     assert_eq!(ask(known, &Request::Mount(cut)), Errno::ACCESS);
-    for set in [
-        SetAttr { mode: Some(0o777), ..SetAttr::default() },
-        SetAttr { uid: Some(1000), ..SetAttr::default() },
-        SetAttr { gid: Some(1000), ..SetAttr::default() },
+    let privileged = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
+    fs.setattr(file.ino, &privileged, None).unwrap();
+    for (set, error) in [
+        (SetAttr { mode: Some(0o777), ..SetAttr::default() }, Errno::PERM),
+        (SetAttr { uid: Some(1000), ..SetAttr::default() }, Errno::PERM),
+        (SetAttr { gid: Some(1000), ..SetAttr::default() }, Errno::PERM),
+        // What it has already: that would take the set-user-ID bit away.
+        (SetAttr { uid: Some(0), ..SetAttr::default() }, Errno::PERM),
+        (SetAttr { gid: Some(0), ..SetAttr::default() }, Errno::PERM),
+        (SetAttr { kill_privileges: true, ..SetAttr::default() }, Errno::ACCESS),
+        (SetAttr::default(), Errno::PERM),
     ] {
-        let set = Request::SetAttr { ino: file.ino, set, handle: 1 };
-        assert_eq!(ask(known, &set), Errno::PERM);
+        let asked = Request::SetAttr { ino: file.ino, set, handle: 1 };
+        assert_eq!(ask(known, &asked), error, "{set:?}");
     }
+    assert_eq!(host.fs.getattr(file.ino).unwrap().mode, 0o106_755);
+    let folders = [b"one", b"two"].map(|name| {
+        let folder = fs.mkdir(root, name, 0o755, &ROOT).unwrap();
+        let set = SetAttr { uid: Some(1000), ..SetAttr::default() };
+        fs.setattr(folder.ino, &set, None).unwrap()
+    });
+    for (folder, uid) in folders.iter().zip([1000, 0]) {
+        let inside = fs.mkdir(folder.ino, b"inside", 0o755, &ROOT).unwrap();
+        fs.setattr(inside.ino, &SetAttr { uid: Some(uid), ..SetAttr::default() }, None).unwrap();
+    }
+    let both = folders.each_ref().map(|folder| folder.generation);
+    let [from, to] = folders.each_ref().map(|folder| (folder.ino, b"inside".to_vec()));
+    let exchange = MountRequest::RenameAs { from, to, flags: 2 };
+    assert_eq!(ask(both, &Request::Mount(exchange)), Errno::ACCESS);
     let acl =
         MountRequest::RemoveXattr { ino: file.ino, name: b"system.posix_acl_access".to_vec() };
     assert_eq!(ask(known, &Request::Mount(acl)), Errno::PERM);

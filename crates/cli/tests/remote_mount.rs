@@ -302,8 +302,16 @@ os.close(f)
     let written =
         || std::fs::read_to_string(&count).ok().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0);
     let mut reached = 0;
-    for _ in 0..3 {
+    let sized = format!("{}/sized", remote.dir);
+    std::fs::write(&sized, [7; 5000]).unwrap();
+    for (round, by_path) in [(1, false), (2, true), (3, false)] {
         wait_until("blocks are written", || written() >= reached + 20 || child_ended(&child));
+        let size = 5000 + round * 5066;
+        if by_path {
+            sh(&format!("python3 -c 'import os; os.truncate(\"{sized}\", {size})'"));
+        } else {
+            std::fs::File::options().write(true).open(&sized).unwrap().set_len(size).unwrap();
+        }
         served.kill();
         let before = written();
         std::thread::sleep(std::time::Duration::from_millis(300));
@@ -313,6 +321,7 @@ os.close(f)
         reached = before + 2;
         // The lock is had again.
         wait_until("it goes on", || written() > reached || child_ended(&child));
+        assert_eq!(std::fs::metadata(&sized).unwrap().len(), size);
         let other = Remote::plain(&disks, "other", &served);
         sh(&format!("! flock -n {}/file true", other.dir));
         other.unmount();

@@ -7,6 +7,7 @@
 //! no other request is made.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -35,6 +36,9 @@ pub struct About<'a> {
     pub caller: Option<&'a Caller>,
     /// What goes with it.
     pub data: &'a [u8],
+    /// It asks for locks of this inode: all of its open files are opened in the session before. A server gives up what a
+    /// session has locked of an inode when the last of its open files there is closed.
+    pub locks: Option<InodeNo>,
 }
 
 /// Why nothing came of a request in the present session.
@@ -160,6 +164,9 @@ impl Remote {
         request: &impl Fn(&[u64]) -> Request,
         take: &mut impl FnMut(Reply, &[u8]) -> Answer<R>,
     ) -> Result<R, Trouble> {
+        if let Some(ino) = about.locks {
+            self.open_again((session, slot), ino)?;
+        }
         let mut handles = [0; 2];
         for (handle, file) in handles.iter_mut().zip(about.files) {
             *handle = self.handle_in((session, slot), file)?;
@@ -220,6 +227,20 @@ impl Remote {
             }
             Err(trouble) => Err(trouble),
         }
+    }
+
+    /// Opens all open files of an inode in a session, as far as they are not, but for those that are lost: one that is
+    /// open there.
+    fn open_again(&self, at: (u64, u16), ino: InodeNo) -> Result<Option<Arc<RemoteFile>>, Trouble> {
+        let mut open = None;
+        for file in self.files.all_of(ino) {
+            match self.handle_in(at, &file) {
+                Ok(_) => open = Some(file),
+                Err(Trouble::Errno(errno)) if errno != Errno::INTR => {}
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Ok(open)
     }
 
     /// Makes another session what the `former` one was.
@@ -299,24 +320,12 @@ impl Remote {
     }
 
     /// Asks once more for the locks that programs have. What they wait for is asked for later.
-    ///
-    /// All open files of a locked inode are opened again: a server gives up what a client has locked of an inode
-    /// when the last of them is closed.
     fn lock_again(&self, session: u64) -> Result<(), Trouble> {
         let locks = self.held.lock().all();
         for (whose, lock) in locks {
-            let mut file = None;
-            for open in self.files.all_of(whose.ino) {
-                match self.handle_in((session, 0), &open) {
-                    Ok(_) => file = Some(open),
-                    // It is lost alone.
-                    Err(Trouble::Errno(errno)) if errno != Errno::INTR => {}
-                    Err(trouble) => return Err(trouble),
-                }
-            }
-            let Some(file) = file else { continue };
+            let Some(file) = self.open_again((session, 0), whose.ino)? else { continue };
             let whole = whose.whole;
-            let about = About { files: &[&file], caller: Some(&file.caller), data: &[] };
+            let about = About { files: &[&file], caller: Some(&file.caller), ..About::default() };
             let request = |handles: &[u64]| {
                 let handle = handles.first().copied().unwrap_or(0);
                 Request::Lock(LockRequest::Lock { handle, whole, again: true, lock })

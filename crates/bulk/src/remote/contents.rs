@@ -135,7 +135,7 @@ impl Remote {
     ) -> Answer<()> {
         let appends = how & how::APPEND != 0;
         let is_durable = how & (how::STABLE | how::ALL) != 0;
-        let about = About { files: &[&**file], data: piece, caller: None };
+        let about = About { files: &[&**file], data: piece, ..About::default() };
         loop {
             let request = |handles: &[u64]| Request::Write { handle: first(handles), offset, how };
             let (written, session) = self.ask(about, request, |reply, _| match reply {

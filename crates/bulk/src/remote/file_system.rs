@@ -10,7 +10,12 @@ use braid_fs::{
 
 use super::calls::About;
 use super::{RemoteFs, caller, leases};
-use crate::wire::{MountRequest, Reply, Request};
+use crate::wire::{MountRequest, NAME_MAX, Reply, Request};
+
+/// A name as it may stand in a request.
+fn fitting(name: &[u8]) -> Answer<&[u8]> {
+    if name.len() > NAME_MAX { Err(Errno::NAMETOOLONG) } else { Ok(name) }
+}
 
 impl FileSystem for RemoteFs {
     fn root(&self) -> InodeNo {
@@ -27,7 +32,7 @@ impl FileSystem for RemoteFs {
         self.0.session.close_at(Instant::now());
     }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
-        self.0.look_up(dir, name)
+        self.0.look_up(dir, fitting(name)?)
     }
     fn revisit(&self, ino: InodeNo) -> Answer<Attr> {
         let attr = self.0.attr_now(ino)?;
@@ -45,32 +50,32 @@ impl FileSystem for RemoteFs {
         self.0.set_attr(ino, set, fh)
     }
     fn mknod(&self, dir: InodeNo, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Answer<Attr> {
-        self.0.noted((dir, name), self.0.make((dir, name), (mode, rdev), cred))
+        self.0.noted((dir, name), self.0.make((dir, fitting(name)?), (mode, rdev), cred))
     }
     fn mkdir(&self, dir: InodeNo, name: &[u8], mode: u32, cred: &Cred) -> Answer<Attr> {
-        self.0.noted((dir, name), self.0.make_dir((dir, name), mode, cred))
+        self.0.noted((dir, name), self.0.make_dir((dir, fitting(name)?), mode, cred))
     }
     fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], _cred: &Cred) -> Answer<Attr> {
-        self.0.noted((dir, name), self.0.make_link((dir, name), target))
+        self.0.noted((dir, name), self.0.make_link((dir, fitting(name)?), target))
     }
     fn readlink(&self, ino: InodeNo) -> Answer<Vec<u8>> {
         self.0.bytes_of(ino, MountRequest::ReadLink { ino })
     }
     fn link(&self, ino: InodeNo, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
-        let request = MountRequest::Link { ino, dir, name: name.to_vec() };
+        let request = MountRequest::Link { ino, dir, name: fitting(name)?.to_vec() };
         self.0.noted((dir, name), self.0.entry(&[ino, dir], &Request::Mount(request)))
     }
     fn unlink(&self, dir: InodeNo, name: &[u8]) -> Answer<()> {
-        let request = Request::Unlink { dir, name: name.to_vec() };
+        let request = Request::Unlink { dir, name: fitting(name)?.to_vec() };
         self.0.take_name((&[dir], &request), (dir, name), None)
     }
     fn rmdir(&self, dir: InodeNo, name: &[u8]) -> Answer<()> {
-        let request = Request::RmDir { dir, name: name.to_vec() };
+        let request = Request::RmDir { dir, name: fitting(name)?.to_vec() };
         self.0.take_name((&[dir], &request), (dir, name), None)
     }
     fn rename(&self, from: (InodeNo, &[u8]), to: (InodeNo, &[u8]), flags: u32) -> Answer<()> {
-        let named = |(dir, name): (InodeNo, &[u8])| (dir, name.to_vec());
-        let request = MountRequest::RenameAs { from: named(from), to: named(to), flags };
+        let named = |(dir, name): (InodeNo, &[u8])| Ok((dir, fitting(name)?.to_vec()));
+        let request = MountRequest::RenameAs { from: named(from)?, to: named(to)?, flags };
         self.0.take_name((&[from.0, to.0], &Request::Mount(request)), from, Some(to))
     }
     fn readdir(
@@ -91,7 +96,8 @@ impl FileSystem for RemoteFs {
         cred: &Cred,
     ) -> Answer<(Attr, Fh)> {
         let (flags, umask) = (flags.cast_unsigned(), cred.umask);
-        let request = MountRequest::MakeFile { dir, name: name.to_vec(), mode, umask, flags };
+        let request =
+            MountRequest::MakeFile { dir, name: fitting(name)?.to_vec(), mode, umask, flags };
         let (attr, fh) = self.0.open_by(dir, request, (flags, true))?;
         self.0.noted((dir, name), Ok(attr)).map(|attr| (attr, fh))
     }
@@ -108,6 +114,12 @@ impl FileSystem for RemoteFs {
     }
     fn flush(&self, fh: Fh, lock_owner: u64) -> Answer<()> {
         let file = self.0.files.get(fh)?;
+        // Others may open it from now on and rely on what is there: it must not be written once more then.
+        if file.is_writable()
+            && let Err(errno) = self.0.before_change(file.inode.ino)
+        {
+            tracing::debug!(%errno, "a file that was closed is not durable yet");
+        }
         let kind = PlockKind::Unlock;
         let all = Plock { start: 0, end: u64::MAX, kind, owner: lock_owner, pid: 0, uid: 0 };
         self.0.lock(file.inode.ino, false, &all)?;

@@ -26,7 +26,12 @@ impl Remote {
         let request = |handles: &[u64]| request(handles.first().copied().unwrap_or(0));
         let mut answer = Err(Errno::BADF);
         for file in self.files.all_of(ino) {
-            let about = About { files: &[&file], caller: Some(&caller), ..About::default() };
+            let about = About {
+                files: &[&file],
+                caller: Some(&caller),
+                locks: Some(ino),
+                ..About::default()
+            };
             answer = self.ask(about, request, |reply, _| Ok(reply));
             if !matches!(answer, Err(Errno::BADF)) {
                 break;

@@ -7,6 +7,7 @@ use braid_fs::{Answer, Attr, Cred, DirEntry, Errno, Fh, SetAttr};
 
 use super::calls::About;
 use super::files::RemoteFile;
+use super::recent_names::Remembered;
 use super::{Inode, Remote, caller};
 use crate::wire::{Caller, MountRequest, Reply, Request, read_entries, read_listed};
 
@@ -14,6 +15,8 @@ use crate::wire::{Caller, MountRequest, Reply, Request, read_entries, read_liste
 const ENTRIES: usize = 64 << 10;
 /// Of open(2): what is done once, and not again when the file is opened again.
 const ONCE: u32 = 0o1000 | 0o200 | 0o100;
+/// Of renameat2(2).
+const RENAME_EXCHANGE: u32 = 2;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFMT: u32 = 0o170_000;
 
@@ -60,49 +63,75 @@ impl Remote {
             }
             found
         });
+        match &found {
+            Ok(attr) => self.recent_names.note(dir, name, Some(attr)),
+            Err(Errno::NOENT) => self.recent_names.note(dir, name, None),
+            Err(_) => {}
+        }
         let attr = found?;
-        self.recent_names.note(dir, name, &attr);
         self.known.hand_out(&attr, &*self.kernel);
         Ok(attr)
     }
     /// What a name leads to from now on.
     pub(super) fn noted(&self, (dir, name): (InodeNo, &[u8]), made: Answer<Attr>) -> Answer<Attr> {
-        made.inspect(|attr| self.recent_names.note(dir, name, attr))
+        made.inspect(|attr| self.recent_names.note(dir, name, Some(attr)))
     }
     /// Removes a name, or gives an inode another one: `from` leads to something else then, and `to` to the inode.
     ///
-    /// A server that was started anew may have done it and not said so. It is repeated only if `from` leads still to
-    /// what the program meant: what another has made there since stays.
+    /// A server that was started anew may have done it and not said so. It is repeated only if both names lead still to
+    /// what they led to before, and nobody can have made `from` again: what others have made there since stays. If
+    /// that cannot be known, the program gets EIO.
     pub(super) fn take_name(
         &self,
         (inodes, request): (&[InodeNo], &Request),
         from: (InodeNo, &[u8]),
         to: Option<(InodeNo, &[u8])>,
     ) -> Answer<()> {
-        let meant = self.recent_names.of(from.0, from.1);
-        let leads_there = |(dir, name): (InodeNo, &[u8])| {
+        let names = &self.recent_names;
+        let meant = names.of(from).led();
+        let before = to.map(|to| names.of(to));
+        let now = |(dir, name): (InodeNo, &[u8])| {
             let request = Request::Lookup { dir, name: name.to_vec() };
             match self.attr_of(&[dir], &request) {
-                Ok(attr) => Ok(meant == Some(Inode { ino: attr.ino, generation: attr.generation })),
-                Err(Errno::NOENT) => Ok(false),
+                Ok(attr) => Ok(Some(attr)),
+                Err(Errno::NOENT) => Ok(None),
                 Err(errno) => Err(errno),
             }
         };
+        let unknown = || {
+            let name = String::from_utf8_lossy(from.1);
+            tracing::error!(%name, "the server was started anew: whether a name was removed is not known");
+            Errno::IO
+        };
         let is_done = || {
-            if meant.is_none() {
-                let name = String::from_utf8_lossy(from.1);
-                tracing::error!(%name, "the server was started anew: whether a name was removed is not known");
-                return Err(Errno::IO);
+            let meant = meant.ok_or_else(unknown)?;
+            let target = to.map(now).transpose()?;
+            match now(from)?.filter(|attr| meant.is_same(attr)) {
+                Some(attr) => {
+                    let targets = before.zip(target);
+                    let is_as_before =
+                        targets.is_none_or(|(before, now)| before.is_as_before(now.as_ref()));
+                    let may_repeat = is_as_before && !meant.may_be_made_again(&attr);
+                    if may_repeat { Ok(None) } else { Err(unknown()) }
+                }
+                None => match target {
+                    Some(target) if !target.is_some_and(|attr| meant.is_same(&attr)) => {
+                        Err(Errno::NOENT)
+                    }
+                    _ => Ok(Some(())),
+                },
             }
-            if leads_there(from)? {
-                return Ok(None);
-            }
-            let is_there = to.map_or(Ok(true), leads_there)?;
-            if is_there { Ok(Some(())) } else { Err(Errno::NOENT) }
         };
         let caller = self.caller(inodes);
         let about = About { caller: Some(&caller), ..About::default() };
-        self.ask_unless(about, |_| request.clone(), |_, _| Ok(()), is_done).map(|((), _)| ())
+        self.ask_unless(about, |_| request.clone(), |_, _| Ok(()), is_done)?;
+        let exchanges = matches!(
+            request,
+            Request::Mount(MountRequest::RenameAs { flags, .. }) if flags & RENAME_EXCHANGE != 0
+        );
+        names.put(from, before.and_then(Remembered::led).filter(|_| exchanges));
+        to.inspect(|to| names.put(*to, meant));
+        Ok(())
     }
     /// An extended attribute, or, under an empty name, the list of them: kept or asked for.
     pub(super) fn get_xattr(
@@ -143,7 +172,7 @@ impl Remote {
         let file = fh.and_then(|fh| self.files.get(fh).ok());
         let files: Vec<&RemoteFile> = file.iter().map(|file| &**file).collect();
         let (caller, set) = (self.caller(&[ino]), *set);
-        let about = About { files: &files, caller: Some(&caller), data: &[] };
+        let about = About { files: &files, caller: Some(&caller), ..About::default() };
         let reply = self.reply(about, |handles| {
             let handle = handles.first().copied().unwrap_or(0);
             Request::SetAttr { ino, set, handle }
@@ -169,7 +198,7 @@ impl Remote {
 
     pub(super) fn make_link(&self, (dir, name): (InodeNo, &[u8]), target: &[u8]) -> Answer<Attr> {
         let caller = self.caller(&[dir]);
-        let about = About { caller: Some(&caller), data: target, files: &[] };
+        let about = About { caller: Some(&caller), data: target, ..About::default() };
         let name = name.to_vec();
         let attr = self.attr(about, &Request::Mount(MountRequest::SymLink { dir, name }))?;
         self.known.hand_out(&attr, &*self.kernel);
@@ -239,7 +268,7 @@ impl Remote {
         let length = u32::try_from(self.chunk.min(ENTRIES)).unwrap_or(0);
         loop {
             let files: Vec<&RemoteFile> = open.iter().map(|file| &**file).collect();
-            let about = About { files: &files, caller: Some(&caller), data: &[] };
+            let about = About { files: &files, caller: Some(&caller), ..About::default() };
             let request = |handles: &[u64]| {
                 let handle = handles.first().copied().unwrap_or(0);
                 if plus {
@@ -260,7 +289,7 @@ impl Remote {
                 if let Some(attr) = &entry.attr {
                     self.leases.keep_attr(attr);
                     self.leases.keep_name(at, &entry.name, Some(entry.ino));
-                    self.recent_names.note(dir, &entry.name, attr);
+                    self.recent_names.note(dir, &entry.name, Some(attr));
                 }
             }
             for entry in &entries {
@@ -287,7 +316,7 @@ impl Remote {
         flags: i32,
     ) -> Answer<()> {
         let caller = self.caller(&[ino]);
-        let about = About { caller: Some(&caller), data: value, files: &[] };
+        let about = About { caller: Some(&caller), data: value, ..About::default() };
         let flags = flags.cast_unsigned();
         self.done(about, |_| {
             Request::Mount(MountRequest::SetXattr { ino, name: name.to_vec(), flags })

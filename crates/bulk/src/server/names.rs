@@ -9,6 +9,7 @@ use crate::wire::{Caller, OpenFlags, Reply, Request, Status, write_entry, write_
 
 /// Of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
 const SETGID: u32 = 0o2000;
 
 impl<F: FileSystem> Served<F> {
@@ -91,10 +92,13 @@ impl<F: FileSystem> Served<F> {
                 may => may?,
             }
             if from.0 != to.0 {
-                // A directory's way up is written in it.
-                let moved = visit.lookup(from.0, &from.1)?;
-                if moved.is_dir() {
-                    visit.may(&moved, WRITE)?;
+                let also = (flags & RENAME_EXCHANGE != 0).then_some(to);
+                for moves in std::iter::once(from).chain(also) {
+                    // A directory's way up is written in it.
+                    let moved = visit.lookup(moves.0, &moves.1)?;
+                    if moved.is_dir() {
+                        visit.may(&moved, WRITE)?;
+                    }
                 }
             }
         }
@@ -137,7 +141,8 @@ impl<F: FileSystem> Served<F> {
 pub(super) type Named = (braid_format::InodeNo, Vec<u8>);
 
 /// What the caller may change of a file, `writable` through an open one: as chmod(2), chown(2), truncate(2) and
-/// utimensat(2) say.
+/// utimensat(2) say. Whoever may write a file may also take its set-user-ID and set-group-ID bits away, as a write
+/// does.
 fn may_set<F: FileSystem>(
     visit: &Visit<'_, F>,
     (attr, writable): (&Attr, bool),
@@ -149,11 +154,12 @@ fn may_set<F: FileSystem>(
     }
     let refused = Err(Status::of(Errno::PERM));
     let owns = who.owns(attr);
-    if set.mode.is_some() && !owns || set.uid.is_some_and(|uid| uid != attr.uid) {
+    let only_owners = [set.mode, set.uid, set.gid].iter().any(Option::is_some);
+    if only_owners && !owns || set.uid.is_some_and(|uid| uid != attr.uid) {
         return refused;
     }
     if let Some(gid) = set.gid.filter(|gid| *gid != attr.gid)
-        && !(owns && who.person().is_in(gid))
+        && !who.person().is_in(gid)
     {
         return refused;
     }
@@ -166,11 +172,14 @@ fn may_set<F: FileSystem>(
     if (is_exact(set.atime) || is_exact(set.mtime)) && !owns {
         return refused;
     }
-    if set.size.is_some() && !writable && !owns {
-        visit.may(attr, WRITE)?;
+    // What changes nothing but the change time, and that of anybody's file, is in nobody's interest.
+    let times = set.atime.is_some() || set.mtime.is_some();
+    let by_writing = set.size.is_some() || set.kill_privileges;
+    if !owns && !times && !by_writing {
+        return refused;
     }
-    let now = |time| time == Some(TimeSet::Now);
-    if (now(set.atime) || now(set.mtime)) && !owns && set.size.is_none() {
+    let through_open = writable && by_writing;
+    if !owns && !through_open {
         visit.may(attr, WRITE)?;
     }
     set.kill_privileges |= set.size.is_some() || set.uid.is_some() || set.gid.is_some();

@@ -1,5 +1,6 @@
 //! What each request does.
 
+use braid_format::InodeNo;
 use braid_fs::{Answer, Attr, Durable, Errno, FileSystem, PlockKind, Write, WriteFlags};
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,13 +80,31 @@ impl<F: FileSystem> Served<F> {
     pub fn run(&self, session: &Session, asked: Asked<'_>, buffer: &mut Buffer) -> Outcome {
         let is_of_mount = asked.caller.is_some();
         let is_durable = is_of_mount && asked.request.changes_names_or_attributes();
+        let sized = match &asked.request {
+            Request::SetAttr { ino, set, handle } if set.size.is_some() => Some((*ino, *handle)),
+            _ => None,
+        };
         let outcome = self.execute(session, asked, buffer)?;
         if is_durable {
             // A client cannot do it once more after a restart of the server, as it does with writes; and the program
             // that asks for durability then may be another one.
-            seen(self.files.fsync_dir(self.files.root()))?;
+            match sized {
+                Some((ino, handle)) => self.sync_size(session, ino, handle)?,
+                None => seen(self.files.fsync_dir(self.files.root()))?,
+            }
         }
         Ok(outcome)
+    }
+
+    /// Makes a size that was set durable: that of a file that became longer is in the journal only after its `fsync`.
+    fn sync_size(&self, session: &Session, ino: InodeNo, handle: u64) -> Result<(), Status> {
+        if let Some(file) = session.file(handle).filter(|file| file.ino == ino) {
+            return seen(self.files.fsync(file.fh, false));
+        }
+        let fh = seen(self.files.open(ino, O_RDWR))?;
+        let synced = self.files.fsync(fh, false);
+        let released = self.files.release(fh);
+        seen(synced.and(released))
     }
 
     fn execute(
