@@ -434,7 +434,9 @@ fn a_lock_that_others_may_have_had_is_lost_with_its_file() {
         let (file, fh) =
             fs.create(fs.root(), &[u8::from(restarts) + b'a'], 0o600, O_RDWR, &ROOT).unwrap();
         fs.fsync(fh, false).unwrap();
+        let (data, data_fh) = fs.create(fs.root(), b"data", 0o600, O_RDWR, &ROOT).unwrap();
         fs.flock(file.ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+        write(&fs, data_fh, 0, b"old");
         proxy.close();
         if restarts {
             drop(server);
@@ -444,10 +446,19 @@ fn a_lock_that_others_may_have_had_is_lost_with_its_file() {
         wait_until("it is free", || {
             FileSystem::flock(&host.fs, file.ino, &lock(PlockKind::Exclusive, 1)).is_ok()
         });
+        let theirs = FileSystem::open(&host.fs, data.ino, O_RDWR).unwrap();
+        let what = Write { offset: 0, bytes: b"new", flags: WriteFlags::default() };
+        FileSystem::write(&host.fs, theirs, what, &mut ()).unwrap();
+        FileSystem::release(&host.fs, theirs).unwrap();
         FileSystem::flock(&host.fs, file.ino, &lock(PlockKind::Unlock, 1)).unwrap();
         std::thread::sleep(Host::options().grace);
         proxy.open_to(server.address());
         assert_eq!(read_errno(&fs, fh), Errno::IO, "{restarts}");
+        // What was written under the lock to another file is not written once more, and that is told.
+        assert_eq!(read(&fs, data_fh, 0, 9), b"new");
+        assert_eq!(fs.fsync(data_fh, false), if restarts { Err(Errno::IO) } else { Ok(()) });
+        fs.unlink(fs.root(), b"data").unwrap();
+        fs.release(data_fh).unwrap();
         fs.release(fh).unwrap();
     }
     fs.finish();

@@ -332,11 +332,24 @@ impl Remote {
             };
             match self.ask_in((session, 0), about, &request, &mut |_, _| Ok(())) {
                 Ok(()) => {}
-                Err(Trouble::Errno(errno)) if errno != Errno::INTR => self.lose_lock(&whose, errno),
+                Err(Trouble::Errno(errno)) if errno != Errno::INTR => {
+                    self.lose_lock(&whose, errno);
+                    self.lose_writes();
+                }
                 Err(trouble) => return Err(trouble),
             }
         }
         Ok(())
+    }
+
+    /// A lock is lost that others may have had since the server was started anew. What was written under it is perhaps in
+    /// other files, and others have written there since: nothing that was not durable is written once more.
+    fn lose_writes(&self) {
+        let mut pending = self.pending.lock();
+        for ino in pending.inodes() {
+            tracing::error!(%ino, "a lock is lost: what was written and was not durable is lost with it");
+            drop(pending.lost(ino, Errno::IO, u64::MAX));
+        }
     }
 
     /// The server has ended the session, and given its locks up: others may have had them since.

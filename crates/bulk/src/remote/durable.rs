@@ -61,6 +61,7 @@ impl Remote {
                 let old = pending.oldest().is_some_and(|since| since.elapsed() >= AGE_MAX);
                 old || pending.bytes() >= BYTES_MANY || pending.is_due()
             };
+            self.end_abandoned_waits();
             self.unlock_late();
             if due && let Err(errno) = self.flush() {
                 tracing::debug!(%errno, "what was written is not durable yet");

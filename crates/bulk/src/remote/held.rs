@@ -22,10 +22,12 @@ pub struct ProgramWait {
     pub whose: Whose,
     /// This one.
     pub lock: Plock,
-    /// What hears of it.
-    pub done: LockAnswer,
+    /// What hears of it; `None`: the program has gone on, and the server is to be told.
+    pub done: Option<LockAnswer>,
     /// The session in which the server knows of it; 0: it is just asked for.
     pub session: u64,
+    /// The session in which the server was told that nobody waits any more; 0: none.
+    pub ended_in: u64,
 }
 
 /// All of them.
@@ -104,28 +106,51 @@ impl Held {
         self.waits.insert(self.last, wait);
         self.last
     }
-    /// A wait is over. `None`: it was already.
-    pub fn end_wait(&mut self, number: u64) -> Option<ProgramWait> {
-        self.waits.remove(&number)
-    }
-    /// Whether a program waits still.
-    pub fn is_waited_for(&self, number: u64) -> bool {
-        self.waits.contains_key(&number)
-    }
-    /// The server knows of a wait in that session.
-    pub fn asked(&mut self, number: u64, session: u64) {
-        if let Some(wait) = self.waits.get_mut(&number) {
-            wait.session = session;
+    /// A wait is over, and the lock `granted`, or not. `None`: it was already. A lock that nobody takes any more is to be
+    /// given up, unless its owner has got it, or asked for it, by now.
+    pub fn end_wait(&mut self, number: u64, granted: bool) -> Option<ProgramWait> {
+        let ended = self.waits.remove(&number)?;
+        let (whose, lock) = (ended.whose, ended.lock);
+        if granted && ended.done.is_some() {
+            self.set(whose, &lock);
+        } else if granted {
+            let meets = |other: &Plock| other.start <= lock.end && lock.start <= other.end;
+            let is_had = self.locks.get(&whose).is_some_and(|all| all.iter().any(meets));
+            let mut waits = self.waits.values();
+            if !is_had && !waits.any(|wait| wait.whose == whose && meets(&wait.lock)) {
+                self.give_up_later(whose, Plock { kind: PlockKind::Unlock, ..lock });
+            }
         }
+        Some(ended)
     }
-    /// Whether the server knows of a wait in that session.
-    pub fn is_known_in(&self, number: u64, session: u64) -> bool {
-        self.waits.get(&number).is_some_and(|wait| wait.session == session)
+    /// A program waits no more: what hears of it.
+    pub fn abandon(&mut self, number: u64) -> Option<LockAnswer> {
+        self.waits.get_mut(&number)?.done.take()
     }
-    /// Waits of which the server does not know in that session, because it did in another.
-    pub fn unknown_in(&self, session: u64) -> Vec<(u64, Whose, Plock)> {
+    /// Waits that the server knows of, and of which it does not know that they were abandoned.
+    pub fn abandoned(&self) -> Vec<u64> {
+        let is_new =
+            |w: &ProgramWait| w.done.is_none() && w.session != 0 && w.ended_in != w.session;
+        self.waits.iter().filter(|(_, wait)| is_new(wait)).map(|(number, _)| *number).collect()
+    }
+    /// The server was told in that session that a wait was abandoned. Whether it knows of that wait there.
+    pub fn is_told(&mut self, number: u64, session: u64) -> bool {
+        let wait = self.waits.get_mut(&number).filter(|wait| wait.session == session);
+        wait.map(|wait| wait.ended_in = session).is_some()
+    }
+    /// The server knows of a wait in that session. Whether a program waits still.
+    pub fn asked(&mut self, number: u64, session: u64) -> bool {
+        let wait = self.waits.get_mut(&number);
+        wait.is_none_or(|wait| {
+            wait.session = session;
+            wait.done.is_some()
+        })
+    }
+    /// Waits of which the server does not know in that session, because it did in another. `None`: abandoned.
+    pub fn unknown_in(&self, session: u64) -> Vec<(u64, Option<(Whose, Plock)>)> {
         let unknown = self.waits.iter().filter(|(_, w)| w.session != 0 && w.session != session);
-        unknown.map(|(number, wait)| (*number, wait.whose, wait.lock)).collect()
+        let what = |wait: &ProgramWait| wait.done.is_some().then_some((wait.whose, wait.lock));
+        unknown.map(|(number, wait)| (*number, what(wait))).collect()
     }
 }
 
@@ -147,5 +172,37 @@ mod tests {
         assert_eq!(ranges, [(0, 9, mine), (20, 89, mine), (90, u64::MAX, all)]);
         held.set(whose, &lock(0, u64::MAX, PlockKind::Unlock));
         assert!(!held.has(&whose));
+    }
+
+    #[test]
+    fn a_lock_that_nobody_takes_any_more_is_given_up_unless_its_owner_wants_it_again() {
+        let mut held = Held::default();
+        let whose = Whose { ino: InodeNo(7), owner: 1, whole: false };
+        let lock = Plock { start: 5, end: 9, kind: PlockKind::Exclusive, owner: 1, pid: 0, uid: 0 };
+        let wait = |held: &mut Held| {
+            let done: Option<LockAnswer> = Some(Box::new(|_| ()));
+            let number =
+                held.begin_wait(ProgramWait { whose, lock, done, session: 0, ended_in: 0 });
+            assert!(held.asked(number, 3));
+            number
+        };
+        let first = wait(&mut held);
+        assert!(held.abandoned().is_empty() && held.abandon(first).is_some());
+        assert_eq!(held.abandoned(), [first]);
+        assert!(held.is_told(first, 3) && !held.is_told(first, 4) && held.abandoned().is_empty());
+        assert!(held.end_wait(first, true).is_some_and(|ended| ended.done.is_none()));
+        let late = held.first_late(None).unwrap();
+        assert_eq!((late.1.kind, held.has(&whose)), (PlockKind::Unlock, false));
+        held.is_given_up(&late);
+        let (first, again) = (wait(&mut held), wait(&mut held));
+        assert!(held.abandon(first).is_some() && held.end_wait(first, true).is_some());
+        assert!(held.first_late(None).is_none(), "it waits again");
+        assert!(held.end_wait(again, true).is_some() && held.has(&whose));
+        let third = wait(&mut held);
+        assert!(held.abandon(third).is_some() && held.end_wait(third, true).is_some());
+        assert!(held.first_late(None).is_none() && held.has(&whose), "it has it");
+        let fourth = wait(&mut held);
+        assert!(held.abandon(fourth).is_some() && held.end_wait(fourth, false).is_some());
+        assert_eq!(held.unknown_in(4).len(), 0);
     }
 }

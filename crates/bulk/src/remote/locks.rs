@@ -136,74 +136,94 @@ impl Remote {
     ) -> Answer<Option<u64>> {
         let (whose, lock) = (Whose { ino, owner: lock.owner, whole }, *lock);
         self.give_up_late_of(&whose)?;
-        let wait = self.held.lock().begin_wait(ProgramWait { whose, lock, done, session: 0 });
+        let wait = ProgramWait { whose, lock, done: Some(done), session: 0, ended_in: 0 };
+        let wait = self.held.lock().begin_wait(wait);
         self.helper.state.lock().waits += 1;
         self.helper.changed.notify_all();
         let request = |handle| Request::Lock(LockRequest::LockWait { handle, whole, lock, wait });
-        match self.ask_lock(ino, request) {
-            Ok((Reply::Number(0), session)) => {
-                self.held.lock().asked(wait, session);
-                Ok(Some(wait))
-            }
-            Ok(_) if self.forget_wait(wait).is_some() => {
-                self.held.lock().set(whose, &lock);
-                Ok(None)
-            }
+        let asked = self.ask_lock(ino, request);
+        if let Ok((Reply::Number(0), session)) = asked {
+            self.is_asked(wait, session);
+            return Ok(Some(wait));
+        }
+        let granted = asked.is_ok();
+        let waits = self.forget_wait(wait, granted).is_some_and(|ended| ended.done.is_some());
+        match asked {
+            Ok(_) if waits => Ok(None),
+            Err(errno) if waits => Err(errno),
             // It was over before this was heard: whoever waits has been told.
-            Ok(_) => Ok(Some(wait)),
-            Err(errno) => match self.forget_wait(wait) {
-                Some(_) => Err(errno),
-                None => Ok(Some(wait)),
-            },
+            _ => Ok(Some(wait)),
         }
     }
 
     /// Asks once more for what is waited for, in a session that does not know of it.
     fn wait_again(&self, session: u64) {
         let unknown = self.held.lock().unknown_in(session);
-        for (wait, whose, lock) in unknown {
+        for (wait, what) in unknown {
+            let Some((whose, lock)) = what else {
+                self.forget_wait(wait, false);
+                continue;
+            };
             let whole = whose.whole;
             let request =
                 |handle| Request::Lock(LockRequest::LockWait { handle, whole, lock, wait });
             match self.ask_lock(whose.ino, request) {
-                Ok((Reply::Number(0), session)) => self.held.lock().asked(wait, session),
+                Ok((Reply::Number(0), session)) => self.is_asked(wait, session),
                 Ok(_) => self.wait_is_over(wait, Ok(())),
                 Err(errno) => self.wait_is_over(wait, Err(errno)),
             }
         }
     }
 
-    fn forget_wait(&self, wait: u64) -> Option<ProgramWait> {
-        let ended = self.held.lock().end_wait(wait)?;
+    /// The server knows of a wait; if nobody waits any more by now, it is told of that, too.
+    fn is_asked(&self, wait: u64, session: u64) {
+        if !self.held.lock().asked(wait, session) {
+            self.helper.call();
+        }
+    }
+
+    fn forget_wait(&self, wait: u64, granted: bool) -> Option<ProgramWait> {
+        let ended = self.held.lock().end_wait(wait, granted)?;
         self.helper.state.lock().waits -= 1;
+        if granted && ended.done.is_none() {
+            self.helper.call();
+        }
         Some(ended)
     }
 
     /// A wait is over: whoever waits is told.
     pub(super) fn wait_is_over(&self, wait: u64, how: Answer<()>) {
-        let Some(ended) = self.forget_wait(wait) else { return };
-        if how.is_ok() {
-            self.held.lock().set(ended.whose, &ended.lock);
+        let ended = self.forget_wait(wait, how.is_ok());
+        if let Some(done) = ended.and_then(|ended| ended.done) {
+            done(how);
         }
-        (ended.done)(how);
     }
 
-    /// A program does not wait any more.
+    /// A program does not wait any more. It goes on at once; the server is told by another thread, since it may not
+    /// answer, and whoever calls this may be what ends all killed programs.
     pub(super) fn end_wait(&self, wait: u64) {
-        if self.session.is_closed() || !self.session.is_connected() {
-            // Whatever the server makes of it: the session in which that is ends with this mount, or the lock
-            // is given up once it is granted.
-            self.wait_is_over(wait, Err(Errno::INTR));
+        let abandoned = self.held.lock().abandon(wait);
+        if let Some(done) = abandoned {
+            done(Err(Errno::INTR));
+        }
+        self.helper.call();
+    }
+
+    /// Tells the server of waits that programs have abandoned. How each ended it says itself: if with the lock, that is
+    /// given up.
+    pub(super) fn end_abandoned_waits(&self) {
+        if !self.session.is_connected() {
             return;
         }
-        let request = |_: &[u64]| Request::Lock(LockRequest::EndWait { wait });
-        match self.ask(About::default(), request, |_, _| Ok(())) {
-            // Otherwise the server says how it ended.
-            Ok(((), session)) if !self.held.lock().is_known_in(wait, session) => {
-                self.wait_is_over(wait, Err(Errno::INTR));
+        let abandoned = self.held.lock().abandoned();
+        for wait in abandoned {
+            let request = |_: &[u64]| Request::Lock(LockRequest::EndWait { wait });
+            match self.ask(About::default(), request, |_, _| Ok(())) {
+                Ok(((), session)) if self.held.lock().is_told(wait, session) => {}
+                Err(Errno::INTR | Errno::NOTCONN) => return,
+                // The server knows nothing of it.
+                _ => drop(self.forget_wait(wait, false)),
             }
-            Ok(_) => {}
-            Err(errno) => self.wait_is_over(wait, Err(errno)),
         }
     }
 
@@ -251,10 +271,6 @@ impl Remote {
                 Ok(errno) => Err(Errno::from_raw_os_error(errno)),
                 Err(_) => Err(Errno::IO),
             };
-            if how.is_ok() && !self.held.lock().is_waited_for(wait) {
-                // Nobody takes it. The file's close gives it up at the latest.
-                continue;
-            }
             self.wait_is_over(wait, how);
         }
         true

@@ -9,8 +9,10 @@ use crate::error::PoolError;
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
 use crate::pool::PoolState;
+use crate::redundancy::EpochInUse;
 use crate::redundancy::atomic_records::is_record;
-use crate::topology::{Lost, Topology};
+use crate::redundancy::reconstruct::{mend_copy, say_mended, still_a_member};
+use crate::topology::Lost;
 
 /// A compare-and-write on all copies of a mirror.
 #[derive(Debug, Clone, Copy)]
@@ -87,7 +89,7 @@ impl Exchange<'_> {
     /// did before, and this one may have got the new bytes then, though not all others have.
     fn run(
         &self,
-        topology: &Topology,
+        topology: &EpochInUse,
         group: &Group,
         again: bool,
         lost: &mut Lost,
@@ -95,7 +97,7 @@ impl Exchange<'_> {
         let first = topology.copies(group).next()?;
         let (arbiter, place) = group.at(first, self.at);
         let device = topology.device(arbiter);
-        let mut unknown = 0;
+        let (mut unknown, mut mended) = (0, false);
         loop {
             match device.compare_and_write(place, self.expected, self.new) {
                 Ok(CawOutcome::Written) => break,
@@ -106,6 +108,7 @@ impl Exchange<'_> {
                 // If two compare with the same bytes, one of them lands, because no value is
                 // written twice.
                 Err(DeviceError::Unknown { .. }) if unknown < UNKNOWN_MAX => unknown += 1,
+                Err(error) if !mended && self.mend(topology, group, first, &error) => mended = true,
                 Err(error) => {
                     lost.push((arbiter, error));
                     return None;
@@ -118,7 +121,12 @@ impl Exchange<'_> {
                 continue;
             }
             let follower = &**topology.device(member);
-            match follow(&**device, place, follower, there, self.new.len()) {
+            let bring = || follow(&**device, place, follower, there, self.new.len());
+            let brought = match bring() {
+                Err(Side::Follower(error)) if self.mend(topology, group, column, &error) => bring(),
+                done => done,
+            };
+            match brought {
                 Ok(()) => {}
                 Err(Side::Arbiter(error)) => {
                     lost.push((arbiter, error));
@@ -128,5 +136,39 @@ impl Exchange<'_> {
             }
         }
         Some(CawOutcome::Written)
+    }
+
+    /// If the sector cannot be read on one copy, but on another, writes it there. Whether it did: then the copy need
+    /// not fail. As when a read meets such a sector, nothing is brought over from members of which one is suspected,
+    /// and nothing is written in an epoch that may be taken back.
+    fn mend(
+        &self,
+        topology: &EpochInUse,
+        group: &Group,
+        column: usize,
+        error: &DeviceError,
+    ) -> bool {
+        let (member, place) = group.at(column, self.at);
+        let mut bytes = vec![0; self.new.len()];
+        let is_unreadable =
+            error.is_of_one_place() && topology.device(member).read(place, &mut bytes).is_err();
+        let may = topology.log.is_some()
+            && topology.ready()
+            && !group.members().any(|m| topology.is_suspected(m))
+            && still_a_member(topology, member);
+        if !is_unreadable || !may {
+            return false;
+        }
+        let mut others = topology.copies(group).filter(|other| *other != column);
+        let is_read = others.any(|other| {
+            let (member, place) = group.at(other, self.at);
+            topology.device(member).read(place, &mut bytes).is_ok()
+        });
+        let is_mended = is_read
+            && mend_copy(topology, group, column, (self.at, &bytes)).is_ok_and(|n| n > Bytes(0));
+        if is_mended {
+            say_mended(topology, member, error);
+        }
+        is_mended
     }
 }

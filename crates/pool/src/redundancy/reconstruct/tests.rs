@@ -49,6 +49,35 @@ fn bad_places_of_several_members_are_read_around() {
     }
 }
 
+/// A compare-and-write that meets a sector which one copy cannot read writes it anew there: the member stays, and what
+/// only it can read of others stays readable.
+#[test]
+fn a_compare_and_write_mends_what_a_copy_cannot_read() {
+    use braid_device::CawOutcome;
+    for n in [2, 3] {
+        let all = devices(n, |_| FaultPlan::default());
+        let pool = pool(&all, Layout::Mirror);
+        pool.attach(0).unwrap();
+        let [one, other, same] = [4096, 8192, 1 << 20];
+        let value = |n: u8| vec![n; 512];
+        let exchange = |at, from, to| {
+            let done = pool.compare_and_write(ByteOffset(at), &value(from), &value(to));
+            assert_eq!(done.unwrap(), CawOutcome::Written, "{n} copies, {at}");
+        };
+        [one, other, same].into_iter().for_each(|at| exchange(at, 0, 1));
+        spoil(&all, &pool, 0, one, 1);
+        spoil(&all, &pool, 1, other, 1);
+        [one, other].into_iter().for_each(|at| exchange(at, 1, 2));
+        assert_eq!(failed(&pool), [0; 0]);
+        assert!(all.iter().all(is_whole));
+        consistent(&pool, &all);
+        // What no copy can read is lost; the rest is not.
+        (0..n).for_each(|member| _ = spoil(&all, &pool, member, same, 1));
+        pool.compare_and_write(ByteOffset(same), &value(1), &value(2)).unwrap_err();
+        [one, other].into_iter().for_each(|at| exchange(at, 2, 3));
+    }
+}
+
 #[test]
 fn a_member_is_filled_around_bad_places_of_the_others() {
     for (n, layout) in [(3, Layout::Mirror), (4, Layout::Mirror), (5, Layout::Parity(2))] {
