@@ -36,6 +36,7 @@
 //!  demote           what happens before a lock is given up
 //!  orphan, namei    unlinked-but-open files; operations on names
 //!  recovery         of a dead node, after its fence
+//!  files_at         which files have bytes of the pool
 //!  discard, maintenance  free space goes back to the devices; filling, moving, scrubbing members
 //!  exclusive_use    nobody else has the file system mounted
 //!  growth           space that was added to the pool is used
@@ -78,6 +79,7 @@ mod external_store;
 mod failure_log;
 mod file_data;
 pub mod file_system;
+mod files_at;
 mod groups;
 mod growth;
 mod handle;
@@ -139,6 +141,7 @@ pub use data::{ReadHold, ReadRange};
 pub use error::Error;
 pub use exclusive_use::shows_life;
 pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
+pub use files_at::{FileAt, FilesAt};
 pub use holds::Holds;
 pub use inspect::{ClusterView, inspect};
 pub use maintenance::MaintenanceStatus;

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use braid_format::{Epoch, MemberIndex};
+use braid_format::{ByteOffset, Epoch, MemberIndex};
 use braid_pool::{
     ChangeError, EpochTag, Moving, Pace, Pool, PoolError, Progress, Scrubbed, Verification,
 };
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
 
+use crate::files_at::FilesAt;
 use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
 
@@ -43,6 +44,8 @@ pub struct MaintenanceStatus {
     pub scrubs: u64,
     /// What the last scrub found; nothing if it ended in an error.
     pub scrubbed: Option<Scrubbed>,
+    /// The files that have what it could not decide; none if all was decided.
+    pub files: FilesAt,
     /// What went wrong last.
     pub error: Option<String>,
     /// What nobody could decide when this node last filled a member, if there was something.
@@ -79,14 +82,24 @@ pub(crate) struct Maintenance {
 
 impl Maintenance {
     /// Begins.
-    pub fn start(volume: &Arc<Volume>, peers: Box<dyn MaintenancePeers>) -> Self {
+    pub fn start(
+        volume: &Arc<Volume>,
+        peers: Box<dyn MaintenancePeers>,
+        file_search: Box<FileSearch>,
+    ) -> Self {
         let shared = Arc::new(Shared::default());
         let (pool, volume) = (volume.pool.clone(), volume.clone());
         let woken = shared.clone();
         // The labels are told at once.
         pool.on_suspicion(move || woken.wake());
-        let worker =
-            Worker { pool, volume, peers, shared: shared.clone(), garbage: Mutex::default() };
+        let worker = Worker {
+            pool,
+            volume,
+            peers,
+            file_search,
+            shared: shared.clone(),
+            garbage: Mutex::default(),
+        };
         let thread = std::thread::Builder::new()
             .name("braid-maint".into())
             .spawn(move || worker.run())
@@ -135,10 +148,14 @@ pub(crate) trait MaintenancePeers: Send + Sync {
     fn publish_stuck(&self, stuck: Option<(MemberIndex, EpochTag)>);
 }
 
+/// Looks for the files that have bytes of the pool, as long as it may go on.
+pub(crate) type FileSearch = dyn Fn(&[ByteOffset], &dyn Fn() -> bool) -> FilesAt + Send + Sync;
+
 struct Worker {
     pool: Pool,
     peers: Box<dyn MaintenancePeers>,
     volume: Arc<Volume>,
+    file_search: Box<FileSearch>,
     shared: Arc<Shared>,
     garbage: Mutex<Garbage>,
 }
@@ -276,9 +293,10 @@ impl Worker {
         if done? {
             let found = verification.found();
             let (healed, undecided) = (found.healed.get(), found.undecided.get());
+            let files = self.files_at(&found, &|| self.stopped());
             let mut status = self.shared.status.lock();
             status.error = None;
-            status.differed = (undecided > 0).then(|| said(member, &found));
+            status.differed = (undecided > 0).then(|| said(member, &found, &files));
             drop(status);
             tracing::info!(%member, healed, undecided, "the member is filled and in use");
         }
@@ -302,6 +320,22 @@ impl Worker {
         Ok(())
     }
 
+    /// The files that have what nobody could decide. The search ends early if the pool changes: what is to be done with
+    /// its members comes first.
+    fn files_at(&self, found: &Scrubbed, over: &dyn Fn() -> bool) -> FilesAt {
+        if found.places.is_empty() {
+            return FilesAt { complete: true, ..FilesAt::default() };
+        }
+        let (pacer, epoch) = (Pacer::new(&self.pool), self.pool.info().epoch);
+        let is_over = || over() || self.pool.info().epoch != epoch;
+        let files = (self.file_search)(&found.places, &|| pacer.pace(&is_over));
+        for file in &files.files {
+            let (path, offsets) = (file.path.display(), &file.offsets);
+            tracing::error!(%path, ino = %file.ino, ?offsets, "nothing says what is right of this file's bytes");
+        }
+        files
+    }
+
     fn scrub(&self) {
         let pacer = Pacer::new(&self.pool);
         let over = || self.stopped() || !self.shared.scrub.load(Ordering::Acquire);
@@ -314,10 +348,12 @@ impl Worker {
         if result.is_ok() && !over() {
             self.garbage.lock().scrubbed.extend(to_be_failed);
         }
+        let files = result.as_ref().map(|found| self.files_at(found, &over)).unwrap_or_default();
         self.shared.scrub.store(false, Ordering::Release);
         let mut status = self.shared.status.lock();
         status.scrubbing = None;
         status.scrubbed = None;
+        status.files = files;
         status.scrubs += 1;
         match result {
             Ok(found) => {
@@ -336,14 +372,17 @@ impl Worker {
 }
 
 /// What nobody could decide of the others while `member` was filled.
-fn said(member: MemberIndex, found: &Scrubbed) -> String {
+fn said(member: MemberIndex, found: &Scrubbed, files: &FilesAt) -> String {
     let bytes = found.undecided.get();
     let first = found
         .places
         .first()
         .map_or_else(String::new, |at| format!(", first at byte {at} of the pool"));
+    let named = files.files.first().map_or_else(String::new, |file| {
+        format!(", in {} files, such as {}", files.files.len(), file.path.display())
+    });
     format!(
-        "member {member} is filled, but the others differ in {bytes} bytes{first}, and nothing says which is right: see the log, and restore what is there"
+        "member {member} is filled, but the others differ in {bytes} bytes{first}{named}, and nothing says which is right: see the log, and restore what is there"
     )
 }
 

@@ -26,11 +26,12 @@ use crate::deferred_ops::DeferredOps;
 use crate::dirty_files::DirtyFiles;
 use crate::discard::Discarder;
 use crate::error::{Error, Result};
+use crate::files_at::files_at;
 use crate::handle::Handles;
 use crate::inflight_writes::InflightWrites;
 use crate::inode::InodeTable;
 use crate::jobs::{JobSlot, LeaveProgress};
-use crate::maintenance::{Maintenance, MaintenancePeers};
+use crate::maintenance::{FileSearch, Maintenance, MaintenancePeers};
 use crate::meta::{Meta, MetaStats};
 use crate::options::MountOptions;
 use crate::recovery::Recoverer;
@@ -177,10 +178,13 @@ impl Mounted {
     /// With the threads that see to a node.
     fn kept_up(core: Arc<Core>, membership: Arc<Membership>, recoverer: Arc<Recoverer>) -> Self {
         let peers = Box::new(Arc::downgrade(&membership));
+        let files = core.clone();
+        let file_search: Box<FileSearch> =
+            Box::new(move |places, go_on| files_at(&files, places, go_on));
         Self {
             hints: Mutex::new(watch_hints(&core.volume, &membership)),
             housekeeper: Mutex::new(Some(Housekeeper::start(&core, &membership))),
-            maintenance: Maintenance::start(&core.volume, peers),
+            maintenance: Maintenance::start(&core.volume, peers, file_search),
             rebalance: JobSlot::default(),
             trim: JobSlot::default(),
             discarder: Discarder::start(&core),

@@ -14,13 +14,16 @@ use crate::terminal::{
     size, ui,
 };
 
+/// Offsets of a file that are shown.
+const OFFSETS_SHOWN: usize = 4;
+
 /// Read every copy and all parity of a pool, and heal what rotted.
 ///
 /// The pool stays in use meanwhile. If nobody has it mounted, this command joins it until all is
 /// read (Ctrl-C ends that). What cannot be read is rewritten from the other members. Where copies
 /// disagree, what is right is known for metadata (by its checksum), for three copies or more (by
-/// majority) and for two parities; the rest is reported and left alone. The exit status is 1 if any
-/// was.
+/// majority) and for two parities; the rest is reported, with the files that have it, and left alone.
+/// The exit status is 1 if any was.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
@@ -115,5 +118,32 @@ fn report(found: &ScrubView) -> ExitCode {
     if found.places.len() > SHOWN_MAX {
         say!("  ... and {} more places", found.places.len() - SHOWN_MAX);
     }
+    report_files(found);
     ExitCode::FAILURE
+}
+
+/// The files that have what disagrees.
+fn report_files(found: &ScrubView) {
+    if found.files.is_empty() && found.files_complete {
+        say!("No file has any of that: it is free space, or of a removed file that is still open");
+        return;
+    }
+    if !found.files.is_empty() {
+        say!("Compare these files with a backup, and restore them:");
+    }
+    for file in found.files.iter().take(SHOWN_MAX) {
+        let offsets = file.offsets.iter().take(OFFSETS_SHOWN).map(u64::to_string);
+        let offsets: Vec<String> = offsets.collect();
+        let more = file.offsets.len().saturating_sub(OFFSETS_SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        say!("  {} (inode {}): at byte {}{more}", file.path, file.inode, offsets.join(", "));
+    }
+    if found.files.len() > SHOWN_MAX {
+        say!("  ... and {} more files", found.files.len() - SHOWN_MAX);
+    }
+    if !found.files_complete {
+        say!(
+            "  ... and perhaps others: the search for them was broken off, or some files cannot be read"
+        );
+    }
 }

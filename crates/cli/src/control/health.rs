@@ -146,6 +146,8 @@ pub struct PoolFacts {
     pub damaged: usize,
     /// Bytes that copies disagree on, of which nothing says which are right.
     pub undecided: u64,
+    /// Files with such bytes: how many are known, and the path of one.
+    pub undecided_files: Option<(usize, String)>,
     /// Why the node that was asked has withdrawn, and where it is mounted.
     pub withdrawn: Option<(String, String)>,
 }
@@ -184,6 +186,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
     let dir = status.mount_point.display().to_string();
     let survives = || topology::survives(Facts::of(&label).tolerates);
     let undecided = maintenance.scrubbed.as_ref().map_or(0, |found| found.undecided.get());
+    let named = &maintenance.files.files;
     PoolFacts {
         name: info.name.clone(),
         survives: info.redundant.then(survives),
@@ -191,6 +194,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
         space: Some((space.blocks * block, space.available * block)),
         damaged: status.damaged.len(),
         undecided,
+        undecided_files: named.first().map(|f| (named.len(), f.path.display().to_string())),
         withdrawn: fs.withdrawn().map(|why| (why, dir)),
         nodes: status.nodes.into_iter().filter(there).collect(),
     }
@@ -463,7 +467,13 @@ fn damage(pool: &PoolFacts) -> Vec<Finding> {
         let meaning = format!(
             "the last scrub found {bytes} of which copies differ, and nothing says which are right"
         );
-        let action = "compare the files there with a backup; `braid scrub` names the places".into();
+        let action = match &pool.undecided_files {
+            Some((1, path)) => format!("compare {path} with a backup"),
+            Some((n, path)) => format!(
+                "compare {n} files, such as {path}, with a backup; `braid scrub` names them"
+            ),
+            None => "`braid scrub` names the places, and the files there".into(),
+        };
         all.push(Finding { state: State::Damaged, meaning, action });
     }
     all

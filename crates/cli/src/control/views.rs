@@ -1,8 +1,8 @@
 //! What a node says of its pool: the answer to most orders.
 
 use braid_format::{ByteOffset, MemberIndex};
-use braid_fs::Fs;
 use braid_fs::lock::NodeView;
+use braid_fs::{FileAt, Fs};
 use braid_pool::Pool;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +50,30 @@ pub struct ScrubView {
     /// parity.
     #[serde(default, rename = "homes")]
     pub placements: Vec<Vec<(String, u64)>>,
+    /// Files that have these bytes.
+    #[serde(default)]
+    pub files: Vec<FileView>,
+    /// No other file has.
+    #[serde(default)]
+    pub files_complete: bool,
+}
+
+/// A file with bytes that disagree, as told.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct FileView {
+    /// From the root of the file system.
+    pub path: String,
+    /// Its number.
+    pub inode: u64,
+    /// Where in the file.
+    pub offsets: Vec<u64>,
+}
+
+impl FileView {
+    fn of(file: &FileAt) -> Self {
+        let path = file.path.to_string_lossy().into_owned();
+        Self { path, inode: file.ino.get(), offsets: file.offsets.clone() }
+    }
 }
 
 /// What a node says of its pool.
@@ -177,6 +201,8 @@ pub fn view(fs: &Fs) -> View {
             undecided: f.undecided.get(),
             placements: f.places.iter().take(SHOWN_MAX).map(|p| placements(pool, *p)).collect(),
             places: f.places.iter().map(|p| p.get()).collect(),
+            files: maintenance.files.files.iter().map(FileView::of).collect(),
+            files_complete: maintenance.files.complete,
         }),
         error: maintenance.error,
         differed: maintenance.differed,

@@ -27,6 +27,7 @@
 
 mod copy;
 mod direct;
+mod places;
 mod punch;
 mod read;
 pub(crate) mod relocate;
@@ -53,6 +54,7 @@ use crate::mode::{S_IFDIR, S_IFREG};
 use crate::writeback::{HeldInode, View, fsync, limit, touch};
 
 pub(crate) use copy::copy_file_range;
+pub(crate) use places::offsets_of;
 pub use read::{ReadHold, ReadRange};
 pub(crate) use read::{read_into, read_reply};
 pub(crate) use seek::lseek;

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use super::{Maintenance, MaintenancePeers};
 use crate::check::{CheckOptions, check};
+use crate::files_at::FilesAt;
 use crate::journal::{Header, Ring};
 use crate::make::{MakeOptions, make};
 use crate::verifier::VolumeVerifier;
@@ -582,7 +583,8 @@ fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
     let pool = with_a_move_that_fails();
     let alone = Arc::new(Alone::default());
     let volume = Arc::new(Volume::open(pool).unwrap());
-    let maintenance = Maintenance::start(&volume, Box::new(alone.clone()));
+    let maintenance =
+        Maintenance::start(&volume, Box::new(alone.clone()), Box::new(|_, _| FilesAt::default()));
     let turns = |turn, said| {
         alone.turn.store(turn, Ordering::Release);
         maintenance.wake();
@@ -604,7 +606,8 @@ fn what_could_not_be_done_is_tried_again_when_the_pool_has_changed() {
     let alone = Arc::new(Alone::default());
     alone.turn.store(true, Ordering::Release);
     let volume = Arc::new(Volume::open(pool.clone()).unwrap());
-    let maintenance = Maintenance::start(&volume, Box::new(alone.clone()));
+    let maintenance =
+        Maintenance::start(&volume, Box::new(alone.clone()), Box::new(|_, _| FilesAt::default()));
     wait("it fails", || maintenance.status().error.is_some());
     let begun = Instant::now();
     pool.cancel_evacuation(MemberIndex(0)).unwrap();
@@ -641,4 +644,52 @@ fn who_asks_for_a_move_hears_that_another_node_cannot_do_it() {
     wait("that is over", || stuck(&asked).is_empty());
     asked.unmount().unwrap();
     keeper.unmount().unwrap();
+}
+
+/// Of two copies of file data nothing says which is right: the file is named, and where in it.
+#[test]
+fn a_scrub_names_the_files_that_have_what_it_cannot_decide() {
+    let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(2));
+    let fs = mount(&pool);
+    write(&fs, 0);
+    let dir = fs.mkdir(fs.root(), b"dir", 0o755, &ROOT).unwrap();
+    // Each sector of both is like no other.
+    let make = |dir, name: &[u8], first: u8| {
+        let (attr, fh) = fs.create(dir, name, 0o644, 2, &ROOT).unwrap();
+        let bytes: Vec<u8> = (first..first + 100).flat_map(|n| [n; 512]).collect();
+        fs.write(fh, 0, &bytes, WriteFlags::default()).unwrap();
+        fs.fsync(fh, false).unwrap();
+        fs.release(fh).unwrap();
+        attr
+    };
+    let attr = make(dir.ino, b"inside", 1);
+    make(fs.root(), b"removed", 101);
+    fs.link(attr.ino, fs.root(), b"linked").unwrap();
+    let scrub = || {
+        let before = fs.maintenance().scrubs;
+        fs.scrub(true);
+        wait("the scrub ends", || fs.maintenance().scrubs > before);
+        fs.maintenance()
+    };
+    let told = scrub();
+    assert!(told.files.complete && told.files.files.is_empty(), "{told:?}");
+    // Sectors in two blocks of the file, and one of what is removed.
+    let rotten = [41, 66, 110].map(|n| {
+        let mut all = vec![0; 96 << 20];
+        disks[0].read(ByteOffset(0), &mut all).unwrap();
+        all.chunks(512).position(|s| s == [n; 512]).unwrap() as u64 * 512
+    });
+    fs.unlink(fs.root(), b"removed").unwrap();
+    for at in rotten {
+        disks[0].inner().write(ByteOffset(at), &[0xfe; 512]).unwrap();
+    }
+    let told = scrub();
+    assert_eq!(told.scrubbed.unwrap().undecided, Bytes(3 * 4096));
+    let mut files = told.files.files;
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    let named: Vec<_> = files.iter().map(|f| (f.path.to_str().unwrap(), f.ino)).collect();
+    assert_eq!(named, [("/dir/inside", attr.ino), ("/linked", attr.ino)]);
+    assert!(files.iter().all(|f| f.offsets == [20_480, 32_768]) && told.files.complete);
+    fs.unmount().unwrap();
 }

@@ -51,7 +51,7 @@ const LINKS_MAX: u32 = i32::MAX as u32;
 const TARGET_MAX: usize = 4095;
 
 /// `DT_*` of a mode.
-fn kind_of(mode: u32) -> u32 {
+pub(crate) fn kind_of(mode: u32) -> u32 {
     (mode & S_IFMT) >> 12
 }
 
