@@ -50,9 +50,6 @@ impl Common {
         }
     }
     /// Refuses what leaves a thread of the ladder without a request.
-    ///
-    /// # Errors
-    /// What is wrong.
     pub fn check(&self) -> Result<()> {
         ensure!((1..=MEMBERS_MAX).contains(&self.members), "--members: 1 to {MEMBERS_MAX}");
         ensure!((1..=STREAMS_MAX).contains(&self.streams), "--streams: 1 to {STREAMS_MAX}");
@@ -72,12 +69,6 @@ const MEMBERS_MAX: usize = 256;
 const SIZE_MAX: u64 = 1 << 56;
 /// More threads than any machine gains from.
 const STREAMS_MAX: usize = 1024;
-
-/// The first that is there twice.
-pub(crate) fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
-    let before = |n| all.get(..n).unwrap_or_default();
-    all.iter().enumerate().find(|(n, one)| before(*n).contains(one)).map(|(_, one)| one)
-}
 
 /// A list of sizes: `64K,1M`, none of them 0.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

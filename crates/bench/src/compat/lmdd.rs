@@ -146,6 +146,7 @@ fn bandwidth(bytes: u64, seconds: f64) -> String {
 }
 
 /// What moved.
+#[derive(Default)]
 struct Moved {
     bytes: u64,
     blocks: u64,
@@ -374,16 +375,7 @@ fn by_blocks(options: &Options, block: u64) -> Result<Moved> {
     {
         to = out.file.metadata()?.len();
     }
-    let moved = Moved {
-        bytes: 0,
-        blocks: 0,
-        seconds: 0.0,
-        mismatches: 0,
-        reads: Latency::default(),
-        writes: Latency::default(),
-        failed: None,
-    };
-    let mut mover = Mover { options, block, input, output, moved, from, to };
+    let mut mover = Mover { options, block, input, output, moved: Moved::default(), from, to };
     let mut bufs = vec![AlignedBuf::zeroed(usize::try_from(block)?); count];
     if options.is("padin")
         && let Some(input) = &mut mover.input

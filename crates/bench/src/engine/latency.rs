@@ -74,6 +74,10 @@ impl Latency {
     pub fn add(&mut self, took: Duration) {
         self.0.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
     /// Those of another stream, too.
     pub fn merge(&mut self, other: &Self) {
         // Both have the same bounds: nothing can be left out.

@@ -40,9 +40,6 @@ impl Layer {
         if let Self::Device(device) = self { Some(&**device) } else { None }
     }
     /// Fills a buffer.
-    ///
-    /// # Errors
-    /// In words.
     pub fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<(), String> {
         match self {
             Self::Device(device) => device.read(ByteOffset(at), buf).map_err(|e| said(&e)),
@@ -51,9 +48,6 @@ impl Layer {
         }
     }
     /// Writes a buffer.
-    ///
-    /// # Errors
-    /// In words.
     pub fn write(&self, at: u64, buf: &[u8]) -> Result<(), String> {
         match self {
             Self::Device(device) => device.write(ByteOffset(at), buf).map_err(|e| said(&e)),
@@ -62,9 +56,6 @@ impl Layer {
         }
     }
     /// Makes what was written last; a layer without devices of its own does nothing.
-    ///
-    /// # Errors
-    /// In words.
     pub fn flush(&self) -> Result<(), String> {
         match self {
             Self::Device(device) => device.flush().map_err(|e| e.to_string()),
@@ -73,9 +64,6 @@ impl Layer {
         }
     }
     /// A window of so many requests; `None`: one at a time, by calls.
-    ///
-    /// # Errors
-    /// The kernel refuses it.
     pub(super) fn window(&self, depth: usize) -> anyhow::Result<Option<Window>> {
         Ok(match self {
             Self::Device(device) if depth > 1 => {

@@ -33,9 +33,9 @@ pub(crate) struct Pattern {
     /// Another seed, another random order.
     pub seed: u64,
     /// Between numbers of requests of this stream, if several share the pattern.
-    step: u64,
+    pub step: u64,
     /// Its first.
-    first: u64,
+    pub first: u64,
 }
 
 impl Pattern {

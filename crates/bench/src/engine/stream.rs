@@ -69,3 +69,10 @@ pub(crate) struct Limits {
     /// cost the kernel less for each request.
     pub ordinary_pages: bool,
 }
+
+impl Limits {
+    /// Ordinary pages, as programs have them, and no other limit.
+    pub fn ordinary() -> Self {
+        Self { ordinary_pages: true, ..Self::default() }
+    }
+}

@@ -108,9 +108,6 @@ impl Drop for Target {
 impl Target {
     /// Opens it; a file that is to be written is made if it is not there, and removed when the
     /// target is dropped.
-    ///
-    /// # Errors
-    /// [`Refusal`].
     pub fn open(path: &Path, how: OpenMode) -> Result<Arc<Self>, Refusal> {
         let name = || path.display().to_string();
         let io = |source: std::io::Error| match source.kind() {
@@ -296,9 +293,6 @@ pub(crate) fn capacity(path: &Path, needed: u64) -> Result<(), Refusal> {
 
 /// Whether a device or a file that is there may be written as dd writes: over plain files, but not
 /// on what somebody uses, nor on members of a pool.
-///
-/// # Errors
-/// [`Refusal`].
 pub(crate) fn may_write(path: &Path) -> Result<(), Refusal> {
     let io = |source| Refusal::Io { path: path.display().to_string(), source };
     let meta = std::fs::metadata(path).map_err(io)?;

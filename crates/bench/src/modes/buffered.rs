@@ -45,14 +45,9 @@ pub(crate) struct Args {
     beside: Vec<Beside>,
     #[command(flatten)]
     common: Common,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let first = kernel::beside(&self.beside).ok().and_then(|s| s.first().copied());
         let mut report = Report::new("buffered").against(first.map_or(MOUNT, Kernel::name), "MB/s");
@@ -61,7 +56,7 @@ impl Measure for Args {
         report.fact("job", format!("{size} MiB in 1 MiB requests, buffered, 1 stream"));
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         let common = &self.common;
         common.check()?;
         let systems = kernel::beside(&self.beside)?;
@@ -80,7 +75,7 @@ impl Measure for Args {
             let tried = Mount::kernel(*system, &testbed.paths, mount_point());
             tried.with_context(|| format!("--beside {}", system.name()))?;
         }
-        self.how.rounds(report, RoundPlan::new(systems.len() + 1, 3), |report, _, turn| {
+        how.rounds(report, RoundPlan::new(systems.len() + 1, 3), |report, _, turn| {
             let (mount, name) = match systems.get(turn) {
                 Some(system) => {
                     (Mount::kernel(*system, &testbed.paths, mount_point())?, system.name())

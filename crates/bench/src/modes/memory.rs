@@ -30,17 +30,12 @@ pub(crate) struct Args {
     files: usize,
     #[command(flatten)]
     common: Common,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 /// What is looked at, in order.
 const STEPS: [&str; 5] = ["mounted", "files made", "streamed in", "streamed out", "looked at all"];
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let mut report = Report::new("memory").against("", "MiB");
         let c = &self.common;
@@ -51,7 +46,7 @@ impl Measure for Args {
         report.fact("options", options.unwrap_or_else(|| "defaults".to_owned()));
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         let common = &self.common;
         common.check()?;
         ensure!(self.files <= FILES_MAX, "--files: {FILES_MAX} at most");
@@ -64,7 +59,7 @@ impl Measure for Args {
             })
             .collect::<Result<Vec<_>>>()?;
         let paths: Vec<_> = backings.iter().map(|b| b.path.clone()).collect();
-        self.how.rounds(report, RoundPlan::new(1, STEPS.len()), |report, _, _| {
+        how.rounds(report, RoundPlan::new(1, STEPS.len()), |report, _, _| {
             let options = self.mount_options.as_deref();
             let mount = Mount::braid_with(&paths, base.with_extension("dir"), options)?;
             self.steps(&mount, report)

@@ -39,14 +39,9 @@ pub(crate) struct Args {
     /// Directory for the backing file, if no directories are given
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let base = self.systems.first().map_or("xfs", |s| &s.name);
         let mut report = Report::new("meta").against(base, "files/s");
@@ -55,7 +50,7 @@ impl Measure for Args {
         report.fact("job", job);
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         ensure!((1..=1024).contains(&self.threads), "--threads: 1 to 1024");
         let nodes = if self.nodes { self.systems.len().max(1) } else { 1 };
         let threads = self.threads * nodes;
@@ -63,17 +58,17 @@ impl Measure for Args {
         ensure!(self.files >= threads, "--files: at least one for each thread");
         ensure!(self.files <= FILES_MAX, "--files: {FILES_MAX} at most");
         if self.systems.is_empty() {
-            return made(self, report);
+            return made(self, how, report);
         }
         if self.nodes {
             let dirs: Vec<_> = self.systems.iter().map(|s| s.path.clone()).collect();
             let base = report.base.clone();
-            return self.how.rounds(report, turns(1), |report, round, _| {
+            return how.rounds(report, turns(1), |report, round, _| {
                 phases(self, &dirs, (&base, round), report)
             });
         }
         distinct(&self.systems)?;
-        self.how.rounds(report, turns(self.systems.len()), |report, round, n| {
+        how.rounds(report, turns(self.systems.len()), |report, round, n| {
             let Some(system) = self.systems.get(n) else { return Ok(()) };
             phases(self, std::slice::from_ref(&system.path), (&system.name, round), report)
         })
@@ -89,9 +84,9 @@ fn turns(systems: usize) -> RoundPlan {
 }
 
 /// XFS and a Braid mount, freshly made in each round.
-fn made(args: &Args, report: &mut Report) -> Result<()> {
+fn made(args: &Args, how: &RunOptions, report: &mut Report) -> Result<()> {
     let testbed = Members::new(&args.dir, "meta", (1, 2 << 30), DeviceKind::Loop)?;
-    args.how.rounds(report, turns(2), |report, round, system| {
+    how.rounds(report, turns(2), |report, round, system| {
         let (mount, name) = testbed.xfs_or_braid(system)?;
         phases(args, std::slice::from_ref(&mount.dir), (name, round), report)
     })

@@ -332,24 +332,17 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
 
-    fn written(dir: &Path, batches: u64) -> (PathBuf, PathBuf) {
+    fn args(dir: &Path, more: &[&str]) -> WriteArgs {
         let (path, journal) = (dir.join("data"), dir.join("journal"));
-        let args = WriteArgs {
-            path: path.clone(),
-            journal: journal.clone(),
-            size: 1 << 20,
-            request: 4096,
-            batch: 16,
-            depth: 4,
-            time: 3600.0,
-            batches,
-            sequential: false,
-            buffered: true,
-            no_flush: false,
-            force_destroy: false,
-        };
+        let names = [path.to_str().unwrap(), "--journal", journal.to_str().unwrap()];
+        let usual = ["--size", "1M", "--request", "4K", "--batch", "16", "--depth", "4"];
+        let usual = [usual.as_slice(), &["--time", "3600", "--buffered"]].concat();
+        crate::modes::typed(&[&names, usual.as_slice(), more].concat())
+    }
+    fn written(dir: &Path, batches: u64) -> (PathBuf, PathBuf) {
+        let args = args(dir, &["--batches", &batches.to_string()]);
         write(&args).unwrap();
-        (path, journal)
+        (args.path, args.journal)
     }
 
     #[test]
@@ -448,21 +441,8 @@ mod tests {
     #[test]
     fn a_second_run_does_not_write_over_a_journal() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, journal) = written(dir.path(), 1);
-        let args = WriteArgs {
-            path,
-            journal,
-            size: 1 << 20,
-            request: 4096,
-            batch: 1,
-            depth: 1,
-            time: 0.0,
-            batches: 1,
-            sequential: true,
-            buffered: true,
-            no_flush: true,
-            force_destroy: true,
-        };
+        written(dir.path(), 1);
+        let args = args(dir.path(), &["--batches", "1", "--force-destroy"]);
         assert!(write(&args).unwrap_err().to_string().starts_with("journal"));
     }
 }

@@ -141,16 +141,10 @@ pub(crate) fn hooks() -> (Option<Arc<AtomicU64>>, Option<Arc<AtomicBool>>) {
     })
 }
 /// Fails if the run is to end.
-///
-/// # Errors
-/// [`Interrupted`].
 pub(crate) fn check_interrupted() -> Result<(), Interrupted> {
     check_stop(hooks().1.as_deref())
 }
 /// The same for a thread of the run, which was given what [`hooks`] says.
-///
-/// # Errors
-/// [`Interrupted`].
 pub(crate) fn check_stop(stop: Option<&AtomicBool>) -> Result<(), Interrupted> {
     let stopped = stop.is_some_and(|s| s.load(Ordering::Relaxed));
     if stopped { Err(Interrupted) } else { Ok(()) }

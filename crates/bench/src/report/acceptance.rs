@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::grid::{Grid, Mark};
 use super::{Report, Row};
 use crate::statistics::{Interval, Samples, three_digits};
 
@@ -127,16 +128,6 @@ impl Verdict {
             format!("{}: {}", self.what, self.cell)
         }
     }
-    /// As tables have it: what, original, goal, median, interval.
-    pub fn cells(&self) -> [String; 5] {
-        [
-            self.title(),
-            self.original.clone(),
-            self.goal_said(),
-            self.measured.map(three_digits).unwrap_or_default(),
-            self.interval.map(|i| i.to_string()).unwrap_or_default(),
-        ]
-    }
     /// How well the goal is met: 1 or more, and the more the better; less, if it is not.
     pub fn margin(&self) -> Option<f64> {
         let measured = self.measured?;
@@ -238,36 +229,26 @@ pub(crate) fn judge_by(
     verdicts
 }
 
-/// An empty table for a terminal.
-pub(super) fn ruled<T: Into<comfy_table::Row>>(header: T) -> comfy_table::Table {
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(header);
-    table
-}
-
-/// All verdicts; what fell short comes first.
-pub(crate) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
-    let published = verdicts.iter().any(|v| !v.original.is_empty());
-    let mut header = vec!["", "original", "goal", "median", "95 % interval", "verdict"];
-    if !published {
-        header.remove(1);
-    }
-    let mut table = ruled(header);
+/// All verdicts. Without originals, what fell short comes first.
+pub(super) fn grid(verdicts: &[Verdict]) -> Grid {
+    let mut grid = Grid::new(["", "original", "goal", "median", "95 % interval", "verdict"]);
     let mut sorted: Vec<_> = verdicts.iter().collect();
-    if !published {
+    if verdicts.iter().all(|v| v.original.is_empty()) {
         sorted.sort_by_key(|v| v.met);
     }
     for v in sorted {
         let note = if v.note.is_empty() { String::new() } else { format!(" ({})", v.note) };
-        let mut cells: Vec<_> = v.cells().into();
-        cells.push(format!("{}{note}", v.word()));
-        if !published {
-            cells.remove(1);
-        }
-        table.add_row(cells);
+        let cells = [
+            v.title(),
+            v.original.clone(),
+            v.goal_said(),
+            v.measured.map(three_digits).unwrap_or_default(),
+            v.interval.map(|i| i.to_string()).unwrap_or_default(),
+            format!("{}{note}", v.word()),
+        ];
+        grid.add(cells, if v.met { Mark::Met } else { Mark::Short });
     }
-    table
+    grid.without_empty(1)
 }
 
 /// Fails if something fell short, or if there was nothing to judge.
@@ -304,7 +285,7 @@ mod tests {
         let verdicts = judge(&r, &accepted[..1]);
         let said = pass(&verdicts).unwrap_err().to_string();
         assert_eq!(said, "1 fell short: fs read: 0.900 (goal 0.95)");
-        assert!(table(&verdicts).to_string().contains("SHORT"));
+        assert!(grid(&verdicts).text(false).to_string().contains("SHORT"));
     }
     #[test]
     fn nothing_to_compare_is_no_pass() {

@@ -3,6 +3,7 @@
 pub(crate) mod acceptance;
 mod axis;
 mod colours;
+mod grid;
 mod lines;
 mod page;
 mod plots;
@@ -17,6 +18,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use braid_pool::device::Issued;
+use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Latencies, Latency, Opened, Outcome, Percentiles, Series};
@@ -52,6 +54,11 @@ impl Figure {
 
 /// What a row is measured at, by name: `request`, `transfer`, `streams` ...
 pub(crate) type Parameters = BTreeMap<String, f64>;
+
+/// Parameters from pairs.
+pub(crate) fn at(pairs: &[(&str, f64)]) -> Parameters {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
+}
 
 /// A row of a table: one layer or system, one phase, one set of parameters, all repeats.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -124,8 +131,7 @@ impl Row {
     }
     /// Phase and parameters, as tables have them.
     pub fn phase_and_place(&self) -> String {
-        let parts = [self.phase.clone(), self.at()];
-        parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(", ")
+        [self.phase.clone(), self.at()].iter().filter(|part| !part.is_empty()).join(", ")
     }
     /// The least and the highest rate.
     pub fn range(&self) -> String {
@@ -149,14 +155,13 @@ impl Row {
     /// Name, phase and parameters.
     pub fn title(&self) -> String {
         let parts = [self.name.clone(), self.phase.clone(), self.at()];
-        parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(" ")
+        parts.iter().filter(|part| !part.is_empty()).join(" ")
     }
 }
 
 /// Parameters in words.
 pub(crate) fn said(parameters: &Parameters) -> String {
-    let one = |(k, v): (&String, &f64)| format!("{k} {}", table::number(k, *v));
-    parameters.iter().map(one).collect::<Vec<_>>().join(", ")
+    parameters.iter().map(|(key, v)| format!("{key} {}", table::number(key, *v))).join(", ")
 }
 
 /// Cells of a surface, taken together: how their median ratios to the base are spread.
@@ -362,9 +367,6 @@ impl Report {
         print!("{}", table::text(self));
     }
     /// Writes it as a file.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string(self)?;
         std::fs::write(path, text + "\n").with_context(|| path.display().to_string())

@@ -21,6 +21,17 @@ pub(crate) enum Cache {
     Warm,
 }
 
+impl Cache {
+    /// How a phase is called after it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+        }
+    }
+}
+
 /// Bytes of a read that warms.
 const WARMING: usize = 1 << 20;
 /// Of file systems that have nothing but memory.

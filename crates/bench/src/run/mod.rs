@@ -2,7 +2,6 @@
 //! of other programs noticed and the machine recorded.
 
 pub(crate) mod cache;
-pub(crate) mod cpu;
 pub(crate) mod environment;
 pub(crate) mod load;
 pub(crate) mod names;

@@ -16,9 +16,6 @@ pub(crate) fn whole_lines(text: &str) -> std::str::Lines<'_> {
 }
 
 /// The name of a path outlasts a power cut.
-///
-/// # Errors
-/// Its directory cannot be opened, or not be written.
 pub(crate) fn sync_name(path: &Path) -> Result<()> {
     let dir = parent(path);
     let synced = File::open(dir).and_then(|d| d.sync_all());

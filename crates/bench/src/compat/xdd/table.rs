@@ -1,6 +1,6 @@
 //! The lines and columns of xdd's output.
 
-use std::fmt::Write as _;
+use itertools::Itertools as _;
 
 use super::options::{Job, Options, request};
 use crate::engine::{Outcome, StreamResult};
@@ -123,28 +123,22 @@ impl Line {
     }
     fn csv(&self, what: &str) -> String {
         let cells = COLUMNS.iter().map(|c| (c.value)(self).said(c.digits.1));
-        let cells = std::iter::once(what.to_owned()).chain(cells);
-        cells.collect::<Vec<_>>().join(",") + "\n"
+        std::iter::once(what.to_owned()).chain(cells).join(",") + "\n"
     }
     /// Bytes, requests and seconds of several passes added up.
     fn sum<'a>(lines: impl Iterator<Item = &'a Self>) -> Option<Self> {
-        let mut all: Option<Self> = None;
-        let mut passes = 0_u64;
-        for line in lines {
-            passes += 1;
-            let Some(sum) = &mut all else {
-                all = Some(line.clone());
-                continue;
-            };
+        let mut passes = 1;
+        let mut all = lines.cloned().reduce(|mut sum, line| {
             let ops = float((sum.ops + line.ops).max(1));
             sum.latency = (sum.latency * float(sum.ops) + line.latency * float(line.ops)) / ops;
             sum.bytes += line.bytes;
             sum.ops += line.ops;
             sum.seconds += line.seconds;
             sum.cpu += line.cpu;
-        }
-        let mut all = all?;
-        all.cpu /= float(passes.max(1));
+            passes += 1;
+            sum
+        })?;
+        all.cpu /= float(passes);
         Some(all)
     }
 }
@@ -184,7 +178,7 @@ impl Table {
         self.passes += 1;
     }
     /// All passes of a target.
-    pub fn average(&self, target: usize, _job: &Job) -> Option<Line> {
+    pub fn average(&self, target: usize) -> Option<Line> {
         Line::sum(self.lines.iter().filter(|(t, _)| *t == target).map(|(_, l)| l))
     }
     /// All targets, which worked side by side.
@@ -212,20 +206,15 @@ impl Table {
     /// Comma-separated: passes, averages, combined.
     pub fn csv(&self, options: &Options) -> String {
         let names = std::iter::once("what").chain(COLUMNS.iter().map(|c| c.name));
-        let mut text = names.collect::<Vec<_>>().join(",") + "\n";
+        let mut text = names.into_iter().join(",") + "\n";
         let mut passes = vec![0_u32; options.jobs.len()];
         for (target, line) in &self.lines {
-            let pass = passes.get_mut(*target).map_or(0, |p| {
-                *p += 1;
-                *p
-            });
-            let _ = write!(text, "{}", line.csv(&format!("pass {pass}")));
+            let Some(pass) = passes.get_mut(*target) else { continue };
+            *pass += 1;
+            text += &line.csv(&format!("pass {pass}"));
         }
-        for (n, job) in options.jobs.iter().enumerate() {
-            if let Some(line) = self.average(n, job) {
-                let _ = write!(text, "{}", line.csv("average"));
-            }
-        }
+        let averages = (0..options.jobs.len()).filter_map(|target| self.average(target));
+        text.extend(averages.map(|line| line.csv("average")));
         text + &self.combined(options).csv("combined")
     }
 }
