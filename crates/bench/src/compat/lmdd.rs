@@ -237,7 +237,7 @@ fn by_queue(options: &Options, block: u64) -> Result<Moved> {
     let from = place(options, &["skip", "seek"], block)?;
     let exists = Path::new(path).exists();
     ensure!(exists || !options.is("nocreate"), "{path}: not there, and nocreate=1");
-    let target = Target::keep(Path::new(path), how)?;
+    let target = Target::open(Path::new(path), how)?;
     let there = target.len().saturating_sub(from) / block;
     let count = match blocks(options, block) {
         Some(n) if read => n.min(there),

@@ -93,21 +93,10 @@ pub(crate) struct Target {
     info: DeviceInfo,
     /// The block device under it, as the kernel numbers it.
     pub(super) number: u64,
-    /// Made by this run: removed at its end.
-    ours: bool,
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        if self.ours {
-            std::fs::remove_file(&self.path).ok();
-        }
-    }
 }
 
 impl Target {
-    /// Opens it; a file that is to be written is made if it is not there, and removed when the
-    /// target is dropped.
+    /// Opens it; a file that is to be written is made if it is not there, and stays.
     pub fn open(path: &Path, how: OpenMode) -> Result<Arc<Self>, Refusal> {
         let name = || path.display().to_string();
         let io = |source: std::io::Error| match source.kind() {
@@ -117,29 +106,29 @@ impl Target {
             }
             _ => Refusal::Io { path: name(), source },
         };
-        let mut ours = false;
+        let mut made = false;
         if how.write && !path.exists() {
             StdOptions::new().write(true).create_new(true).open(path).map_err(io)?;
-            ours = true;
+            made = true;
         }
         let meta = std::fs::metadata(path).map_err(io)?;
         if meta.is_dir() {
             return Err(Refusal::Directory { path: name() });
         }
         let opened = Self::open_there(path, how, &meta, io);
-        if opened.is_err() && ours {
+        if opened.is_err() && made {
             std::fs::remove_file(path).ok();
         }
         let device = opened?;
         let info = device.info().clone();
         let number = if info.is_block { meta.rdev() } else { meta.dev() };
         let (layer, path) = (Layer::Device(device), path.to_owned());
-        Ok(Arc::new(Self { layer, path, direct: how.direct, info, number, ours }))
+        Ok(Arc::new(Self { layer, path, direct: how.direct, info, number }))
     }
     /// A layer over a device, whose sectors it has.
     pub fn over(layer: Layer, name: &str, device: &DeviceInfo) -> Arc<Self> {
         let (path, info) = (PathBuf::from(name), device.clone());
-        Arc::new(Self { layer, path, direct: true, info, number: 0, ours: false })
+        Arc::new(Self { layer, path, direct: true, info, number: 0 })
     }
     fn open_there(
         path: &Path,
@@ -165,17 +154,6 @@ impl Target {
             }
             _ => e.into(),
         })
-    }
-    /// It stays when the target is dropped.
-    pub fn keep(path: &Path, how: OpenMode) -> Result<Arc<Self>, Refusal> {
-        let target = Self::open(path, how)?;
-        match Arc::try_unwrap(target) {
-            Ok(mut own) => {
-                own.ours = false;
-                Ok(Arc::new(own))
-            }
-            Err(shared) => Ok(shared),
-        }
     }
     /// Smallest unit of a request.
     pub fn sector(&self) -> u64 {

@@ -13,7 +13,7 @@ use super::*;
 const KIB: u64 = 1 << 10;
 
 fn open(path: &Path, write: bool) -> Arc<Target> {
-    Target::keep(path, OpenMode { write, overwrite: true, ..OpenMode::default() }).unwrap()
+    Target::open(path, OpenMode { write, overwrite: true, ..OpenMode::default() }).unwrap()
 }
 
 fn stream(target: &Arc<Target>, pattern: Pattern, depth: usize) -> Stream {
@@ -269,11 +269,11 @@ fn what_cannot_be_measured_is_refused_with_its_reason() {
     assert!(said(Target::open(Path::new("/dev/null"), read)).contains("neither a block device"));
     let write = OpenMode { write: true, ..OpenMode::default() };
     assert!(said(Target::open(&file, write)).contains("holds 8192 bytes"));
-    assert!(Target::keep(&file, OpenMode { force: true, ..write }).is_ok());
-    assert!(Target::keep(&file, OpenMode { overwrite: true, ..write }).is_ok());
+    assert!(Target::open(&file, OpenMode { force: true, ..write }).is_ok());
+    assert!(Target::open(&file, OpenMode { overwrite: true, ..write }).is_ok());
     let new = dir.path().join("new");
     drop(Target::open(&new, write).unwrap());
-    assert!(!new.exists(), "what was made is removed");
+    assert!(new.exists(), "what was made stays");
     let t = open(&file, true);
     let said = |r: Result<(), Refusal>| r.unwrap_err().to_string();
     assert!(said(t.check(0, 0, 0, true)).contains("request size"));
@@ -289,7 +289,7 @@ fn direct_requests_are_whole_sectors() {
     let path = dir.path().join("f");
     std::fs::write(&path, vec![0; 1 << 16]).unwrap();
     let how = OpenMode { direct: true, ..OpenMode::default() };
-    let target = Target::keep(&path, how).ok().filter(|target| target.sector() > 1);
+    let target = Target::open(&path, how).ok().filter(|target| target.sector() > 1);
     let Some(target) = target else {
         return braid_testkit::skip("the directory for temporary files has no direct I/O");
     };

@@ -254,7 +254,7 @@ fn threads(common: &Common) -> usize {
 fn raw(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let Args { common, request, .. } = args;
     let how = OpenMode { write: true, direct: true, force: true, ..OpenMode::default() };
-    let open = |path: &PathBuf| Ok(Target::keep(path, how)?);
+    let open = |path: &PathBuf| Ok(Target::open(path, how)?);
     let devices = testbed.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
     let each = threads(common) / devices.len();
     let share = common.size / request / (each * devices.len()) as u64 * request;

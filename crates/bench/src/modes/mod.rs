@@ -25,7 +25,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::engine::{Limits, Outcome, Stream};
-use crate::progress::{Now, Show};
+use crate::progress::Now;
 pub(crate) use crate::report::at;
 use crate::report::{Acceptance, Report, Row, Verdict};
 use crate::run::cache::{Cache, label, prepare};
@@ -203,7 +203,7 @@ impl RunOptions {
     pub fn show(&self) -> Result<crate::progress::Shown> {
         let sane = self.heartbeat.is_none_or(|h| h.is_finite() && h >= 0.0);
         anyhow::ensure!(sane, "--heartbeat: a number of seconds");
-        Ok(crate::progress::begin(Show { tui: self.tui, heartbeat: self.heartbeat }))
+        Ok(crate::progress::begin(self.tui, self.heartbeat))
     }
     fn budget(&self) -> Result<Budget> {
         anyhow::ensure!((1..=ROUNDS_MAX).contains(&self.repeats), "--repeats: 1 to {ROUNDS_MAX}");

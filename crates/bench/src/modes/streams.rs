@@ -54,7 +54,7 @@ impl Phase {
         let pattern = Pattern::sequential(0, bytes, self.request, !write);
         let (content, flush) = (Content::Byte(0x5a), self.sync);
         let one = |path: &PathBuf| {
-            Ok(Stream { content, flush, ..Stream::plain(Target::keep(path, how)?, pattern) })
+            Ok(Stream { content, flush, ..Stream::plain(Target::open(path, how)?, pattern) })
         };
         files.iter().map(one).collect()
     }

@@ -94,7 +94,7 @@ impl TestArea {
     pub fn target(&self, stream: usize, write: bool, direct: bool) -> Result<Arc<Target>, Refusal> {
         let nowhere = || Refusal::Missing { path: format!("stream {stream} of {}", self.name) };
         let (path, _) = self.places.get(stream).ok_or_else(nowhere)?;
-        Target::keep(path, self.how(write, direct))
+        Target::open(path, self.how(write, direct))
     }
     /// A stream on one of its places, whose first byte `pattern` counts from.
     pub fn stream(&self, n: usize, pattern: Pattern, direct: bool, depth: usize) -> Result<Stream> {
@@ -105,7 +105,7 @@ impl TestArea {
     /// Makes sure that there is something to read: what was not written is.
     pub fn fill(&self) -> Result<()> {
         for (n, (path, from)) in self.places.iter().enumerate() {
-            let there = Target::keep(path, self.how(false, false))?;
+            let there = Target::open(path, self.how(false, false))?;
             if there.len() >= from + self.bytes {
                 continue;
             }

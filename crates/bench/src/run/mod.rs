@@ -3,6 +3,7 @@
 
 pub(crate) mod cache;
 pub(crate) mod environment;
+pub(crate) mod journal;
 pub(crate) mod load;
 pub(crate) mod names;
 pub(crate) mod repeat;

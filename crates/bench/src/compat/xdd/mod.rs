@@ -63,7 +63,7 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode> {
 fn open(job: &Job, force: bool) -> Result<Arc<Target>> {
     let (write, direct) = (job.reads < 100, job.direct);
     let how = OpenMode { write, direct, force, overwrite: true, ..OpenMode::default() };
-    Ok(Target::keep(&job.path, how)?)
+    Ok(Target::open(&job.path, how)?)
 }
 
 /// Bytes of a pass in places of their own; 0: only time ends it.

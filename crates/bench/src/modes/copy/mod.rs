@@ -149,8 +149,8 @@ fn copy(args: &Args, force: bool, report: &mut Report, after: &mut dyn FnMut(u64
 
 /// Direct where that is possible.
 fn open(path: &Path, how: OpenMode) -> Result<std::sync::Arc<Target>, Refusal> {
-    match Target::keep(path, how) {
-        Err(Refusal::NoDirect { .. }) => Target::keep(path, OpenMode { direct: false, ..how }),
+    match Target::open(path, how) {
+        Err(Refusal::NoDirect { .. }) => Target::open(path, OpenMode { direct: false, ..how }),
         other => other,
     }
 }

@@ -226,7 +226,7 @@ fn slowly(path: &Path, direction: Direction, bytes: u64) -> Result<Stream> {
     let write = direction == Direction::Write;
     let how = OpenMode { write, direct: true, overwrite: true, ..OpenMode::default() };
     let pattern = Pattern::sequential(0, bytes, MIB, !write);
-    Ok(Stream { depth: 4, ..Stream::plain(Target::keep(path, how)?, pattern) })
+    Ok(Stream { depth: 4, ..Stream::plain(Target::open(path, how)?, pattern) })
 }
 
 /// Small files stand in their inodes: what writing one costs beside making it.

@@ -169,7 +169,7 @@ pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
 
 fn opened(path: &Path) -> Result<std::sync::Arc<Target>> {
     let how = OpenMode { write: true, direct: true, force: true, ..OpenMode::default() };
-    Ok(Target::keep(path, how)?)
+    Ok(Target::open(path, how)?)
 }
 
 /// A target in a process of its own, ended when dropped.

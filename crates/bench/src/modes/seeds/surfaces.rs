@@ -120,7 +120,7 @@ impl LayerUnderTest {
 }
 
 fn device(path: &Path, write: bool, direct: bool) -> Result<Arc<Target>> {
-    Ok(Target::keep(path, OpenMode { write, direct, force: true, ..OpenMode::default() })?)
+    Ok(Target::open(path, OpenMode { write, direct, force: true, ..OpenMode::default() })?)
 }
 
 fn mounted(mount: Mount, name: &str, bytes: u64) -> Result<What> {

@@ -27,7 +27,7 @@ pub(super) fn measure(round: &mut Round) -> Result<()> {
     let stream = |path: &PathBuf, pattern: Pattern, generation: u64| -> Result<Stream> {
         let read = pattern.reads > 0;
         let how = OpenMode { write: !read, overwrite: true, ..OpenMode::default() };
-        let target = Target::keep(path, how)?;
+        let target = Target::open(path, how)?;
         target.check(args.block, 0, bytes, read)?;
         let content = Content::Verified { run: 0x5eb, generation };
         Ok(Stream { content, flush: !read, ..Stream::plain(target, pattern) })
