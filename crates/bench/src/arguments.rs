@@ -11,7 +11,6 @@ pub(crate) use braid_pool::layout::size::parse as size;
 pub(crate) enum DeviceKind {
     /// The backing file itself.
     File,
-    /// A loop device.
     Loop,
     /// A loop device of so many bytes per second.
     Throttled(u64),
@@ -74,7 +73,6 @@ const STREAMS_MAX: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Sizes(Vec<u64>);
 impl Sizes {
-    /// Those.
     pub fn of(sizes: &[u64]) -> Self {
         Self(sizes.to_vec())
     }

@@ -145,7 +145,6 @@ fn bandwidth(bytes: u64, seconds: f64) -> String {
     format!("{mb:.2} MB in {seconds:.2} secs, {rate:.2} MB/sec")
 }
 
-/// What moved.
 #[derive(Default)]
 struct Moved {
     bytes: u64,

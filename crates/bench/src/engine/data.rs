@@ -11,15 +11,12 @@ use super::pattern::mix;
 pub(crate) enum Content {
     /// Bytes that no layer can compress or leave out, the same in each request.
     Random,
-    /// One byte.
     Byte(u8),
     /// lmdd's: 4-byte words, each its own place.
     Words,
     /// Verified data of a run and a generation.
     Verified {
-        /// The run.
         run: u64,
-        /// Of the write.
         generation: u64,
     },
 }

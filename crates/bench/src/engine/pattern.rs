@@ -18,7 +18,6 @@ pub(crate) enum Order {
 /// Requests of one size over one range.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub(crate) struct Pattern {
-    /// In what order.
     pub order: Order,
     /// First byte of the range.
     pub from: u64,
@@ -26,7 +25,6 @@ pub(crate) struct Pattern {
     pub span: u64,
     /// Bytes of a request.
     pub request: u64,
-    /// How many.
     pub count: u64,
     /// How many of a hundred are reads.
     pub reads: u8,
@@ -53,7 +51,6 @@ impl Pattern {
             first: 0,
         }
     }
-    /// The same in another order.
     pub fn ordered(self, order: Order) -> Self {
         Self { order, ..self }
     }

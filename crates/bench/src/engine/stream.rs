@@ -27,10 +27,8 @@ impl Pace {
     }
 }
 
-/// One stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Stream {
-    /// On what.
     pub target: Arc<Target>,
     /// Where, and which way.
     pub pattern: Pattern,

@@ -20,7 +20,6 @@ use crate::run::cache::on_memory;
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices, each by name")]
 pub(crate) struct OpenMode {
-    /// To be written.
     pub write: bool,
     /// Past the page cache.
     pub direct: bool,
@@ -159,7 +158,6 @@ impl Target {
     pub fn sector(&self) -> u64 {
         self.info.sector.get().max(1)
     }
-    /// Whether it is a block device.
     pub fn is_block(&self) -> bool {
         self.info.is_block
     }
@@ -189,7 +187,6 @@ impl Target {
         }
         Ok(())
     }
-    /// Its length now.
     pub fn len(&self) -> u64 {
         let device = self.is_block().then(|| self.info.size.get());
         device.or_else(|| std::fs::metadata(&self.path).ok().map(|m| m.len())).unwrap_or(0)

@@ -104,7 +104,6 @@ impl Measure for Args {
 
 /// Percent of what the first system can do.
 const LOAD_MAX: f64 = 1000.0;
-/// Requests per second.
 const IOPS_MAX: f64 = 1e8;
 /// Quantities of a row.
 const HELD: &str = "held up, not begun";

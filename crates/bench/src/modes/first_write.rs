@@ -2,6 +2,7 @@
 //! The measured time includes the flush.
 
 use anyhow::{Result, ensure};
+use itertools::iproduct;
 
 use super::{Cell, Measure, RunOptions, System, TestArea, at, base, distinct, holds};
 use crate::arguments::{Sizes, size};
@@ -53,16 +54,14 @@ impl Measure for Args {
         distinct(&self.systems)?;
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
         holds(self.size, &self.requests)?;
-        let rows = self.cache.len() * self.requests.len() * PHASES.len();
-        how.compare(report, &self.systems, rows, |report, system| {
-            for cache in &self.cache {
-                for request in self.requests.iter().copied() {
-                    // A new file each time: it is removed with the subject.
-                    let area = TestArea::new(system, 1, self.size, how.force_destroy)?;
-                    self.phases(&area, (*cache, request), report)?;
-                }
-            }
-            Ok(())
+        let (caches, requests) = (self.cache.iter().copied(), self.requests.iter().copied());
+        let plan: Vec<_> = iproduct!(caches, requests).collect();
+        how.compare(report, &self.systems, plan.len() * PHASES.len(), |report, system| {
+            plan.iter().copied().try_for_each(|case| {
+                // A new file each time: it is removed with the area.
+                let area = TestArea::new(system, 1, self.size, how.force_destroy)?;
+                self.phases(&area, case, report)
+            })
         })
     }
     fn conclude(&self, report: &mut Report) {

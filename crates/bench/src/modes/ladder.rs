@@ -334,7 +334,6 @@ pub(crate) struct NativeFiles {
     handles: Vec<u64>,
 }
 impl NativeFiles {
-    /// So many of them.
     pub fn new(testbed: &Members, count: usize) -> Result<Self> {
         const O_RDWR: i32 = 2;
         let pool = fresh_pool(testbed)?;

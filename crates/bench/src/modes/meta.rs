@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::at_once::{all_at_once, sum};
+use super::at_once::{all_at_once, row};
 use super::{Measure, RemoveOnDrop, RoundPlan, RunOptions, System, at, distinct};
 use crate::arguments::DeviceKind;
 use crate::engine::{Latency, STREAMS_MAX};
@@ -92,7 +92,6 @@ fn made(args: &Args, how: &RunOptions, report: &mut Report) -> Result<()> {
     })
 }
 
-/// A thread's files.
 struct Share {
     dir: PathBuf,
     names: Vec<(PathBuf, PathBuf)>,
@@ -141,8 +140,7 @@ fn phases(
     };
     let (progress, stop) = crate::progress::hooks();
     for (what, operation) in OPERATIONS {
-        crate::progress::row(format!("{name} {what}"));
-        let (rate, latency) = together(&shares, |share, latency| {
+        let on_all = |share: &Share, latency: &mut Latency| {
             for pair in &share.names {
                 let began = Instant::now();
                 operation(pair).with_context(|| format!("{what}: {}", pair.0.display()))?;
@@ -150,30 +148,16 @@ fn phases(
                 if let Some(progress) = &progress {
                     progress.fetch_add(1, Ordering::Relaxed);
                 }
-                if stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed)) {
-                    return Err(crate::progress::Interrupted.into());
-                }
+                crate::progress::check_stop(stop.as_deref())?;
             }
             Ok(share.names.len())
-        })?;
-        crate::progress::row_done();
-        report.sample(name, what, &place, rate).took(&latency);
+        };
+        row(report, (name, what), &place, || all_at_once(&shares, on_all))?;
         if what == "open+close" {
-            list(&shares, name, &place, report)?;
+            let list = |share: &Share, _: &mut Latency| count(&share.dir);
+            row(report, (name, "readdir"), &place, || all_at_once(&shares, list))?;
         }
     }
-    Ok(())
-}
-
-fn list(
-    shares: &[Share],
-    name: &str,
-    place: &crate::report::Parameters,
-    report: &mut Report,
-) -> Result<()> {
-    let (rate, _) = together(shares, |share, _| count(&share.dir))?;
-    crate::progress::row_done();
-    report.sample(name, "readdir", place, rate);
     Ok(())
 }
 
@@ -184,15 +168,4 @@ fn count(dir: &Path) -> Result<usize> {
         entries += 1;
     }
     Ok(entries)
-}
-
-/// All shares at once; operations per second, and how long each took.
-fn together(
-    shares: &[Share],
-    work: impl Fn(&Share, &mut Latency) -> Result<usize> + Sync,
-) -> Result<(f64, Latency)> {
-    let results = all_at_once(shares, work)?;
-    let (operations, latency, seconds) = sum(&results).context("no threads")?;
-    ensure!(operations > 0, "there was nothing to do");
-    Ok((float(operations as u64) / seconds, latency))
 }

@@ -84,10 +84,8 @@ const FOREIGN: f64 = 0.25;
 /// What is said of them.
 const OTHERS: &str = "other programs used up to";
 
-/// Rounds, at most.
 const ROUNDS_MAX: usize = 1_000_000;
 
-/// What happens in one round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RoundPlan {
     /// That take turns.
@@ -150,7 +148,6 @@ impl<M: Measure> Run<M> {
     }
 }
 
-/// A row that the engine measures.
 pub(crate) struct Cell<'a> {
     pub name: &'a str,
     pub phase: &'a str,

@@ -2,6 +2,7 @@
 //! and S4.2). A summary has mean, deviation, least and most of the cells.
 
 use anyhow::{Result, ensure};
+use itertools::iproduct;
 
 use super::{Cell, Measure, RunOptions, SpaceNeeds, System, at, base, distinct, test_areas};
 use crate::arguments::{Sizes, size};
@@ -56,20 +57,15 @@ impl Measure for Args {
         let write = self.ops.contains(&Direction::Write);
         let room = SpaceNeeds { streams: 1, bytes, write, force: how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
+        let (caches, ops) = (self.cache.iter().copied(), self.ops.iter().copied());
         let cells = cells(&self.requests, &self.transfers);
-        let rows = cells.len() * self.cache.len() * self.ops.len();
-        how.compare(report, &areas, rows, |report, area| {
-            for cache in self.cache.iter().copied() {
-                for op in self.ops.iter().copied() {
-                    for sizes in cells.iter().copied() {
-                        let (pattern, direct) =
-                            (pattern(sizes, op, self.at_least), cache == Cache::Direct);
-                        let stream = area.stream(0, pattern, direct, self.depth)?;
-                        cell(report, (&area.name, stream), (cache, op), &Limits::default())?;
-                    }
-                }
-            }
-            Ok(())
+        let plan: Vec<_> = iproduct!(caches, ops, cells).collect();
+        how.compare(report, &areas, plan.len(), |report, area| {
+            plan.iter().copied().try_for_each(|(cache, op, sizes)| {
+                let pattern = pattern(sizes, op, self.at_least);
+                let stream = area.stream(0, pattern, cache == Cache::Direct, self.depth)?;
+                cell(report, (&area.name, stream), (cache, op), &Limits::default())
+            })
         })
     }
     fn conclude(&self, report: &mut Report) {
@@ -104,8 +100,8 @@ pub(crate) fn cell(
 
 /// Every request size with every transfer size that is not smaller.
 pub(crate) fn cells(requests: &[u64], transfers: &[u64]) -> Vec<(u64, u64)> {
-    let all = requests.iter().flat_map(|r| transfers.iter().map(|t| (*r, *t)));
-    all.filter(|(r, t)| t >= r).collect()
+    let all = iproduct!(requests.iter().copied(), transfers.iter().copied());
+    all.filter(|(request, transfer)| transfer >= request).collect()
 }
 
 const ALL: &str = "all";

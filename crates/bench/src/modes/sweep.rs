@@ -2,6 +2,7 @@
 //! CXFS tests, S2: their forty plots are rows of this one table.)
 
 use anyhow::{Result, ensure};
+use itertools::iproduct;
 
 use super::{Cell, Measure, RunOptions, SpaceNeeds, System, TestArea};
 use super::{at, base, distinct, holds, test_areas};
@@ -85,18 +86,13 @@ impl Measure for Args {
         let (bytes, write) = (self.size, self.reads.iter().any(|r| *r < 100));
         let room = SpaceNeeds { streams, bytes, write, force: how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
-        let rows = self.cache.len() * self.reads.len() * self.streams.len() * self.requests.len();
-        how.compare(report, &areas, rows, |report, area| {
-            for cache in self.cache.iter().copied() {
-                for reads in self.reads.iter().copied() {
-                    for streams in self.streams.iter().copied() {
-                        for request in self.requests.iter().copied() {
-                            self.cell(area, (cache, reads), (streams, request), report)?;
-                        }
-                    }
-                }
-            }
-            Ok(())
+        let (caches, reads) = (self.cache.iter().copied(), self.reads.iter().copied());
+        let (streams, requests) = (self.streams.iter().copied(), self.requests.iter().copied());
+        let plan: Vec<_> = iproduct!(caches, reads, streams, requests).collect();
+        how.compare(report, &areas, plan.len(), |report, area| {
+            plan.iter().copied().try_for_each(|(cache, reads, streams, request)| {
+                self.cell(area, (cache, reads), (streams, request), report)
+            })
         })
     }
 }

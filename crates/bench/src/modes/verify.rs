@@ -84,7 +84,6 @@ struct WriteArgs {
     force_destroy: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.what {
         What::Write(args) => write(args),
@@ -102,7 +101,6 @@ const REQUEST_MAX: u64 = 1 << 30;
 /// First word of a journal.
 const MARK: &str = "braid-verify-1";
 
-/// Head of a journal.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 struct Head {
     mark: String,

@@ -16,7 +16,6 @@ pub(super) enum Mark {
     Original,
 }
 
-/// A table.
 #[derive(Debug)]
 pub(super) struct Grid {
     pub head: Vec<String>,

@@ -55,54 +55,54 @@ impl Figure {
 /// What a row is measured at, by name: `request`, `transfer`, `streams` ...
 pub(crate) type Parameters = BTreeMap<String, f64>;
 
-/// Parameters from pairs.
 pub(crate) fn at(pairs: &[(&str, f64)]) -> Parameters {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
 }
 
 /// A row of a table: one layer or system, one phase, one set of parameters, all repeats.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Row {
     /// Layer or system.
     pub name: String,
     /// What was done.
     pub phase: String,
     /// The row's name that it is compared with, if it is not the report's.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub base: String,
     /// At what.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: Parameters,
     /// Of `rate`, if it is not the mode's usual one.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub unit: String,
     /// Less is better.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_false")]
     pub less: bool,
     /// MB/s (or operations per second) per repeat.
     pub rate: Samples,
     /// CPU seconds per GiB per repeat (empty for operation rates).
     pub cpu: Samples,
     /// Other quantities by name, per repeat.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub more: BTreeMap<String, Samples>,
     /// Latencies per repeat, microseconds.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<Percentiles>,
     /// Those of all repeats together, microseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_of_all: Option<Percentiles>,
     /// What it is made of.
     #[serde(skip)]
     latencies: Latencies,
     /// Bytes over time, of the last repeat.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
     /// How the phase found the cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
     /// What the devices were really asked for, in the last repeat.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub issued: Option<String>,
 }
 
@@ -192,47 +192,35 @@ impl Summary {
 
 /// Collects figures by (layer, phase, parameters), in order of first appearance.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Report {
     /// The mode.
-    #[serde(default)]
     pub kind: String,
-    #[serde(default)]
     pub version: u32,
     /// What was measured on what.
     pub setup: Vec<(String, String)>,
     /// The machine and the program.
-    #[serde(default)]
     pub environment: Facts,
     /// Every option, as it was used.
-    #[serde(default)]
     pub configuration: serde_json::Value,
     /// Files and devices, as they were opened.
-    #[serde(default)]
     pub targets: Vec<Opened>,
     /// How many rounds, and why no more.
-    #[serde(default)]
     pub rounds: Option<Rounds>,
     /// The row's name that others are compared with.
-    #[serde(default)]
     pub base: String,
     /// Of the rates.
-    #[serde(default)]
     pub unit: String,
-    /// The rows.
     pub rows: Vec<Row>,
     /// What the members were really asked for, by layer and phase.
     pub issued: Vec<(String, String)>,
     /// Of a surface.
-    #[serde(default)]
     pub summaries: Vec<Summary>,
     /// What `--accept` said.
-    #[serde(default)]
     pub verdicts: Vec<Verdict>,
     /// What a reader must know.
-    #[serde(default)]
     pub notes: Vec<String>,
     /// Why it ended early.
-    #[serde(default)]
     pub failed: Option<String>,
     /// Of the verdicts a line for each experiment is printed, and no rows.
     #[serde(skip)]
@@ -377,8 +365,9 @@ impl Report {
     /// It is no result, or of a later version.
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        let report: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{}: not a result of braid bench", path.display()))?;
+        let no_result = || format!("{}: not a result of braid bench", path.display());
+        let report: Self = serde_json::from_str(&text).with_context(no_result)?;
+        anyhow::ensure!(!report.kind.is_empty() || !report.rows.is_empty(), no_result());
         anyhow::ensure!(
             report.version <= VERSION,
             "{}: a result of version {}; this program knows {VERSION}",

@@ -17,7 +17,6 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// Processors' worth of other programs' work from which on a result is doubtful.
 const FOREIGN_MAX: f64 = 0.1;
 
-/// The page of some results.
 pub(super) fn page(reports: &[(String, Report)]) -> String {
     let colours = Colours::of(reports);
     let markup = html! {

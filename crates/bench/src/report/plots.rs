@@ -14,7 +14,6 @@ use crate::statistics::{Samples, float};
 /// Most lines of one plot over time: more go into further plots.
 const SERIES_MAX: usize = 8;
 
-/// All plots of a result.
 pub(super) fn plots(report: &Report, colours: &Colours) -> Vec<Markup> {
     let phases = report.rows.iter().map(|row| row.phase.as_str()).unique();
     let mut lines = Vec::new();

@@ -45,7 +45,6 @@ impl Value {
     }
 }
 
-/// A line of a plot.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Line {
     /// What was measured: gives the colour.
@@ -55,7 +54,6 @@ pub(super) struct Line {
     pub points: Vec<(f64, Value)>,
 }
 
-/// A plot of lines.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Plot {
     pub title: String,
@@ -197,7 +195,6 @@ impl Plot {
     }
 }
 
-/// How a line is drawn.
 struct Style {
     colour: &'static str,
     variant: usize,
@@ -238,7 +235,6 @@ impl Style {
     }
 }
 
-/// A bar.
 #[derive(Debug, Clone)]
 pub(super) struct Bar {
     pub system: String,

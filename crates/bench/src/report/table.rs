@@ -24,7 +24,6 @@ pub(crate) fn size(bytes: f64) -> String {
     format!("{n:.0} {name}")
 }
 
-/// A part of something.
 pub(super) fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }

@@ -24,7 +24,6 @@ pub(crate) struct Args {
     csv: Option<PathBuf>,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut reports = Vec::new();
     let outputs = [Some(&args.html), args.json.as_ref(), args.csv.as_ref()];

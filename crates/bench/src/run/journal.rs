@@ -11,7 +11,6 @@ use serde::de::DeserializeOwned;
 
 use super::names::sync_name;
 
-/// One that is written.
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub path: PathBuf,

@@ -28,7 +28,6 @@ pub(crate) struct Meter {
     switches: u64,
 }
 
-/// Between two moments.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Metered {
     /// CPU seconds of the whole machine: kernel threads, servers, strangers.
@@ -42,7 +41,6 @@ pub(crate) struct Metered {
 }
 
 impl Meter {
-    /// Now.
     pub fn start() -> Self {
         let (machine, steal) = machine().unwrap_or_default();
         let usage = getrusage(UsageWho::RUSAGE_SELF);
@@ -54,7 +52,6 @@ impl Meter {
         });
         Self { machine, steal, own, switches }
     }
-    /// Since then.
     pub fn stop(self) -> Metered {
         let now = Self::start();
         Metered {

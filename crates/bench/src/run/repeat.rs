@@ -40,7 +40,6 @@ pub(crate) enum Ended {
     Interrupted,
 }
 impl Ended {
-    /// In words.
     pub fn said(self) -> &'static str {
         match self {
             Self::Narrow => "every interval is narrow enough",

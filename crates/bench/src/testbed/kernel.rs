@@ -9,7 +9,6 @@ use super::commands::SYSTEM_PATH;
 use super::loop_device::Loop;
 use crate::arguments::Common;
 
-/// A file system of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kernel {

@@ -51,7 +51,6 @@ impl Mount {
         }
         Ok(Self { dir, unmount: Unmount::Kernel })
     }
-    /// XFS on one device.
     pub fn xfs(device: &Path, dir: PathBuf) -> Result<Self> {
         Self::kernel(Kernel::Xfs, &[device.to_owned()], dir)
     }

@@ -73,7 +73,6 @@ fn moved(job: &Job) -> u64 {
     if told { p.span.min(p.count.saturating_mul(p.request)) } else { 0 }
 }
 
-/// The places of a pass.
 fn places(job: &Job, pass: u64) -> Places {
     let request = request(job);
     let by_bytes = job.bytes.map(|b| b / request);
@@ -222,7 +221,6 @@ impl Session<'_> {
             result
         })
     }
-    /// The lines of a pass.
     fn take(&mut self, pass: u64, outcome: &Outcome, shares: &[usize]) -> Result<()> {
         let mut results = outcome.streams.iter();
         let mut text = String::new();

@@ -70,7 +70,6 @@ impl Default for Job {
     }
 }
 
-/// In what order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seek {
     Sequential,
@@ -94,7 +93,6 @@ pub(super) enum Throttle {
 /// Each place has content of its own: what `-verify` looks for.
 pub(super) const SEQUENCED: Content = Content::Verified { run: 0, generation: 0 };
 
-/// The whole command.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent options")]
 pub(super) struct Options {
@@ -115,7 +113,6 @@ pub(super) struct Options {
     pub dry: bool,
 }
 
-/// Time stamps of every request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Stamps {
     pub file: Option<PathBuf>,
@@ -137,7 +134,6 @@ struct Parser<'a> {
 }
 
 impl Options {
-    /// Reads the words after the name.
     pub fn parse(words: &[String]) -> Result<Self> {
         let options = Self { passes: 1, id: "No ID".to_owned(), ..Self::default() };
         let mut parser = Parser {
@@ -437,7 +433,6 @@ impl Parser<'_> {
     }
 }
 
-/// What is understood.
 pub(super) const HELP: &str = "\
 xdd: moves data and times it
   -targets N NAME...  -targets -N NAME  -target NAME  -targetdir DIR

@@ -6,7 +6,6 @@ use super::options::{Job, Options, request};
 use crate::engine::{Outcome, StreamResult};
 use crate::statistics::float;
 
-/// A line of the table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Line {
     /// Target's number, or how many.
@@ -143,7 +142,6 @@ impl Line {
     }
 }
 
-/// All lines of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     lines: Vec<(usize, Line)>,
@@ -155,7 +153,6 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The names of the columns.
     pub fn header() -> String {
         let line = |n: usize| {
             let cell = |c: &Column| c.padded(c.heads.get(n).copied().unwrap_or_default());
@@ -163,11 +160,9 @@ impl Table {
         };
         line(0) + &line(1)
     }
-    /// One more line of a target.
     pub fn add(&mut self, target: usize, line: Line) {
         self.lines.push((target, line));
     }
-    /// One more pass.
     pub fn passed(&mut self, outcome: &Outcome) {
         self.seconds += outcome.seconds;
         if outcome.mb_per_s_together().is_some() {
@@ -177,7 +172,6 @@ impl Table {
         self.cpu += 100.0 * outcome.meter.cpu_own / outcome.seconds;
         self.passes += 1;
     }
-    /// All passes of a target.
     pub fn average(&self, target: usize) -> Option<Line> {
         Line::sum(self.lines.iter().filter(|(t, _)| *t == target).map(|(_, l)| l))
     }

@@ -66,7 +66,6 @@ impl Source {
     }
 }
 
-/// What a journal is about.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Head {
     /// Always [`MARK`].
@@ -86,7 +85,6 @@ impl Head {
 /// First word of a journal.
 pub(super) const MARK: &str = "braid-copy-2";
 
-/// A journal as it was found.
 #[derive(Debug)]
 pub(super) struct Found {
     pub head: Head,

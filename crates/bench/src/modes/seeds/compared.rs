@@ -139,7 +139,6 @@ fn swept(args: &Args, systems: &[System], report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Verdicts on all factors.
 fn judged(rows: &Report, report: &mut Report) {
     let crossings = crossings(rows);
     for row in &rows.rows {

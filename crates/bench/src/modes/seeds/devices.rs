@@ -102,7 +102,6 @@ pub(super) fn short(how: &RunOptions) -> RunOptions {
     RunOptions { repeats: how.repeats.min(7), accept: Vec::new(), ..how.clone() }
 }
 
-/// The result of a mode.
 pub(super) fn measured(
     report: &mut Report,
     id: &str,

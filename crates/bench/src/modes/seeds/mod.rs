@@ -42,7 +42,6 @@ impl Args {
     }
 }
 
-/// Runs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     args.check()?;
     let mut plan = Plan::new(args);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use itertools::iproduct;
 
 use super::devices::{Own, compare, take};
 use super::experiment::Args;
@@ -44,18 +45,14 @@ pub(super) fn s4_1(args: &Args, report: &mut Report) -> Result<()> {
     let own = Own { id: "S4.1", base: "raw", unit: "MB/s", rows: per_layer };
     let mut rows = compare(args, report, own, &LAYERS, |report, name| {
         let under_test = LayerUnderTest::new(name, &testbed, args.size)?;
-        let caches = [Cache::Direct, Cache::Cold];
-        for cache in caches.into_iter().filter(|c| *c == Cache::Direct || CACHED.contains(name)) {
-            for way in WAYS {
-                for sizes in cells.iter().copied() {
-                    let pattern = surface::pattern(sizes, way, AT_LEAST);
-                    let from = under_test.from;
-                    let stream =
-                        stream_on(under_test.open(way, cache)?, Pattern { from, ..pattern }, 1)?;
-                    let limits = Limits { time: Some(CELL), ..Limits::ordinary() };
-                    surface::cell(report, (name, stream), (cache, way), &limits)?;
-                }
-            }
+        let caches: &[_] =
+            if CACHED.contains(name) { &[Cache::Direct, Cache::Cold] } else { &[Cache::Direct] };
+        for (cache, way, sizes) in iproduct!(caches.iter().copied(), WAYS, cells.iter().copied()) {
+            let pattern = surface::pattern(sizes, way, AT_LEAST);
+            let pattern = Pattern { from: under_test.from, ..pattern };
+            let stream = stream_on(under_test.open(way, cache)?, pattern, 1)?;
+            let limits = Limits { time: Some(CELL), ..Limits::ordinary() };
+            surface::cell(report, (name, stream), (cache, way), &limits)?;
         }
         under_test.end()
     })?;

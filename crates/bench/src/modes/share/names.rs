@@ -11,7 +11,6 @@ use crate::engine::Latency;
 use crate::modes::RemoveOnDrop;
 use crate::modes::at_once::all_at_once;
 
-/// One operation on one file.
 type Operation = fn(&Path) -> std::io::Result<()>;
 
 /// What each node does with files: a row, whose files they are (its own, or those that the next node has made),

@@ -7,10 +7,9 @@ use anyhow::{Context, Result};
 
 use super::counts::Counts;
 use crate::arguments::size;
-use crate::modes::at_once::{ThreadResult, fairness, sum};
+use crate::modes::at_once::{self, ThreadResult, fairness};
 use crate::modes::{System, at};
 use crate::report::Report;
-use crate::statistics::float;
 
 /// Several mounts meet in one file, one lock, one directory
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
@@ -57,7 +56,6 @@ impl Round<'_> {
         let name = format!("braid-bench-{}-{what}-{}", std::process::id(), self.number);
         self.args.nodes.iter().map(|node| node.path.join(&name)).collect()
     }
-    /// A new file.
     pub fn file(&self, what: &str) -> Result<SharedFile> {
         let seen = SharedFile(self.paths(what));
         for (n, path) in seen.0.iter().enumerate() {
@@ -77,17 +75,9 @@ impl Round<'_> {
         what: &str,
         work: impl FnOnce() -> Result<Vec<ThreadResult>>,
     ) -> Result<()> {
-        crate::progress::row(what.to_owned());
         let before = self.counts();
-        let done = work()?;
-        crate::progress::row_done();
-        let (operations, latency, seconds) = sum(&done).context("no nodes")?;
-        let operations = operations as u64;
-        let row = self.report.sample("nodes", what, &at(&[]), float(operations) / seconds);
-        if !latency.is_empty() {
-            row.took(&latency);
-        }
-        before.show(operations, row);
+        let (row, done) = at_once::row(self.report, ("nodes", what), &at(&[]), work)?;
+        before.show(done.iter().map(|node| node.0 as u64).sum(), row);
         if done.len() > 1 {
             let fair = fairness(&done);
             row.add("slowest over fastest", fair);

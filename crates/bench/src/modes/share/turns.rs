@@ -73,7 +73,6 @@ fn of_turn(files: &[File], turn: u64) -> Result<(usize, &File)> {
     Ok((node, files.get(node).context("no nodes")?))
 }
 
-/// Times all turns.
 fn turns(round: &mut Round, what: &str, mut turn: impl FnMut(u64) -> Result<()>) -> Result<()> {
     let turns = round.args.turns;
     round.row(what, || {
