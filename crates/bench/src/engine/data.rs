@@ -6,10 +6,10 @@
 use super::pattern::mix;
 
 /// What is written, and whether it is looked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Bytes that no layer can compress or leave out, the same in each request.
+    #[default]
     Random,
     Byte(u8),
     /// lmdd's: 4-byte words, each its own place.
@@ -22,7 +22,7 @@ pub(crate) enum Content {
 }
 
 /// The first place that is not what it should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     /// Byte of the target.
     pub at: u64,

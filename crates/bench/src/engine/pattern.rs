@@ -2,8 +2,7 @@
 //! verified, and split among streams.
 
 /// In what order a range is gone through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// One after the other; from the beginning again at the end.
     Sequential,
@@ -16,7 +15,7 @@ pub(crate) enum Order {
 }
 
 /// Requests of one size over one range.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Pattern {
     pub order: Order,
     /// First byte of the range.

@@ -47,7 +47,7 @@ pub(crate) enum Goal {
 }
 
 /// What is said of a figure.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     /// The row, or the experiment.
     pub what: String,
@@ -82,30 +82,24 @@ impl Verdict {
     /// Of what was measured, again and again or once; of nothing: it could not be.
     pub fn of(what: impl Into<String>, goal: Goal, samples: &Samples) -> Self {
         let measured = samples.known_median();
-        let within = |m: f64| match goal {
-            Goal::AtLeast(least) => m >= least,
-            Goal::AtMost(most) => m <= most,
-            Goal::Between(low, high) => (low..=high).contains(&m),
-            Goal::Told => m.is_finite(),
-        };
-        let (from, at_most, bound) = match goal {
-            Goal::AtLeast(least) => (None, false, least),
-            Goal::AtMost(most) => (None, true, most),
-            Goal::Between(low, high) => (Some(low), true, high),
-            Goal::Told => (None, false, 0.0),
+        // Nothing reaches a goal by not being measured.
+        let m = measured.unwrap_or(f64::NAN);
+        let (from, at_most, bound, met) = match goal {
+            Goal::AtLeast(least) => (None, false, least, m >= least),
+            Goal::AtMost(most) => (None, true, most, m <= most),
+            Goal::Between(low, high) => (Some(low), true, high, (low..=high).contains(&m)),
+            Goal::Told => (None, false, 0.0, m.is_finite()),
         };
         Self {
             what: what.into(),
-            cell: String::new(),
-            original: String::new(),
             goal: bound,
             at_most,
             from,
             told: goal == Goal::Told,
             measured,
             interval: Interval::of(samples),
-            met: measured.is_some_and(within),
-            note: String::new(),
+            met,
+            ..Self::default()
         }
     }
     /// Of what could not be measured, and why.

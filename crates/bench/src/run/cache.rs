@@ -8,9 +8,7 @@ use std::path::Path;
 use rustix::fs::Advice;
 
 /// How a phase finds the page cache.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cache {
     /// Direct I/O.

@@ -28,7 +28,7 @@ pub(crate) struct Meter {
     switches: u64,
 }
 
-#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Metered {
     /// CPU seconds of the whole machine: kernel threads, servers, strangers.
     pub cpu_machine: f64,

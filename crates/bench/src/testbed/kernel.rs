@@ -9,8 +9,7 @@ use super::commands::SYSTEM_PATH;
 use super::loop_device::Loop;
 use crate::arguments::Common;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
     Xfs,
     Ext4,

@@ -11,7 +11,7 @@ use itertools::Itertools as _;
 use crate::engine::Content;
 
 /// What one target is to do.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent options")]
 pub(super) struct Job {
     pub path: PathBuf,
@@ -44,34 +44,18 @@ pub(super) fn request(job: &Job) -> u64 {
     job.block * job.request_blocks
 }
 
-impl Default for Job {
-    fn default() -> Self {
-        Self {
-            path: PathBuf::new(),
-            reads: 100,
-            block: 1024,
-            request_blocks: 128,
-            bytes: None,
-            requests: None,
-            depth: 1,
-            direct: false,
-            seek: Seek::Sequential,
-            range: None,
-            seed: 72_058_729,
-            start: 0,
-            pass_offset: 0,
-            throttle: None,
-            sync: false,
-            delete: false,
-            content: Content::Byte(0),
-            verify: false,
-            start_delay: 0.0,
-        }
+impl Job {
+    /// What is done where nothing else is said.
+    pub fn usual() -> Self {
+        let (reads, block, request_blocks, seed) = (100, 1024, 128, 72_058_729);
+        let content = Content::Byte(0);
+        Self { reads, block, request_blocks, depth: 1, seed, content, ..Self::default() }
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Seek {
+    #[default]
     Sequential,
     Random,
     /// Forward in even steps over the range, or in steps of so many blocks.
@@ -392,7 +376,7 @@ impl Parser<'_> {
         ensure!(!self.targets.is_empty(), "no targets: -targets N NAME... or -target NAME");
         for (n, path) in (0..).zip(&self.targets) {
             let start = self.target_offset.saturating_mul(n);
-            self.options.jobs.push(Job { path: self.dir.join(path), start, ..Job::default() });
+            self.options.jobs.push(Job { path: self.dir.join(path), start, ..Job::usual() });
         }
         let many = self.options.jobs.len();
         for (whose, how) in &self.settings {

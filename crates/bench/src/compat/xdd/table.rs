@@ -22,22 +22,6 @@ pub(super) struct Line {
     request: u64,
 }
 
-/// What stands in a column.
-enum Value {
-    Count(u64),
-    Number(f64),
-    Word(&'static str),
-}
-impl Value {
-    fn said(&self, digits: usize) -> String {
-        match self {
-            Self::Count(n) => n.to_string(),
-            Self::Number(x) => format!("{x:.digits$}"),
-            Self::Word(word) => (*word).to_owned(),
-        }
-    }
-}
-
 /// A column of the table and of the CSV.
 struct Column {
     /// Its name and its unit.
@@ -48,7 +32,8 @@ struct Column {
     width: usize,
     /// Behind the point, in the table and as CSV.
     digits: (usize, usize),
-    value: fn(&Line) -> Value,
+    /// What stands in it, with so many digits behind the point.
+    value: fn(&Line, usize) -> String,
 }
 
 impl Column {
@@ -65,23 +50,27 @@ const fn column(
     heads: [&'static str; 2],
     name: &'static str,
     (width, digits): (usize, (usize, usize)),
-    value: fn(&Line) -> Value,
+    value: fn(&Line, usize) -> String,
 ) -> Column {
     Column { heads, name, width, digits, value }
 }
 
+fn fixed(value: f64, digits: usize) -> String {
+    format!("{value:.digits$}")
+}
+
 const COLUMNS: [Column; 11] = [
-    column(["T", ""], "target", (4, (0, 0)), |l| Value::Count(l.target as u64)),
-    column(["Q", ""], "queue", (5, (0, 0)), |l| Value::Count(l.depth as u64)),
-    column(["Bytes", ""], "bytes", (15, (0, 0)), |l| Value::Count(l.bytes)),
-    column(["Ops", ""], "ops", (10, (0, 0)), |l| Value::Count(l.ops)),
-    column(["Time", "secs"], "seconds", (10, (3, 6)), |l| Value::Number(l.seconds)),
-    column(["Rate", "MBytes/s"], "MB/s", (11, (3, 3)), |l| Value::Number(l.rate())),
-    column(["IOPS", "Ops/s"], "iops", (12, (3, 3)), |l| Value::Number(l.iops())),
-    column(["Latency", "millisec"], "latency_ms", (10, (4, 6)), |l| Value::Number(l.latency)),
-    column(["%CPU", ""], "cpu_percent", (8, (2, 2)), |l| Value::Number(l.cpu)),
-    column(["OP", ""], OP, (6, (0, 0)), |l| Value::Word(l.op)),
-    column(["ReqSize", "bytes"], "request", (9, (0, 0)), |l| Value::Count(l.request)),
+    column(["T", ""], "target", (4, (0, 0)), |l, _| l.target.to_string()),
+    column(["Q", ""], "queue", (5, (0, 0)), |l, _| l.depth.to_string()),
+    column(["Bytes", ""], "bytes", (15, (0, 0)), |l, _| l.bytes.to_string()),
+    column(["Ops", ""], "ops", (10, (0, 0)), |l, _| l.ops.to_string()),
+    column(["Time", "secs"], "seconds", (10, (3, 6)), |l, digits| fixed(l.seconds, digits)),
+    column(["Rate", "MBytes/s"], "MB/s", (11, (3, 3)), |l, digits| fixed(l.rate(), digits)),
+    column(["IOPS", "Ops/s"], "iops", (12, (3, 3)), |l, digits| fixed(l.iops(), digits)),
+    column(["Latency", "millisec"], "latency_ms", (10, (4, 6)), |l, n| fixed(l.latency, n)),
+    column(["%CPU", ""], "cpu_percent", (8, (2, 2)), |l, digits| fixed(l.cpu, digits)),
+    column(["OP", ""], OP, (6, (0, 0)), |l, _| l.op.to_owned()),
+    column(["ReqSize", "bytes"], "request", (9, (0, 0)), |l, _| l.request.to_string()),
 ];
 
 fn word(reads: u8) -> &'static str {
@@ -117,11 +106,11 @@ impl Line {
     /// As xdd prints it.
     pub fn text(&self, what: &str) -> String {
         let who = if what == "Combined" { "COMBINED" } else { "TARGET" };
-        let cells = |c: &Column| c.padded(&(c.value)(self).said(c.digits.0));
+        let cells = |c: &Column| c.padded(&(c.value)(self, c.digits.0));
         format!("{who:<9}{what:<9}{}\n", COLUMNS.iter().map(cells).collect::<String>())
     }
     fn csv(&self, what: &str) -> String {
-        let cells = COLUMNS.iter().map(|c| (c.value)(self).said(c.digits.1));
+        let cells = COLUMNS.iter().map(|c| (c.value)(self, c.digits.1));
         std::iter::once(what.to_owned()).chain(cells).join(",") + "\n"
     }
     /// Bytes, requests and seconds of several passes added up.

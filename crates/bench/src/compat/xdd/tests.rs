@@ -76,7 +76,7 @@ fn places_of_all_orders() {
         requests: Some(8),
         start: 2,
         pass_offset: 16,
-        ..Job::default()
+        ..Job::usual()
     };
     let at = |j: &Job, pass| (0..8).map(|i| places(j, pass).at(i).0).collect::<Vec<_>>();
     let sequential = job(Seek::Sequential, None);
@@ -135,7 +135,7 @@ fn written_verified_and_told() {
 #[test]
 fn the_table_is_xdds_and_the_csv_has_the_same_columns() {
     let mut table = Table::default();
-    let (job, done) = (Job { depth: 4, request_blocks: 4, ..Job::default() }, Default::default());
+    let (job, done) = (Job { depth: 4, request_blocks: 4, ..Job::usual() }, Default::default());
     let outcome = Outcome::new(vec![done], 0, Default::default(), None);
     table.add(0, Line::of(0, &job, &outcome.streams, &outcome));
     let options = Options { jobs: vec![job], ..Options::default() };

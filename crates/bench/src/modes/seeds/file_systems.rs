@@ -1,6 +1,5 @@
 //! Experiments on freshly made file systems: building a program, a failed member, several nodes, locks.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use braid_fs::Cred;
+use itertools::Itertools as _;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::devices::{Own, compare, judge, sample, take};
@@ -60,39 +60,25 @@ pub(super) fn s0_2(args: &Args, report: &mut Report) -> Result<()> {
 /// An archive of sources with a Makefile.
 fn pack(tree: &Path, archive: &Path) -> Result<()> {
     std::fs::create_dir(tree)?;
-    let mut makefile = String::from("all: program\nOBJECTS =");
-    let mut main = String::from("int main(void) { return (0");
     for n in 0..SOURCES {
-        let mut source = String::new();
-        for f in 0..40 {
-            let _ = writeln!(source, "static int part{f}(int x) {{ return x * {f} + {n}; }}");
-        }
-        let _ = write!(source, "int file{n}(int x) {{ return 0");
-        for f in 0..40 {
-            let _ = write!(source, " + part{f}(x)");
-        }
-        let _ = writeln!(source, "; }}");
+        let part = |f| format!("static int part{f}(int x) {{ return x * {f} + {n}; }}\n");
+        let parts = (0..40).map(part).join("");
+        let sum = (0..40).map(|f| format!(" + part{f}(x)")).join("");
+        let source = format!("{parts}int file{n}(int x) {{ return 0{sum}; }}\n");
         std::fs::write(tree.join(format!("file{n}.c")), source)?;
-        let _ = write!(makefile, " file{n}.o");
-        let _ = write!(main, " + file{n}({n})");
     }
-    main = main.replace("int main", &declared()) + ") == 1; }\n";
+    let declared = (0..SOURCES).map(|n| format!("int file{n}(int);\n")).join("");
+    let sum = (0..SOURCES).map(|n| format!(" + file{n}({n})")).join("");
+    let main = format!("{declared}int main(void) {{ return (0{sum}) == 1; }}\n");
     std::fs::write(tree.join("main.c"), main)?;
-    makefile +=
-        " main.o\nprogram: $(OBJECTS)\n\tcc -o $@ $(OBJECTS)\n%.o: %.c\n\tcc -c -O1 -o $@ $<\n";
+    let objects = (0..SOURCES).map(|n| format!(" file{n}.o")).join("");
+    let rules = "program: $(OBJECTS)\n\tcc -o $@ $(OBJECTS)\n%.o: %.c\n\tcc -c -O1 -o $@ $<\n";
+    let makefile = format!("all: program\nOBJECTS ={objects} main.o\n{rules}");
     std::fs::write(tree.join("Makefile"), makefile)?;
     let parent = tree.parent().context("no parent")?;
     command("tar", &["cf", text(archive)?, "-C", text(parent)?, "tree"])?;
     std::fs::remove_dir_all(tree)?;
     Ok(())
-}
-
-fn declared() -> String {
-    let mut out = String::new();
-    for n in 0..SOURCES {
-        let _ = writeln!(out, "int file{n}(int);");
-    }
-    out + "int main"
 }
 
 /// A member fails: what is still there, mounted, and mounted again without it.
