@@ -127,9 +127,6 @@ impl Outcome {
     pub fn cpu_per_gib(&self) -> f64 {
         self.meter.cpu_machine / (float(self.all.bytes.max(1)) / f64::from(1 << 30))
     }
-    pub fn latency(&self) -> Latency {
-        self.all.latency()
-    }
     /// Fails with what ended a stream early, or what was not as written.
     pub fn ok(self) -> anyhow::Result<Self> {
         if let Some(why) = &self.all.failed {

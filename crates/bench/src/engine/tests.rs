@@ -33,7 +33,7 @@ fn what_is_written_is_read_at_every_depth_and_counted() {
         let write = Pattern::sequential(4 * KIB, 300 * KIB, 4 * KIB, false);
         let done = go(&[stream(&open(&path, true), write, depth)]).ok().unwrap();
         assert_eq!((done.all.bytes, done.all.ops, done.all.ops_read), (300 * KIB, 75, 0));
-        assert_eq!(done.latency().percentiles().count, 75);
+        assert_eq!(done.all.latency().percentiles().count, 75);
         assert_eq!(done.all.series.bytes.iter().sum::<u64>(), 300 * KIB);
         let read = Pattern::sequential(4 * KIB, 300 * KIB, 4 * KIB, true).ordered(Order::Random);
         let done = go(&[stream(&open(&path, false), read, depth)]).ok().unwrap();
@@ -196,7 +196,7 @@ fn a_stall_counts_for_the_requests_that_it_held_up_to_the_end() {
     let limits = Limits { time: Some(Duration::from_millis(200)), deadline, ..Limits::default() };
     let done = run(&[s], &limits).unwrap();
     assert_eq!((done.all.ops, done.all.held, done.all.late), (1, 19, 20));
-    let latency = done.latency().percentiles();
+    let latency = done.all.latency().percentiles();
     assert_eq!(latency.count, 20);
     // The last of them was due 10 ms before the end, which was 100 ms before the stall's.
     assert!(latency.min >= 109_000.0 && latency.max >= 299_000.0, "{latency:?}");

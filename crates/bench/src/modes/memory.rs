@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 use super::meta::FILES_MAX;
 use super::{Measure, RoundPlan, RunOptions};
 use crate::arguments::Common;
-use crate::engine::Direction;
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
 use crate::testbed::{Backing, Mount};
@@ -72,13 +71,7 @@ impl Args {
         let server = mount.server()?;
         let dir = mount.dir.join("many");
         let files = streams::files(&mount.dir, 1);
-        let write = Phase {
-            direction: Direction::Write,
-            bytes: self.common.size,
-            request: 1 << 20,
-            direct: false,
-            sync: true,
-        };
+        let write = Phase::written(self.common.size);
         for (n, step) in STEPS.into_iter().enumerate() {
             crate::progress::row(step.to_owned());
             match n {
@@ -87,8 +80,7 @@ impl Args {
                 2 => write.rehearse(&files)?,
                 3 => {
                     mount.drop_caches()?;
-                    let read = Phase { direction: Direction::Read, sync: false, ..write };
-                    read.rehearse(&files)?;
+                    write.read().rehearse(&files)?;
                 }
                 _ => look_at_all(&dir)?,
             }

@@ -26,6 +26,14 @@ pub(crate) fn files(dir: &Path, streams: usize) -> Vec<PathBuf> {
 }
 
 impl Phase {
+    /// As most programs write: through the page cache, 1 MiB at a time, with an fsync at the end.
+    pub fn written(bytes: u64) -> Self {
+        Self { direction: Direction::Write, bytes, request: 1 << 20, direct: false, sync: true }
+    }
+    /// What was written is read.
+    pub fn read(self) -> Self {
+        Self { direction: Direction::Read, sync: false, ..self }
+    }
     /// Goes through it, in no row.
     pub fn outcome(self, files: &[PathBuf]) -> Result<Outcome> {
         crate::engine::run(&self.streams(files)?, &Limits::ordinary())?.ok()

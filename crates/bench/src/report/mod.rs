@@ -267,7 +267,7 @@ impl Report {
         let row = self.row(name, phase, at);
         row.rate.0.push(outcome.mb_per_s());
         row.cpu.0.push(outcome.cpu_per_gib());
-        row.took(&outcome.latency());
+        row.took(&outcome.all.latency());
         row.series = Some(outcome.all.series.clone());
         row.issued.clone_from(&outcome.issued);
         row.add("seconds", outcome.seconds);

@@ -86,14 +86,12 @@ pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
 /// MB/s of writing and reading a new file.
 fn written_and_read(mount: &Mount, bytes: u64, past: bool) -> Result<f64> {
     let files = streams::files(&mount.dir, 1);
-    let (direction, request) = (Direction::Write, MIB);
-    let write = Phase { direction, bytes, request, direct: false, sync: past };
+    let write = Phase { sync: past, ..Phase::written(bytes) };
     let written = write.outcome(&files)?.seconds;
     if past {
         mount.drop_caches()?;
     }
-    let read = Phase { direction: Direction::Read, sync: false, ..write };
-    let read = read.outcome(&files)?.seconds;
+    let read = write.read().outcome(&files)?.seconds;
     for file in &files {
         std::fs::remove_file(file)?;
     }
@@ -230,7 +228,7 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
         let cell = Cell { name, phase: "latency of 4 KiB", at: at(&[]) };
         let (row, outcome) = cell.run(report, &[stream], &Limits::default())?;
         (row.less, row.unit) = (true, "us".to_owned());
-        row.replace_rate(outcome.latency().percentiles().p50);
+        row.replace_rate(outcome.all.latency().percentiles().p50);
         Ok(())
     })?;
     let (latency, rates): (Vec<_>, Vec<_>) =
