@@ -53,18 +53,16 @@ impl Grid {
     }
     /// For the page. A verdict stands in the last column.
     pub fn html(&self, class: &str) -> Markup {
-        let first = self.rows.first().map_or([].as_slice(), |(cells, _)| cells);
+        let texts: Vec<_> = (0..self.head.len()).map(|column| self.is_text(column)).collect();
         html! {
             div.scroll {
                 table class=(class) {
-                    tr { @for (n, name) in self.head.iter().enumerate() {
-                        th.l[first.get(n).is_some_and(|cell| is_text(cell))] { (name) }
-                    } }
+                    tr { @for (name, text) in self.head.iter().zip(&texts) { th.l[*text] { (name) } } }
                     @for (cells, mark) in &self.rows {
                         tr.original[*mark == Mark::Original] {
-                            @for (n, cell) in (1..).zip(cells) {
+                            @for (n, (cell, text)) in (1..).zip(cells.iter().zip(&texts)) {
                                 @let last = n == cells.len();
-                                td.l[is_text(cell)].met[last && *mark == Mark::Met].short[last && *mark == Mark::Short] {
+                                td.l[*text].met[last && *mark == Mark::Met].short[last && *mark == Mark::Short] {
                                     (cell)
                                 }
                             }
@@ -74,9 +72,33 @@ impl Grid {
             }
         }
     }
+    /// Columns in which words stand begin at the left, numbers end at the right.
+    fn is_text(&self, column: usize) -> bool {
+        let mut cells = self.rows.iter().filter_map(|(cells, _)| cells.get(column));
+        cells.any(|cell| cell.starts_with(char::is_alphabetic))
+    }
 }
 
-/// Numbers stand to the right.
-fn is_text(cell: &str) -> bool {
-    !cell.starts_with(|c: char| c.is_ascii_digit() || "-<>".contains(c))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_words_stand_to_the_left_and_empty_ones_are_left_out() {
+        let mut grid = Grid::new(["what", "note", "goal", "verdict"]);
+        let row = |cells: [&str; 4]| cells.map(str::to_owned);
+        grid.add(row(["S1", "", ">= 2", "met"]), Mark::Met);
+        grid.add(row(["2 nodes", "", "0.5", "SHORT"]), Mark::Short);
+        let grid = grid.without_empty(1);
+        assert_eq!(grid.head, ["what", "goal", "verdict"]);
+        let html = grid.html("verdicts").into_string();
+        for part in [
+            "<th class=\"l\">what</th>",
+            "<th class=\"\">goal</th>",
+            "<td class=\"l\">2 nodes</td><td class=\"\">0.5</td><td class=\"l short\">SHORT</td>",
+            "<td class=\"l met\">met</td>",
+        ] {
+            assert!(html.contains(part), "{part} in {html}");
+        }
+    }
 }

@@ -16,6 +16,8 @@ const LEFT: f64 = 84.0;
 const BOTTOM: f64 = 66.0;
 const TOP: f64 = 14.0;
 const RIGHT: f64 = 16.0;
+/// Between the names of two places.
+const NAME: f64 = 22.0;
 /// Lines of one system are told apart by these.
 const SIGNS: [&str; 4] = ["\u{25cf}", "\u{25a0}", "\u{25b2}", "\u{25c6}"];
 const DASHES: [&str; 4] = ["none", "7 3", "2 3", "9 3 2 3"];
@@ -146,12 +148,17 @@ impl Plot {
         let values: Vec<f64> = points().flat_map(|(_, v)| [v.low, v.high]).collect();
         let y_axis = Axis::of_values(&values, self.ratios);
         let px = |v: f64| LEFT + 8.0 + x_axis.part(v) * (WIDTH - LEFT - RIGHT - 16.0);
-        let shown = places.len().div_ceil(10).max(1);
-        let ticks = if places.len() > 30 { x_axis.ticks() } else { places };
-        let step = if ticks.len() > 20 { shown } else { 1 };
+        let mut ticks = if places.len() > 30 { x_axis.ticks() } else { places };
+        // Names of places that lie close together would be drawn over each other.
+        let mut free = f64::NEG_INFINITY;
+        ticks.retain(|tick| {
+            let has_room = px(*tick) >= free;
+            free = if has_room { px(*tick) + NAME } else { free };
+            has_room
+        });
         let inside = html! {
             (value_axis(&y_axis, WIDTH, &self.y))
-            @for tick in ticks.iter().step_by(step) { (slanted(px(*tick), &number(&self.x, *tick))) }
+            @for tick in &ticks { (slanted(px(*tick), &number(&self.x, *tick))) }
             (place_title(WIDTH, parameter(&self.x)))
             @for (line, style) in self.styled(colours) { (self.line(line, &style, &y_axis, &px)) }
         };
