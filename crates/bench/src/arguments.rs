@@ -11,7 +11,6 @@ pub(crate) use braid_pool::layout::size::parse as size;
 pub(crate) enum DeviceKind {
     /// The backing file itself.
     File,
-    /// A loop device.
     Loop,
     /// A loop device of so many bytes per second.
     Throttled(u64),
@@ -50,9 +49,6 @@ impl Common {
         }
     }
     /// Refuses what leaves a thread of the ladder without a request.
-    ///
-    /// # Errors
-    /// What is wrong.
     pub fn check(&self) -> Result<()> {
         ensure!((1..=MEMBERS_MAX).contains(&self.members), "--members: 1 to {MEMBERS_MAX}");
         ensure!((1..=STREAMS_MAX).contains(&self.streams), "--streams: 1 to {STREAMS_MAX}");
@@ -73,17 +69,10 @@ const SIZE_MAX: u64 = 1 << 56;
 /// More threads than any machine gains from.
 const STREAMS_MAX: usize = 1024;
 
-/// The first that is there twice.
-pub(crate) fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
-    let before = |n| all.get(..n).unwrap_or_default();
-    all.iter().enumerate().find(|(n, one)| before(*n).contains(one)).map(|(_, one)| one)
-}
-
 /// A list of sizes: `64K,1M`, none of them 0.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Sizes(Vec<u64>);
 impl Sizes {
-    /// Those.
     pub fn of(sizes: &[u64]) -> Self {
         Self(sizes.to_vec())
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::modes;
+use crate::modes::{self, Run};
 
 /// Measure what storage does, layer by layer.
 #[derive(Debug, clap::Args)]
@@ -13,20 +13,20 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Mode {
-    Ladder(modes::ladder::Args),
-    Buffered(modes::buffered::Args),
-    Memory(modes::memory::Args),
-    Meta(modes::meta::Args),
-    Surface(modes::surface::Args),
-    Sweep(modes::sweep::Args),
-    Stripe(modes::stripe::Args),
-    FirstWrite(modes::first_write::Args),
-    Curve(modes::curve::Args),
-    Stream(modes::stream::Args),
+    Ladder(Run<modes::ladder::Args>),
+    Buffered(Run<modes::buffered::Args>),
+    Memory(Run<modes::memory::Args>),
+    Meta(Run<modes::meta::Args>),
+    Surface(Run<modes::surface::Args>),
+    Sweep(Run<modes::sweep::Args>),
+    Stripe(Run<modes::stripe::Args>),
+    FirstWrite(Run<modes::first_write::Args>),
+    Curve(Run<modes::curve::Args>),
+    Stream(Run<modes::stream::Args>),
     Verify(modes::verify::Args),
-    Copy(modes::copy::Args),
-    Share(modes::share::Args),
-    Scale(modes::scale::Args),
+    Copy(Run<modes::copy::Args>),
+    Share(Run<modes::share::Args>),
+    Scale(Run<modes::stripe::Nodes>),
     Seeds(modes::seeds::Args),
     Report(crate::report::write::Args),
 }
@@ -37,21 +37,21 @@ enum Mode {
 /// Something could not be set up or measured, or `--accept` was not met.
 pub fn run(args: &Args) -> Result<()> {
     match &args.mode {
-        Mode::Ladder(a) => modes::run(a),
-        Mode::Buffered(a) => modes::run(a),
-        Mode::Memory(a) => modes::run(a),
-        Mode::Meta(a) => modes::run(a),
-        Mode::Surface(a) => modes::run(a),
-        Mode::Sweep(a) => modes::run(a),
-        Mode::Stripe(a) => modes::run(a),
-        Mode::FirstWrite(a) => modes::run(a),
-        Mode::Curve(a) => modes::run(a),
-        Mode::Stream(a) => modes::run(a),
-        Mode::Share(a) => modes::run(a),
-        Mode::Scale(a) => modes::run(a),
-        Mode::Copy(a) => modes::run(a),
-        Mode::Verify(a) => modes::verify::run(a),
-        Mode::Seeds(a) => modes::seeds::run(a),
-        Mode::Report(a) => crate::report::write::run(a),
+        Mode::Ladder(mode) => mode.run(),
+        Mode::Buffered(mode) => mode.run(),
+        Mode::Memory(mode) => mode.run(),
+        Mode::Meta(mode) => mode.run(),
+        Mode::Surface(mode) => mode.run(),
+        Mode::Sweep(mode) => mode.run(),
+        Mode::Stripe(mode) => mode.run(),
+        Mode::FirstWrite(mode) => mode.run(),
+        Mode::Curve(mode) => mode.run(),
+        Mode::Stream(mode) => mode.run(),
+        Mode::Share(mode) => mode.run(),
+        Mode::Scale(mode) => mode.run(),
+        Mode::Copy(mode) => mode.run(),
+        Mode::Verify(args) => modes::verify::run(args),
+        Mode::Seeds(args) => modes::seeds::run(args),
+        Mode::Report(args) => crate::report::write::run(args),
     }
 }

@@ -145,7 +145,7 @@ fn bandwidth(bytes: u64, seconds: f64) -> String {
     format!("{mb:.2} MB in {seconds:.2} secs, {rate:.2} MB/sec")
 }
 
-/// What moved.
+#[derive(Default)]
 struct Moved {
     bytes: u64,
     blocks: u64,
@@ -236,7 +236,7 @@ fn by_queue(options: &Options, block: u64) -> Result<Moved> {
     let from = place(options, &["skip", "seek"], block)?;
     let exists = Path::new(path).exists();
     ensure!(exists || !options.is("nocreate"), "{path}: not there, and nocreate=1");
-    let target = Target::keep(Path::new(path), how)?;
+    let target = Target::open(Path::new(path), how)?;
     let there = target.len().saturating_sub(from) / block;
     let count = match blocks(options, block) {
         Some(n) if read => n.min(there),
@@ -374,16 +374,7 @@ fn by_blocks(options: &Options, block: u64) -> Result<Moved> {
     {
         to = out.file.metadata()?.len();
     }
-    let moved = Moved {
-        bytes: 0,
-        blocks: 0,
-        seconds: 0.0,
-        mismatches: 0,
-        reads: Latency::default(),
-        writes: Latency::default(),
-        failed: None,
-    };
-    let mut mover = Mover { options, block, input, output, moved, from, to };
+    let mut mover = Mover { options, block, input, output, moved: Moved::default(), from, to };
     let mut bufs = vec![AlignedBuf::zeroed(usize::try_from(block)?); count];
     if options.is("padin")
         && let Some(input) = &mut mover.input

@@ -22,7 +22,6 @@ struct State {
 }
 
 impl StartBarrier {
-    /// A barrier for so many parties.
     pub fn of(parties: usize) -> Self {
         Self { parties, state: Mutex::default(), changed: Condvar::new() }
     }

@@ -6,26 +6,23 @@
 use super::pattern::mix;
 
 /// What is written, and whether it is looked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Bytes that no layer can compress or leave out, the same in each request.
+    #[default]
     Random,
-    /// One byte.
     Byte(u8),
     /// lmdd's: 4-byte words, each its own place.
     Words,
     /// Verified data of a run and a generation.
     Verified {
-        /// The run.
         run: u64,
-        /// Of the write.
         generation: u64,
     },
 }
 
 /// The first place that is not what it should be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     /// Byte of the target.
     pub at: u64,

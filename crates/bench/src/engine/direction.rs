@@ -1,6 +1,5 @@
 //! Which way a request goes.
 
-/// Direction of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Direction {
@@ -8,7 +7,6 @@ pub(crate) enum Direction {
     Write,
 }
 impl Direction {
-    /// As a word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Read => "read",

@@ -52,7 +52,6 @@ impl Latencies {
             *self.0.entry(v.value_iterated_to()).or_default() += v.count_at_value();
         }
     }
-    /// The figures.
     pub fn percentiles(&self) -> Percentiles {
         let mut all = Latency::default();
         for (ns, count) in &self.0 {
@@ -70,16 +69,17 @@ impl Default for Latency {
     }
 }
 impl Latency {
-    /// One more.
     pub fn add(&mut self, took: Duration) {
         self.0.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
     /// Those of another stream, too.
     pub fn merge(&mut self, other: &Self) {
         // Both have the same bounds: nothing can be left out.
         let _ = self.0.add(&other.0);
     }
-    /// The figures.
     pub fn percentiles(&self) -> Percentiles {
         let micros = |ns: u64| float(ns) / 1e3;
         let at = |q: f64| micros(self.0.value_at_quantile(q));
@@ -105,7 +105,6 @@ const POINTS_MAX: usize = 600;
 pub(crate) struct Series {
     /// Milliseconds to a point.
     pub interval_ms: u64,
-    /// Bytes.
     pub bytes: Vec<u64>,
 }
 impl Default for Series {

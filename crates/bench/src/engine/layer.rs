@@ -9,7 +9,6 @@ use braid_pool::{Pool, PoolOp, PoolQueue};
 
 use super::direction::Direction;
 
-/// What serves requests.
 #[derive(Debug, Clone)]
 pub(crate) enum Layer {
     /// A file, a block device, a unit of a target.
@@ -20,7 +19,6 @@ pub(crate) enum Layer {
     Calls(Arc<dyn Calls>),
 }
 
-/// A layer with plain calls.
 pub(crate) trait Calls: Debug + Send + Sync {
     /// Fills `buf`.
     ///
@@ -39,10 +37,6 @@ impl Layer {
     pub fn device(&self) -> Option<&dyn Device> {
         if let Self::Device(device) = self { Some(&**device) } else { None }
     }
-    /// Fills a buffer.
-    ///
-    /// # Errors
-    /// In words.
     pub fn read(&self, at: u64, buf: &mut AlignedBuf) -> Result<(), String> {
         match self {
             Self::Device(device) => device.read(ByteOffset(at), buf).map_err(|e| said(&e)),
@@ -50,10 +44,6 @@ impl Layer {
             Self::Calls(calls) => calls.read(at, buf),
         }
     }
-    /// Writes a buffer.
-    ///
-    /// # Errors
-    /// In words.
     pub fn write(&self, at: u64, buf: &[u8]) -> Result<(), String> {
         match self {
             Self::Device(device) => device.write(ByteOffset(at), buf).map_err(|e| said(&e)),
@@ -62,9 +52,6 @@ impl Layer {
         }
     }
     /// Makes what was written last; a layer without devices of its own does nothing.
-    ///
-    /// # Errors
-    /// In words.
     pub fn flush(&self) -> Result<(), String> {
         match self {
             Self::Device(device) => device.flush().map_err(|e| e.to_string()),
@@ -73,9 +60,6 @@ impl Layer {
         }
     }
     /// A window of so many requests; `None`: one at a time, by calls.
-    ///
-    /// # Errors
-    /// The kernel refuses it.
     pub(super) fn window(&self, depth: usize) -> anyhow::Result<Option<Window>> {
         Ok(match self {
             Self::Device(device) if depth > 1 => {
@@ -88,7 +72,6 @@ impl Layer {
     }
 }
 
-/// Requests under way.
 pub(super) enum Window {
     Device { queue: Box<IoQueue>, device: Arc<dyn Device> },
     Pool(PoolQueue),
@@ -131,7 +114,6 @@ impl Window {
             Self::Pool(queue) => queue.in_flight(),
         }
     }
-    /// Waits for one.
     pub fn complete(&mut self) -> Over {
         match self {
             Self::Device { queue, .. } => in_words(queue.complete()),

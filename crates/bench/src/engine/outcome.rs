@@ -66,7 +66,6 @@ impl StreamResult {
         }
         all
     }
-    /// Latencies of reads and writes together.
     pub fn latency(&self) -> Latency {
         let mut both = self.reads.clone();
         both.merge(&self.writes);
@@ -87,7 +86,6 @@ const TOGETHER: f64 = 0.1;
 pub(crate) struct Outcome {
     /// Sums.
     pub all: StreamResult,
-    /// By stream.
     pub streams: Vec<StreamResult>,
     /// From the first request to the end of the last.
     pub seconds: f64,
@@ -99,7 +97,6 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Of its streams.
     pub fn new(
         streams: Vec<StreamResult>,
         first_end: u64,
@@ -123,17 +120,12 @@ impl Outcome {
         let rate = float(self.all.bytes_together) / 1e6 / self.seconds_together.max(1e-9);
         (enough && self.all.bytes_together > 0).then_some(rate)
     }
-    /// Requests per second.
     pub fn iops(&self) -> f64 {
         float(self.all.ops) / self.seconds
     }
     /// CPU seconds of the whole machine per GiB.
     pub fn cpu_per_gib(&self) -> f64 {
         self.meter.cpu_machine / (float(self.all.bytes.max(1)) / f64::from(1 << 30))
-    }
-    /// Latencies of reads and writes together.
-    pub fn latency(&self) -> Latency {
-        self.all.latency()
     }
     /// Fails with what ended a stream early, or what was not as written.
     pub fn ok(self) -> anyhow::Result<Self> {

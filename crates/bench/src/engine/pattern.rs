@@ -2,8 +2,7 @@
 //! verified, and split among streams.
 
 /// In what order a range is gone through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// One after the other; from the beginning again at the end.
     Sequential,
@@ -16,9 +15,8 @@ pub(crate) enum Order {
 }
 
 /// Requests of one size over one range.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Pattern {
-    /// In what order.
     pub order: Order,
     /// First byte of the range.
     pub from: u64,
@@ -26,16 +24,15 @@ pub(crate) struct Pattern {
     pub span: u64,
     /// Bytes of a request.
     pub request: u64,
-    /// How many.
     pub count: u64,
     /// How many of a hundred are reads.
     pub reads: u8,
     /// Another seed, another random order.
     pub seed: u64,
     /// Between numbers of requests of this stream, if several share the pattern.
-    step: u64,
+    pub step: u64,
     /// Its first.
-    first: u64,
+    pub first: u64,
 }
 
 impl Pattern {
@@ -53,7 +50,6 @@ impl Pattern {
             first: 0,
         }
     }
-    /// The same in another order.
     pub fn ordered(self, order: Order) -> Self {
         Self { order, ..self }
     }

@@ -27,10 +27,8 @@ impl Pace {
     }
 }
 
-/// One stream.
 #[derive(Debug, Clone)]
 pub(crate) struct Stream {
-    /// On what.
     pub target: Arc<Target>,
     /// Where, and which way.
     pub pattern: Pattern,
@@ -68,4 +66,11 @@ pub(crate) struct Limits {
     /// Large buffers in ordinary pages, as most programs have them, rather than in huge ones, which
     /// cost the kernel less for each request.
     pub ordinary_pages: bool,
+}
+
+impl Limits {
+    /// Ordinary pages, as programs have them, and no other limit.
+    pub fn ordinary() -> Self {
+        Self { ordinary_pages: true, ..Self::default() }
+    }
 }

@@ -20,7 +20,6 @@ use crate::run::cache::on_memory;
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent choices, each by name")]
 pub(crate) struct OpenMode {
-    /// To be written.
     pub write: bool,
     /// Past the page cache.
     pub direct: bool,
@@ -93,24 +92,10 @@ pub(crate) struct Target {
     info: DeviceInfo,
     /// The block device under it, as the kernel numbers it.
     pub(super) number: u64,
-    /// Made by this run: removed at its end.
-    ours: bool,
-}
-
-impl Drop for Target {
-    fn drop(&mut self) {
-        if self.ours {
-            std::fs::remove_file(&self.path).ok();
-        }
-    }
 }
 
 impl Target {
-    /// Opens it; a file that is to be written is made if it is not there, and removed when the
-    /// target is dropped.
-    ///
-    /// # Errors
-    /// [`Refusal`].
+    /// Opens it; a file that is to be written is made if it is not there, and stays.
     pub fn open(path: &Path, how: OpenMode) -> Result<Arc<Self>, Refusal> {
         let name = || path.display().to_string();
         let io = |source: std::io::Error| match source.kind() {
@@ -120,29 +105,29 @@ impl Target {
             }
             _ => Refusal::Io { path: name(), source },
         };
-        let mut ours = false;
+        let mut made = false;
         if how.write && !path.exists() {
             StdOptions::new().write(true).create_new(true).open(path).map_err(io)?;
-            ours = true;
+            made = true;
         }
         let meta = std::fs::metadata(path).map_err(io)?;
         if meta.is_dir() {
             return Err(Refusal::Directory { path: name() });
         }
         let opened = Self::open_there(path, how, &meta, io);
-        if opened.is_err() && ours {
+        if opened.is_err() && made {
             std::fs::remove_file(path).ok();
         }
         let device = opened?;
         let info = device.info().clone();
         let number = if info.is_block { meta.rdev() } else { meta.dev() };
         let (layer, path) = (Layer::Device(device), path.to_owned());
-        Ok(Arc::new(Self { layer, path, direct: how.direct, info, number, ours }))
+        Ok(Arc::new(Self { layer, path, direct: how.direct, info, number }))
     }
     /// A layer over a device, whose sectors it has.
     pub fn over(layer: Layer, name: &str, device: &DeviceInfo) -> Arc<Self> {
         let (path, info) = (PathBuf::from(name), device.clone());
-        Arc::new(Self { layer, path, direct: true, info, number: 0, ours: false })
+        Arc::new(Self { layer, path, direct: true, info, number: 0 })
     }
     fn open_there(
         path: &Path,
@@ -169,22 +154,10 @@ impl Target {
             _ => e.into(),
         })
     }
-    /// It stays when the target is dropped.
-    pub fn keep(path: &Path, how: OpenMode) -> Result<Arc<Self>, Refusal> {
-        let target = Self::open(path, how)?;
-        match Arc::try_unwrap(target) {
-            Ok(mut own) => {
-                own.ours = false;
-                Ok(Arc::new(own))
-            }
-            Err(shared) => Ok(shared),
-        }
-    }
     /// Smallest unit of a request.
     pub fn sector(&self) -> u64 {
         self.info.sector.get().max(1)
     }
-    /// Whether it is a block device.
     pub fn is_block(&self) -> bool {
         self.info.is_block
     }
@@ -214,7 +187,6 @@ impl Target {
         }
         Ok(())
     }
-    /// Its length now.
     pub fn len(&self) -> u64 {
         let device = self.is_block().then(|| self.info.size.get());
         device.or_else(|| std::fs::metadata(&self.path).ok().map(|m| m.len())).unwrap_or(0)
@@ -296,9 +268,6 @@ pub(crate) fn capacity(path: &Path, needed: u64) -> Result<(), Refusal> {
 
 /// Whether a device or a file that is there may be written as dd writes: over plain files, but not
 /// on what somebody uses, nor on members of a pool.
-///
-/// # Errors
-/// [`Refusal`].
 pub(crate) fn may_write(path: &Path) -> Result<(), Refusal> {
     let io = |source| Refusal::Io { path: path.display().to_string(), source };
     let meta = std::fs::metadata(path).map_err(io)?;

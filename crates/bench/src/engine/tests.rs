@@ -13,7 +13,7 @@ use super::*;
 const KIB: u64 = 1 << 10;
 
 fn open(path: &Path, write: bool) -> Arc<Target> {
-    Target::keep(path, OpenMode { write, overwrite: true, ..OpenMode::default() }).unwrap()
+    Target::open(path, OpenMode { write, overwrite: true, ..OpenMode::default() }).unwrap()
 }
 
 fn stream(target: &Arc<Target>, pattern: Pattern, depth: usize) -> Stream {
@@ -33,7 +33,7 @@ fn what_is_written_is_read_at_every_depth_and_counted() {
         let write = Pattern::sequential(4 * KIB, 300 * KIB, 4 * KIB, false);
         let done = go(&[stream(&open(&path, true), write, depth)]).ok().unwrap();
         assert_eq!((done.all.bytes, done.all.ops, done.all.ops_read), (300 * KIB, 75, 0));
-        assert_eq!(done.latency().percentiles().count, 75);
+        assert_eq!(done.all.latency().percentiles().count, 75);
         assert_eq!(done.all.series.bytes.iter().sum::<u64>(), 300 * KIB);
         let read = Pattern::sequential(4 * KIB, 300 * KIB, 4 * KIB, true).ordered(Order::Random);
         let done = go(&[stream(&open(&path, false), read, depth)]).ok().unwrap();
@@ -196,7 +196,7 @@ fn a_stall_counts_for_the_requests_that_it_held_up_to_the_end() {
     let limits = Limits { time: Some(Duration::from_millis(200)), deadline, ..Limits::default() };
     let done = run(&[s], &limits).unwrap();
     assert_eq!((done.all.ops, done.all.held, done.all.late), (1, 19, 20));
-    let latency = done.latency().percentiles();
+    let latency = done.all.latency().percentiles();
     assert_eq!(latency.count, 20);
     // The last of them was due 10 ms before the end, which was 100 ms before the stall's.
     assert!(latency.min >= 109_000.0 && latency.max >= 299_000.0, "{latency:?}");
@@ -269,11 +269,11 @@ fn what_cannot_be_measured_is_refused_with_its_reason() {
     assert!(said(Target::open(Path::new("/dev/null"), read)).contains("neither a block device"));
     let write = OpenMode { write: true, ..OpenMode::default() };
     assert!(said(Target::open(&file, write)).contains("holds 8192 bytes"));
-    assert!(Target::keep(&file, OpenMode { force: true, ..write }).is_ok());
-    assert!(Target::keep(&file, OpenMode { overwrite: true, ..write }).is_ok());
+    assert!(Target::open(&file, OpenMode { force: true, ..write }).is_ok());
+    assert!(Target::open(&file, OpenMode { overwrite: true, ..write }).is_ok());
     let new = dir.path().join("new");
     drop(Target::open(&new, write).unwrap());
-    assert!(!new.exists(), "what was made is removed");
+    assert!(new.exists(), "what was made stays");
     let t = open(&file, true);
     let said = |r: Result<(), Refusal>| r.unwrap_err().to_string();
     assert!(said(t.check(0, 0, 0, true)).contains("request size"));
@@ -289,7 +289,7 @@ fn direct_requests_are_whole_sectors() {
     let path = dir.path().join("f");
     std::fs::write(&path, vec![0; 1 << 16]).unwrap();
     let how = OpenMode { direct: true, ..OpenMode::default() };
-    let target = Target::keep(&path, how).ok().filter(|target| target.sector() > 1);
+    let target = Target::open(&path, how).ok().filter(|target| target.sector() > 1);
     let Some(target) = target else {
         return braid_testkit::skip("the directory for temporary files has no direct I/O");
     };

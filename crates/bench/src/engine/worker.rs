@@ -24,7 +24,6 @@ const HELD_MAX: u64 = 10_000_000;
 /// Requests of a stream whose latency is kept one by one, at most.
 const EVERY_MAX: usize = 10_000_000;
 
-/// A request on its way.
 #[derive(Clone, Copy)]
 struct Begun {
     at: u64,

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use crate::engine::{Latency, StartBarrier, on_threads};
+use crate::report::{Parameters, Report, Row};
 use crate::statistics::float;
 
 /// What a thread did: operations, how long each took, when it began and when it was through.
@@ -34,9 +35,31 @@ pub(crate) fn all_at_once<T: Sync>(
     Ok(results)
 }
 
+/// One more repeat of a row: what threads did together, and what each of them did.
+///
+/// # Errors
+/// Those of `work`; there was nothing to do.
+pub(crate) fn row<'r>(
+    report: &'r mut Report,
+    (name, what): (&str, &str),
+    at: &Parameters,
+    work: impl FnOnce() -> Result<Vec<ThreadResult>>,
+) -> Result<(&'r mut Row, Vec<ThreadResult>)> {
+    crate::progress::row(format!("{name} {what}"));
+    let done = work()?;
+    crate::progress::row_done();
+    let (operations, latency, seconds) = sum(&done).context("no threads")?;
+    ensure!(operations > 0, "there was nothing to do");
+    let row = report.sample(name, what, at, float(operations as u64) / seconds);
+    if !latency.is_empty() {
+        row.took(&latency);
+    }
+    Ok((row, done))
+}
+
 /// Of all threads: operations, how long each took, and the seconds from the first one's start to the
 /// last one's end, by their own clocks: whoever waits for them may be woken much later. `None`: no threads.
-pub(crate) fn sum(all: &[ThreadResult]) -> Option<(usize, Latency, f64)> {
+fn sum(all: &[ThreadResult]) -> Option<(usize, Latency, f64)> {
     let (mut operations, mut latency) = (0, Latency::default());
     let began = all.iter().map(|d| d.2).min()?;
     let ended = all.iter().map(|d| d.3).max()?;

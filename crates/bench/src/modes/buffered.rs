@@ -13,9 +13,8 @@
 use anyhow::{Context, Result, ensure};
 
 use super::ladder::SLACK;
-use super::{Measure, RoundPlan, RunOptions};
+use super::{Measure, RunOptions};
 use crate::arguments::{Common, DeviceKind};
-use crate::engine::Direction;
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
 use crate::testbed::kernel::{self, Beside, Kernel};
@@ -45,14 +44,9 @@ pub(crate) struct Args {
     beside: Vec<Beside>,
     #[command(flatten)]
     common: Common,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let first = kernel::beside(&self.beside).ok().and_then(|s| s.first().copied());
         let mut report = Report::new("buffered").against(first.map_or(MOUNT, Kernel::name), "MB/s");
@@ -61,7 +55,7 @@ impl Measure for Args {
         report.fact("job", format!("{size} MiB in 1 MiB requests, buffered, 1 stream"));
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         let common = &self.common;
         common.check()?;
         let systems = kernel::beside(&self.beside)?;
@@ -80,8 +74,9 @@ impl Measure for Args {
             let tried = Mount::kernel(*system, &testbed.paths, mount_point());
             tried.with_context(|| format!("--beside {}", system.name()))?;
         }
-        self.how.rounds(report, RoundPlan::new(systems.len() + 1, 3), |report, _, turn| {
-            let (mount, name) = match systems.get(turn) {
+        let turns: Vec<_> = systems.into_iter().map(Some).chain([None]).collect();
+        how.compare(report, &turns, 3, |report, turn| {
+            let (mount, name) = match turn {
                 Some(system) => {
                     (Mount::kernel(*system, &testbed.paths, mount_point())?, system.name())
                 }
@@ -99,20 +94,14 @@ fn phases(
     report: &mut Report,
 ) -> Result<()> {
     let files = streams::files(&mount.dir, 1);
-    let write = Phase {
-        direction: Direction::Write,
-        bytes: common.size,
-        request: 1 << 20,
-        direct: false,
-        sync: true,
-    };
+    let write = Phase::written(common.size);
     write.rehearse(&files)?;
     for file in &files {
         std::fs::remove_file(file)?;
     }
     mount.drop_caches()?;
     write.measure(&files, report, (name, "write+fsync", "new file, all caches dropped"))?;
-    let read = Phase { direction: Direction::Read, sync: false, ..write };
+    let read = write.read();
     mount.drop_caches()?;
     read.rehearse(&files)?;
     mount.drop_caches()?;

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{
-    Cell, Measure, RunOptions, SpaceNeeds, System, TestArea, at, base, distinct, test_areas,
-};
+use super::{Cell, Measure, RunOptions, SpaceNeeds, System, TestArea};
+use super::{at, base, distinct, holds, test_areas};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Order, Pace, Pattern, Stream, in_turns};
 use crate::report::Report;
@@ -51,31 +50,24 @@ pub(crate) struct Args {
     /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let mut report = Report::new("curve").against(base(&self.systems), "IOPS");
         report.fact("job", format!("{} of {} bytes at fixed times", self.op.word(), self.request));
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         distinct(&self.systems)?;
         ensure!((1..=1024).contains(&self.depth), "--depth: 1 to 1024");
         ensure!(self.time > 0.0 && self.time <= 86_400.0, "--time: above 0, at most a day");
         let within = |given: &[f64], most: f64| given.iter().all(|l| *l > 0.0 && *l <= most);
         ensure!(within(&self.loads, LOAD_MAX), "--loads: above 0, at most {LOAD_MAX} percent");
         ensure!(within(&self.iops, IOPS_MAX), "--iops: above 0, at most {IOPS_MAX}");
-        let (size, request) = (self.size, self.request);
-        ensure!(size >= request, "--size: {size} bytes are less than a request of {request}");
-        let write = self.op == Direction::Write;
-        let room =
-            SpaceNeeds { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
+        holds(self.size, &[self.request])?;
+        let (bytes, write) = (self.size, self.op == Direction::Write);
+        let room = SpaceNeeds { streams: 1, bytes, write, force: how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
         let Some(first) = areas.first() else { return Ok(()) };
         let time = Some(Duration::from_secs_f64(self.time));
@@ -87,16 +79,16 @@ impl Measure for Args {
         } else {
             self.iops.clone()
         };
-        self.how.compare(report, &areas, rates.len(), |report, area| {
+        how.compare(report, &areas, rates.len(), |report, area| {
             rates.iter().try_for_each(|iops| self.load(area, *iops, &limits, report))
         })
     }
     fn conclude(&self, report: &mut Report) {
-        let sum = |key| {
+        let most = |key| {
             let all = report.rows.iter().filter_map(|r| r.more.get(key));
             all.flat_map(|s| s.0.iter().copied()).fold(0.0, f64::max)
         };
-        let (late, held) = (sum(WOKEN), sum(HELD));
+        let (late, held) = (most(WOKEN), most(HELD));
         report.note(format!(
             "threads ask to be woken within a nanosecond; the latencies have in them how late they \
              were, {late:.1} us on average in the worst row"
@@ -112,7 +104,6 @@ impl Measure for Args {
 
 /// Percent of what the first system can do.
 const LOAD_MAX: f64 = 1000.0;
-/// Requests per second.
 const IOPS_MAX: f64 = 1e8;
 /// Quantities of a row.
 const HELD: &str = "held up, not begun";
@@ -139,16 +130,11 @@ impl Args {
         row.series = None;
         Ok(())
     }
-}
-
-impl Args {
     fn stream(&self, area: &TestArea) -> Result<Stream> {
-        let read = self.op == Direction::Read;
-        let target = area.target(0, !read, !self.buffered)?;
-        target.check(self.request, 0, self.size, read)?;
         let order = if self.sequential { Order::Sequential } else { Order::Random };
-        let mut pattern = Pattern::sequential(0, self.size, self.request, read).ordered(order);
-        pattern.count = u64::MAX / 2 / self.request;
-        Ok(Stream { depth: self.depth, ..Stream::plain(target, pattern) })
+        let read = self.op == Direction::Read;
+        let pattern = Pattern::sequential(0, self.size, self.request, read).ordered(order);
+        let pattern = Pattern { count: u64::MAX / 2 / self.request, ..pattern };
+        area.stream(0, pattern, !self.buffered, self.depth)
     }
 }

@@ -2,13 +2,13 @@
 //! The measured time includes the flush.
 
 use anyhow::{Result, ensure};
+use itertools::iproduct;
 
-use super::surface::word;
-use super::{Cell, Measure, RunOptions, System, TestArea, at, base, distinct};
+use super::{Cell, Measure, RunOptions, System, TestArea, at, base, distinct, holds};
 use crate::arguments::{Sizes, size};
 use crate::engine::{Limits, Pattern, Stream};
 use crate::report::Report;
-use crate::run::cache::{Cache, label, prepare};
+use crate::run::cache::Cache;
 use crate::statistics::float;
 
 /// First write, rewrite and read of a file
@@ -29,48 +29,39 @@ pub(crate) struct Args {
     /// Queue depth
     #[arg(long, default_value_t = 1)]
     depth: usize,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Args {
     /// A short one, on these.
-    pub fn of(systems: &[System], size: u64, how: &RunOptions) -> Self {
+    pub fn of(systems: &[System], size: u64) -> Self {
         Self {
             systems: systems.to_vec(),
             requests: Sizes::of(&[64 << 10, 1 << 20]),
             size,
             cache: vec![Cache::Direct],
             depth: 1,
-            how: RunOptions { accept: Vec::new(), ..how.clone() },
         }
     }
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let mut report = Report::new("first-write").against(base(&self.systems), "MB/s");
         report.fact("job", format!("{} MiB, depth {}", self.size >> 20, self.depth));
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         distinct(&self.systems)?;
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
-        let most = self.requests.iter().copied().max().unwrap_or(0);
-        ensure!(self.size >= most, "--size: {} bytes are less than a request of {most}", self.size);
-        let rows = self.cache.len() * self.requests.len() * PHASES.len();
-        self.how.compare(report, &self.systems, rows, |report, system| {
-            for cache in &self.cache {
-                for request in self.requests.iter().copied() {
-                    // A new file each time: it is removed with the subject.
-                    let area = TestArea::new(system, 1, self.size, self.how.force_destroy)?;
-                    self.phases(&area, (*cache, request), report)?;
-                }
-            }
-            Ok(())
+        holds(self.size, &self.requests)?;
+        let (caches, requests) = (self.cache.iter().copied(), self.requests.iter().copied());
+        let plan: Vec<_> = iproduct!(caches, requests).collect();
+        how.compare(report, &self.systems, plan.len() * PHASES.len(), |report, system| {
+            plan.iter().copied().try_for_each(|case| {
+                // A new file each time: it is removed with the area.
+                let area = TestArea::new(system, 1, self.size, how.force_destroy)?;
+                self.phases(&area, case, report)
+            })
         })
     }
     fn conclude(&self, report: &mut Report) {
@@ -80,7 +71,8 @@ impl Measure for Args {
     }
 }
 
-const PHASES: [(&str, bool); 3] = [("first write", false), ("rewrite", false), ("read", true)];
+const FIRST: &str = "first write";
+const PHASES: [(&str, bool); 3] = [(FIRST, false), ("rewrite", false), ("read", true)];
 
 impl Args {
     fn phases(
@@ -89,29 +81,20 @@ impl Args {
         (cache, request): (Cache, u64),
         report: &mut Report,
     ) -> Result<()> {
-        let direct = cache == Cache::Direct;
-        for (phase, read) in PHASES {
-            let target = area.target(0, !read, direct)?;
-            ensure!(
-                phase != "first write" || target.len() == 0,
-                "{}: has been written before; name a new file",
-                target.path.display()
-            );
-            target.check(request, 0, self.size, read)?;
-            let prepared = if phase == "first write" {
-                "new file".to_owned()
-            } else {
-                prepare(&target.path, cache, (0, self.size))
-            };
+        for (what, read) in PHASES {
             let pattern = Pattern::sequential(0, self.size, request, read);
-            let (depth, flush) = (self.depth, !read);
-            let stream = Stream { depth, flush, ..Stream::plain(target, pattern) };
-            let phase = format!("{phase} {}", word(cache));
+            let stream = area.stream(0, pattern, cache == Cache::Direct, self.depth)?;
+            let new = (what == FIRST).then_some("new file");
+            ensure!(
+                new.is_none() || stream.target.len() == 0,
+                "{}: has been written before; name a new file",
+                stream.target.path.display()
+            );
+            let phase = format!("{what} {}", cache.word());
             let at = at(&[("request", float(request))]);
             let cell = Cell { name: &area.name, phase: &phase, at };
-            let (row, _) = cell.run(report, &[stream], &Limits::default())?;
-            let memory = crate::run::environment::memory();
-            row.cache = Some(label(&prepared, cache, self.size, memory));
+            let streams = [Stream { flush: !read, ..stream }];
+            cell.run_cached(report, &streams, &Limits::default(), (cache, new))?;
         }
         Ok(())
     }

@@ -81,20 +81,22 @@ pub(crate) struct Args {
     request: u64,
     #[command(flatten)]
     common: Common,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Args {
     /// All layers, and beside them what is possible.
-    pub fn new(common: Common, how: RunOptions) -> Self {
+    pub fn new(common: Common) -> Self {
         let layers = vec![Rung::Raw, Rung::Pool, Rung::Native, Rung::Mount];
-        Self { layers, beside: None, request: 1 << 20, common, how }
+        Self { layers, beside: None, request: 1 << 20, common }
     }
     /// The name of the layer that all else is compared with.
     fn base(&self) -> &'static str {
         let first = self.layers.first().copied().unwrap_or(Rung::Raw);
         if self.layers.contains(&Rung::Raw) { Rung::Raw.name() } else { first.name() }
+    }
+    /// Bytes of each stream.
+    fn each(&self) -> u64 {
+        self.common.size / self.common.streams as u64 / self.request * self.request
     }
     /// What stands beside the layers: what is named must be possible, what is not is left out and said.
     fn beside(&self, report: &mut Report) -> Result<Vec<Kernel>> {
@@ -151,9 +153,6 @@ enum Turn {
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let mut report = Report::new("ladder").against(self.base(), "MB/s");
         let c = &self.common;
@@ -174,7 +173,7 @@ impl Measure for Args {
         }
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         let c = &self.common;
         self.check()?;
         let mut systems = self.beside(report)?;
@@ -205,10 +204,8 @@ impl Measure for Args {
                 report.note(CHECKSUMS);
             }
         }
-        self.how.rounds(
-            report,
-            RoundPlan::new(turns.len(), PHASES.len()),
-            |report, _, turn| match (turns.get(turn), &one) {
+        how.rounds(report, RoundPlan::new(turns.len(), PHASES.len()), |report, _, turn| {
+            match (turns.get(turn), &one) {
                 (Some(Turn::Layer(Rung::Raw)), _) => raw(self, &testbed, report),
                 (Some(Turn::Layer(Rung::Pool)), _) => pool(self, &testbed, report),
                 (Some(Turn::Layer(Rung::Native)), _) => native(self, &testbed, report),
@@ -219,33 +216,30 @@ impl Measure for Args {
                 }
                 (Some(Turn::All(system)), _) => all(*system, self, &testbed, report),
                 _ => Ok(()),
-            },
-        )
+            }
+        })
     }
 }
 
-/// Large buffers of ordinary pages, as programs have them, and as all layers have here.
-fn limits() -> Limits {
-    Limits { ordinary_pages: true, ..Limits::default() }
-}
-
-/// Splits the job into one contiguous share of the same size for each of `count` streams.
-fn shares(args: &Args, count: usize) -> impl Iterator<Item = Pattern> {
-    let request = args.request;
-    let share = args.common.size / request / count as u64 * request;
-    (0..count as u64).map(move |n| Pattern::sequential(n * share, share, request, true))
-}
-
-fn stream(target: &Arc<Target>, pattern: Pattern, direction: Direction) -> Stream {
-    let mut pattern = pattern;
-    pattern.reads = if direction == Direction::Read { 100 } else { 0 };
-    Stream { content: Content::Byte(0), ..Stream::plain(target.clone(), pattern) }
-}
-
-fn cell(report: &mut Report, (name, phase): (&str, &str), streams: &[Stream]) -> Result<()> {
-    let (row, _) = Cell { name, phase, at: at(&[]) }.run(report, streams, &limits())?;
-    row.cache = Some("direct".to_owned());
+/// Writes, then reads, of a layer; what its pool asked the members for is told.
+fn phases(report: &mut Report, name: &str, pool: Option<&Pool>, streams: &[Stream]) -> Result<()> {
+    for (direction, phase) in PHASES {
+        let reads = if direction == Direction::Read { 100 } else { 0 };
+        let turned = |s: &Stream| Stream { pattern: Pattern { reads, ..s.pattern }, ..s.clone() };
+        let streams: Vec<_> = streams.iter().map(turned).collect();
+        let before = pool.map(Pool::issued);
+        let (row, _) =
+            Cell { name, phase, at: at(&[]) }.run(report, &streams, &Limits::ordinary())?;
+        row.cache = Some("direct".to_owned());
+        if let Some((before, pool)) = before.zip(pool) {
+            report.add_issued(name, phase, &before, &pool.issued());
+        }
+    }
     Ok(())
+}
+
+fn stream(target: &Arc<Target>, pattern: Pattern, depth: usize) -> Stream {
+    Stream { depth, content: Content::Byte(0), ..Stream::plain(target.clone(), pattern) }
 }
 
 /// Threads of the layers whose requests overlap: the same number for each member, at least as many as
@@ -260,29 +254,19 @@ fn threads(common: &Common) -> usize {
 fn raw(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let Args { common, request, .. } = args;
     let how = OpenMode { write: true, direct: true, force: true, ..OpenMode::default() };
-    let open = |path: &PathBuf| Ok(Target::keep(path, how)?);
+    let open = |path: &PathBuf| Ok(Target::open(path, how)?);
     let devices = testbed.paths.iter().map(open).collect::<Result<Vec<_>>>()?;
     let each = threads(common) / devices.len();
     let share = common.size / request / (each * devices.len()) as u64 * request;
-    for (direction, name) in PHASES {
-        let mut streams = Vec::new();
-        for n in 0..each as u64 {
-            for target in &devices {
-                let from = RAW_FROM + n * share;
-                let pattern = Pattern::sequential(from, share, *request, true);
-                let depth = DEPTH_PER_MEMBER;
-                streams.push(Stream { depth, ..stream(target, pattern, direction) });
-            }
-        }
-        cell(report, ("raw", name), &streams)?;
+    let mut streams = Vec::new();
+    for n in 0..each as u64 {
+        let pattern = Pattern::sequential(RAW_FROM + n * share, share, *request, true);
+        streams.extend(devices.iter().map(|target| stream(target, pattern, DEPTH_PER_MEMBER)));
     }
-    Ok(())
+    phases(report, "raw", None, &streams)
 }
 
 /// A pool of all devices, made anew.
-///
-/// # Errors
-/// It cannot be made.
 pub(crate) fn fresh_pool(testbed: &Members) -> Result<Pool> {
     let stripe_unit = StripeUnit::new(Bytes(256 << 10)).context("stripe unit")?;
     let options = CreateOptions { stripe_unit, force: true, ..CreateOptions::new("bench") };
@@ -290,34 +274,26 @@ pub(crate) fn fresh_pool(testbed: &Members) -> Result<Pool> {
 }
 
 /// A layer over the devices.
-///
-/// # Errors
-/// They cannot be opened.
 pub(crate) fn over(testbed: &Members, name: &str, layer: Layer) -> Result<Arc<Target>> {
     let devices = testbed.devices()?;
     let first = devices.first().context("no devices")?;
     Ok(Target::over(layer, name, first.info()))
 }
 
-/// As many threads as [`raw`] has, each with as many requests under way and so with buffers that
-/// take as much of the processors' caches.
+/// As many threads as [`raw`] has, each with a share of the job, as many requests under way, and so with
+/// buffers that take as much of the processors' caches.
 fn pool(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
-    let common = &args.common;
     let pool = fresh_pool(testbed)?;
     let target = over(testbed, "pool", Layer::Pool(pool.clone()))?;
-    let count = threads(common);
-    for (direction, name) in PHASES {
-        let one = |p| Stream { depth: DEPTH_PER_MEMBER, ..stream(&target, p, direction) };
-        let streams: Vec<_> = shares(args, count).map(one).collect();
-        let before = pool.issued();
-        cell(report, ("pool", name), &streams)?;
-        report.add_issued("pool", name, &before, &pool.issued());
-    }
-    Ok(())
+    let (request, count) = (args.request, threads(&args.common) as u64);
+    let share = args.common.size / request / count * request;
+    let one = |n| Pattern::sequential(n * share, share, request, true);
+    let streams: Vec<_> = (0..count).map(|n| stream(&target, one(n), DEPTH_PER_MEMBER)).collect();
+    phases(report, "pool", Some(&pool), &streams)
 }
 
 /// An open file of a file system in this process.
-pub(crate) struct NativeFile {
+struct NativeFile {
     fs: Fs,
     handle: u64,
 }
@@ -327,15 +303,6 @@ impl std::fmt::Debug for NativeFile {
     }
 }
 impl NativeFile {
-    /// A new one in the root, and its handle, which whoever made it releases.
-    ///
-    /// # Errors
-    /// It cannot be made.
-    pub fn create(fs: &Fs, name: &str) -> Result<(Arc<Self>, u64)> {
-        const O_RDWR: i32 = 2;
-        let made = fs.create(fs.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default())?;
-        Ok((Arc::new(Self { fs: fs.clone(), handle: made.1 }), made.1))
-    }
     fn whole(&self, n: usize, len: usize, at: u64) -> Result<(), String> {
         let short = || format!("handle {}: {n} bytes of {len} at {at}", self.handle);
         if n == len { Ok(()) } else { Err(short()) }
@@ -354,42 +321,51 @@ impl Calls for NativeFile {
 }
 
 /// A file system in this process, made anew.
-///
-/// # Errors
-/// It cannot be made or mounted.
 pub(crate) fn fresh(pool: Pool) -> Result<Fs> {
     make(&pool, &MakeOptions::default(), &mut |_, _| {})?;
     Ok(Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?)
 }
 
+/// A file system in this process, made anew on all devices, with open files in its root.
+pub(crate) struct NativeFiles {
+    pub targets: Vec<Arc<Target>>,
+    pool: Pool,
+    fs: Fs,
+    handles: Vec<u64>,
+}
+impl NativeFiles {
+    pub fn new(testbed: &Members, count: usize) -> Result<Self> {
+        const O_RDWR: i32 = 2;
+        let pool = fresh_pool(testbed)?;
+        let fs = fresh(pool.clone())?;
+        let mut files = Self { targets: Vec::new(), pool, fs, handles: Vec::new() };
+        for n in 0..count {
+            let (fs, name) = (files.fs.clone(), format!("stream{n}"));
+            let made = fs.create(fs.root(), name.as_bytes(), 0o644, O_RDWR, &Cred::default())?;
+            let file = Arc::new(NativeFile { fs, handle: made.1 });
+            files.handles.push(made.1);
+            files.targets.push(over(testbed, &name, Layer::Calls(file))?);
+        }
+        Ok(files)
+    }
+    /// Closes them, and takes the file system down.
+    pub fn end(self) -> Result<()> {
+        drop(self.targets);
+        for handle in self.handles {
+            self.fs.release(handle)?;
+        }
+        Ok(self.fs.unmount()?)
+    }
+}
+
 /// The file system's own API in this process: one file per stream, one thread each.
 fn native(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
-    let Args { common, request, .. } = args;
-    let pool = fresh_pool(testbed)?;
-    let asked = pool.clone();
-    let fs = fresh(pool)?;
-    let mut targets = Vec::new();
-    let mut handles = Vec::new();
-    for n in 0..common.streams {
-        let name = format!("stream{n}");
-        let (file, handle) = NativeFile::create(&fs, &name)?;
-        handles.push(handle);
-        targets.push(over(testbed, &name, Layer::Calls(file))?);
-    }
-    let bytes = common.size / common.streams as u64 / request * request;
-    let pattern = Pattern::sequential(0, bytes, *request, true);
-    for (direction, name) in PHASES {
-        let streams: Vec<_> = targets.iter().map(|t| stream(t, pattern, direction)).collect();
-        let before = asked.issued();
-        cell(report, ("native", name), &streams)?;
-        report.add_issued("native", name, &before, &asked.issued());
-    }
-    drop(targets);
-    for handle in handles {
-        fs.release(handle)?;
-    }
-    fs.unmount()?;
-    Ok(())
+    let files = NativeFiles::new(testbed, args.common.streams)?;
+    let pattern = Pattern::sequential(0, args.each(), args.request, true);
+    let streams: Vec<_> = files.targets.iter().map(|target| stream(target, pattern, 1)).collect();
+    phases(report, "native", Some(&files.pool), &streams)?;
+    drop(streams);
+    files.end()
 }
 
 /// Ordinary programs on the mount.
@@ -399,17 +375,11 @@ fn mounted(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
 }
 
 fn measure_streams(args: &Args, mount: &Mount, name: &str, report: &mut Report) -> Result<()> {
-    let (streams, request) = (args.common.streams, args.request);
-    let files = streams::files(&mount.dir, streams);
-    for (direction, phase_name) in PHASES {
-        let phase = Phase {
-            direction,
-            bytes: args.common.size / streams as u64 / request * request,
-            request,
-            direct: true,
-            sync: false,
-        };
-        phase.measure(&files, report, (name, phase_name, "direct"))?;
+    let files = streams::files(&mount.dir, args.common.streams);
+    for (direction, phase) in PHASES {
+        let (bytes, request) = (args.each(), args.request);
+        let job = Phase { direction, bytes, request, direct: true, sync: false };
+        job.measure(&files, report, (name, phase, "direct"))?;
     }
     Ok(())
 }

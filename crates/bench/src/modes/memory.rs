@@ -9,7 +9,6 @@ use anyhow::{Context, Result, ensure};
 use super::meta::FILES_MAX;
 use super::{Measure, RoundPlan, RunOptions};
 use crate::arguments::Common;
-use crate::engine::Direction;
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
 use crate::testbed::{Backing, Mount};
@@ -30,17 +29,12 @@ pub(crate) struct Args {
     files: usize,
     #[command(flatten)]
     common: Common,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 /// What is looked at, in order.
 const STEPS: [&str; 5] = ["mounted", "files made", "streamed in", "streamed out", "looked at all"];
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let mut report = Report::new("memory").against("", "MiB");
         let c = &self.common;
@@ -51,7 +45,7 @@ impl Measure for Args {
         report.fact("options", options.unwrap_or_else(|| "defaults".to_owned()));
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         let common = &self.common;
         common.check()?;
         ensure!(self.files <= FILES_MAX, "--files: {FILES_MAX} at most");
@@ -64,7 +58,7 @@ impl Measure for Args {
             })
             .collect::<Result<Vec<_>>>()?;
         let paths: Vec<_> = backings.iter().map(|b| b.path.clone()).collect();
-        self.how.rounds(report, RoundPlan::new(1, STEPS.len()), |report, _, _| {
+        how.rounds(report, RoundPlan::new(1, STEPS.len()), |report, _, _| {
             let options = self.mount_options.as_deref();
             let mount = Mount::braid_with(&paths, base.with_extension("dir"), options)?;
             self.steps(&mount, report)
@@ -77,13 +71,7 @@ impl Args {
         let server = mount.server()?;
         let dir = mount.dir.join("many");
         let files = streams::files(&mount.dir, 1);
-        let write = Phase {
-            direction: Direction::Write,
-            bytes: self.common.size,
-            request: 1 << 20,
-            direct: false,
-            sync: true,
-        };
+        let write = Phase::written(self.common.size);
         for (n, step) in STEPS.into_iter().enumerate() {
             crate::progress::row(step.to_owned());
             match n {
@@ -92,8 +80,7 @@ impl Args {
                 2 => write.rehearse(&files)?,
                 3 => {
                     mount.drop_caches()?;
-                    let read = Phase { direction: Direction::Read, sync: false, ..write };
-                    read.rehearse(&files)?;
+                    write.read().rehearse(&files)?;
                 }
                 _ => look_at_all(&dir)?,
             }

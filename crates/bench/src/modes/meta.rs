@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::at_once::{all_at_once, sum};
+use super::at_once::{all_at_once, row};
 use super::{Measure, RemoveOnDrop, RoundPlan, RunOptions, System, at, distinct};
 use crate::arguments::DeviceKind;
 use crate::engine::{Latency, STREAMS_MAX};
@@ -39,14 +39,9 @@ pub(crate) struct Args {
     /// Directory for the backing file, if no directories are given
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let base = self.systems.first().map_or("xfs", |s| &s.name);
         let mut report = Report::new("meta").against(base, "files/s");
@@ -55,7 +50,7 @@ impl Measure for Args {
         report.fact("job", job);
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         ensure!((1..=1024).contains(&self.threads), "--threads: 1 to 1024");
         let nodes = if self.nodes { self.systems.len().max(1) } else { 1 };
         let threads = self.threads * nodes;
@@ -63,17 +58,17 @@ impl Measure for Args {
         ensure!(self.files >= threads, "--files: at least one for each thread");
         ensure!(self.files <= FILES_MAX, "--files: {FILES_MAX} at most");
         if self.systems.is_empty() {
-            return made(self, report);
+            return made(self, how, report);
         }
         if self.nodes {
             let dirs: Vec<_> = self.systems.iter().map(|s| s.path.clone()).collect();
             let base = report.base.clone();
-            return self.how.rounds(report, turns(1), |report, round, _| {
+            return how.rounds(report, turns(1), |report, round, _| {
                 phases(self, &dirs, (&base, round), report)
             });
         }
         distinct(&self.systems)?;
-        self.how.rounds(report, turns(self.systems.len()), |report, round, n| {
+        how.rounds(report, turns(self.systems.len()), |report, round, n| {
             let Some(system) = self.systems.get(n) else { return Ok(()) };
             phases(self, std::slice::from_ref(&system.path), (&system.name, round), report)
         })
@@ -89,15 +84,14 @@ fn turns(systems: usize) -> RoundPlan {
 }
 
 /// XFS and a Braid mount, freshly made in each round.
-fn made(args: &Args, report: &mut Report) -> Result<()> {
+fn made(args: &Args, how: &RunOptions, report: &mut Report) -> Result<()> {
     let testbed = Members::new(&args.dir, "meta", (1, 2 << 30), DeviceKind::Loop)?;
-    args.how.rounds(report, turns(2), |report, round, system| {
+    how.rounds(report, turns(2), |report, round, system| {
         let (mount, name) = testbed.xfs_or_braid(system)?;
         phases(args, std::slice::from_ref(&mount.dir), (name, round), report)
     })
 }
 
-/// A thread's files.
 struct Share {
     dir: PathBuf,
     names: Vec<(PathBuf, PathBuf)>,
@@ -146,8 +140,7 @@ fn phases(
     };
     let (progress, stop) = crate::progress::hooks();
     for (what, operation) in OPERATIONS {
-        crate::progress::row(format!("{name} {what}"));
-        let (rate, latency) = together(&shares, |share, latency| {
+        let on_all = |share: &Share, latency: &mut Latency| {
             for pair in &share.names {
                 let began = Instant::now();
                 operation(pair).with_context(|| format!("{what}: {}", pair.0.display()))?;
@@ -155,30 +148,16 @@ fn phases(
                 if let Some(progress) = &progress {
                     progress.fetch_add(1, Ordering::Relaxed);
                 }
-                if stop.as_ref().is_some_and(|s| s.load(Ordering::Relaxed)) {
-                    return Err(crate::progress::Interrupted.into());
-                }
+                crate::progress::check_stop(stop.as_deref())?;
             }
             Ok(share.names.len())
-        })?;
-        crate::progress::row_done();
-        report.sample(name, what, &place, rate).took(&latency);
+        };
+        row(report, (name, what), &place, || all_at_once(&shares, on_all))?;
         if what == "open+close" {
-            list(&shares, name, &place, report)?;
+            let list = |share: &Share, _: &mut Latency| count(&share.dir);
+            row(report, (name, "readdir"), &place, || all_at_once(&shares, list))?;
         }
     }
-    Ok(())
-}
-
-fn list(
-    shares: &[Share],
-    name: &str,
-    place: &crate::report::Parameters,
-    report: &mut Report,
-) -> Result<()> {
-    let (rate, _) = together(shares, |share, _| count(&share.dir))?;
-    crate::progress::row_done();
-    report.sample(name, "readdir", place, rate);
     Ok(())
 }
 
@@ -189,15 +168,4 @@ fn count(dir: &Path) -> Result<usize> {
         entries += 1;
     }
     Ok(entries)
-}
-
-/// All shares at once; operations per second, and how long each took.
-fn together(
-    shares: &[Share],
-    work: impl Fn(&Share, &mut Latency) -> Result<usize> + Sync,
-) -> Result<(f64, Latency)> {
-    let results = all_at_once(shares, work)?;
-    let (operations, latency, seconds) = sum(&results).context("no threads")?;
-    ensure!(operations > 0, "there was nothing to do");
-    Ok((float(operations as u64) / seconds, latency))
 }

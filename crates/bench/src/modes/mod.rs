@@ -8,7 +8,6 @@ pub(crate) mod first_write;
 pub(crate) mod ladder;
 pub(crate) mod memory;
 pub(crate) mod meta;
-pub(crate) mod scale;
 pub(crate) mod seeds;
 pub(crate) mod share;
 pub(crate) mod stream;
@@ -26,13 +25,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::engine::{Limits, Outcome, Stream};
-use crate::progress::{Now, Show};
+use crate::progress::Now;
+pub(crate) use crate::report::at;
 use crate::report::{Acceptance, Report, Row, Verdict};
+use crate::run::cache::{Cache, label, prepare};
 use crate::run::repeat::{Budget, Ended, Rounds, rounds};
 
-pub(crate) use test_area::{RemoveOnDrop, SpaceNeeds, System, TestArea, distinct, test_areas};
+pub(crate) use test_area::{
+    RemoveOnDrop, SpaceNeeds, System, TestArea, distinct, stream_on, test_areas,
+};
 
-/// Options of all modes: how often to measure, and what to do with the result.
+// Options of all modes: how often to measure, and what to do with the result.
 #[derive(Debug, Clone, clap::Args, serde::Serialize)]
 pub(crate) struct RunOptions {
     /// Most rounds; each measures all systems in turn
@@ -81,10 +84,8 @@ const FOREIGN: f64 = 0.25;
 /// What is said of them.
 const OTHERS: &str = "other programs used up to";
 
-/// Rounds, at most.
 const ROUNDS_MAX: usize = 1_000_000;
 
-/// What happens in one round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RoundPlan {
     /// That take turns.
@@ -102,42 +103,51 @@ impl RoundPlan {
 }
 
 /// A mode: what it compares, and how it goes about a run.
-pub(crate) trait Measure: serde::Serialize {
-    /// Options of all modes: how often to measure, and what to do with the result.
-    fn how(&self) -> &RunOptions;
+pub(crate) trait Measure: clap::Args + serde::Serialize {
     /// The result without rows.
     fn begin(&self) -> Report;
     /// Fills it.
     ///
     /// # Errors
     /// What was measured before stands.
-    fn measure(&self, report: &mut Report) -> Result<()>;
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()>;
     /// What is known when all is measured.
     fn conclude(&self, _report: &mut Report) {}
     /// How it did against what `--accept` asks.
-    fn judge(&self, report: &Report) -> Vec<Verdict> {
-        crate::report::acceptance::judge(report, &self.how().accept)
+    fn judge(&self, report: &Report, accepted: &[Acceptance]) -> Vec<Verdict> {
+        crate::report::acceptance::judge(report, accepted)
+    }
+}
+
+// A mode with the options of all modes. Document comments here and on the options would be the help of every mode.
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct Run<M: Measure> {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub mode: M,
+    #[command(flatten)]
+    pub how: RunOptions,
+}
+
+impl<M: Measure> Run<M> {
+    /// Measures it, and writes and prints the result.
+    pub fn run(&self) -> Result<()> {
+        self.how.budget()?;
+        let _shown = self.how.show()?;
+        let (report, result) = self.result();
+        self.how.finish(report, result)
     }
     /// The result, whatever happened.
-    fn result(&self) -> (Report, Result<()>) {
-        let mut report = self.begin();
+    pub fn result(&self) -> (Report, Result<()>) {
+        let mut report = self.mode.begin();
         report.configuration = configuration(self);
-        let result = self.measure(&mut report);
-        self.conclude(&mut report);
-        report.verdicts.extend(self.judge(&report));
+        let result = self.mode.measure(&self.how, &mut report);
+        self.mode.conclude(&mut report);
+        report.verdicts.extend(self.mode.judge(&report, &self.how.accept));
         (report, result)
     }
 }
 
-/// Runs a mode.
-pub(crate) fn run(mode: &impl Measure) -> Result<()> {
-    mode.how().budget()?;
-    let _shown = mode.how().show()?;
-    let (report, result) = mode.result();
-    mode.how().finish(report, result)
-}
-
-/// A row that the engine measures.
 pub(crate) struct Cell<'a> {
     pub name: &'a str,
     pub phase: &'a str,
@@ -158,15 +168,30 @@ impl Cell<'_> {
         crate::progress::row(what.trim_end().to_owned());
         let outcome = crate::engine::run(streams, limits)?.ok()?;
         // Nothing in no time is no figure.
-        anyhow::ensure!(
-            outcome.all.bytes > 0,
-            "{} {} {}: nothing was moved",
-            self.name,
-            self.phase,
-            crate::report::said(&self.at)
-        );
+        anyhow::ensure!(outcome.all.bytes > 0, "{what}: nothing was moved");
         crate::progress::row_done();
         Ok((report.add_outcome(self.name, self.phase, &self.at, &outcome), outcome))
+    }
+    /// The same, with the page cache as it is to be; a row that does without it may say why.
+    pub fn run_cached<'r>(
+        &self,
+        report: &'r mut Report,
+        streams: &[Stream],
+        limits: &Limits,
+        (cache, instead): (Cache, Option<&str>),
+    ) -> Result<&'r mut Row> {
+        let range = |s: &Stream| (s.pattern.from, s.pattern.span);
+        let one = |s: &Stream| match instead {
+            Some(why) => why.to_owned(),
+            None => prepare(&s.target.path, cache, range(s)),
+        };
+        let mut prepared: Vec<_> = streams.iter().map(one).collect();
+        prepared.dedup();
+        let bytes = streams.iter().fold(0_u64, |sum, s| sum.saturating_add(s.pattern.span));
+        let memory = crate::run::environment::memory();
+        let (row, _) = self.run(report, streams, limits)?;
+        row.cache = Some(label(&prepared.join("; "), cache, bytes, memory));
+        Ok(row)
     }
 }
 
@@ -175,7 +200,7 @@ impl RunOptions {
     pub fn show(&self) -> Result<crate::progress::Shown> {
         let sane = self.heartbeat.is_none_or(|h| h.is_finite() && h >= 0.0);
         anyhow::ensure!(sane, "--heartbeat: a number of seconds");
-        Ok(crate::progress::begin(Show { tui: self.tui, heartbeat: self.heartbeat }))
+        Ok(crate::progress::begin(self.tui, self.heartbeat))
     }
     fn budget(&self) -> Result<Budget> {
         anyhow::ensure!((1..=ROUNDS_MAX).contains(&self.repeats), "--repeats: 1 to {ROUNDS_MAX}");
@@ -278,9 +303,6 @@ impl RunOptions {
         }
     }
     /// Writes and prints the result; fails with what failed, or with what fell short.
-    ///
-    /// # Errors
-    /// See above.
     pub fn finish(&self, mut report: Report, result: Result<()>) -> Result<()> {
         crate::progress::hide();
         report.failed = result.as_ref().err().map(|e| format!("{e:#}"));
@@ -302,6 +324,13 @@ impl RunOptions {
     }
 }
 
+/// Refuses a range that does not hold the largest of some requests.
+pub(crate) fn holds(size: u64, requests: &[u64]) -> Result<()> {
+    let most = requests.iter().copied().max().unwrap_or(0);
+    anyhow::ensure!(size >= most, "--size: {size} bytes are less than a request of {most}");
+    Ok(())
+}
+
 /// The configuration of a mode, for the result.
 pub(crate) fn configuration(args: &(impl serde::Serialize + ?Sized)) -> serde_json::Value {
     serde_json::to_value(args).unwrap_or_default()
@@ -310,11 +339,6 @@ pub(crate) fn configuration(args: &(impl serde::Serialize + ?Sized)) -> serde_js
 /// The name of the system that others are compared with.
 pub(crate) fn base(systems: &[System]) -> &str {
     systems.first().map_or("", |s| &s.name)
-}
-
-/// Parameters from pairs.
-pub(crate) fn at(pairs: &[(&str, f64)]) -> crate::report::Parameters {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect()
 }
 
 /// Arguments as if typed behind a command's name.

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::{
-    Cell, Measure, RunOptions, SpaceNeeds, System, TestArea, at, base, distinct, test_areas,
-};
+use super::{Cell, Measure, RunOptions, SpaceNeeds, System, TestArea};
+use super::{at, base, distinct, test_areas};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Pace, Pattern, Stream, in_turns};
 use crate::report::{Report, Row};
@@ -44,13 +43,11 @@ pub(crate) struct Args {
     /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Args {
     /// The film of the original, on these.
-    pub fn film(systems: Vec<System>, how: RunOptions) -> Self {
+    pub fn film(systems: Vec<System>) -> Self {
         Self {
             systems,
             frame: 126 << 20,
@@ -61,15 +58,11 @@ impl Args {
             time: 2.0,
             op: Direction::Read,
             buffered: false,
-            how,
         }
     }
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let mut report = Report::new("stream").against(base(&self.systems), "% on time");
         report.fact(
@@ -81,7 +74,7 @@ impl Measure for Args {
         );
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         distinct(&self.systems)?;
         ensure!(self.frame > 0, "--frame: at least 1 byte");
         ensure!(self.fps.is_finite() && self.fps > 0.0 && self.fps <= 1e6, "--fps: above 0");
@@ -92,9 +85,9 @@ impl Measure for Args {
         ensure!((1..=1024).contains(&streams), "--streams: 1 to 1024");
         let bytes = self.frame.saturating_mul(self.frames);
         let write = self.op == Direction::Write;
-        let room = SpaceNeeds { streams, bytes, write, force: self.how.force_destroy };
+        let room = SpaceNeeds { streams, bytes, write, force: how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
-        self.how.compare(report, &areas, self.streams.len(), |report, area| {
+        how.compare(report, &areas, self.streams.len(), |report, area| {
             self.streams.iter().try_for_each(|count| self.play(area, *count, report))
         })
     }
@@ -114,20 +107,18 @@ impl Args {
     fn play(&self, area: &TestArea, count: usize, report: &mut Report) -> Result<()> {
         let interval = Duration::from_secs_f64(1.0 / self.fps);
         let read = self.op == Direction::Read;
+        let mut pattern = Pattern::sequential(0, area.bytes, self.frame, read);
+        // Whole frames that are due within the time.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+        let frames = (self.time * self.fps).ceil() as u64;
+        pattern.count = frames.max(1);
         let mut streams = Vec::new();
-        for (n, (_, from)) in area.places.iter().enumerate().take(count) {
-            let target = area.target(n, !read, !self.buffered)?;
-            target.check(self.frame, *from, from + area.bytes, read)?;
-            let mut pattern = Pattern::sequential(*from, area.bytes, self.frame, read);
-            // Whole frames that are due within the time.
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
-            let frames = (self.time * self.fps).ceil() as u64;
-            pattern.count = frames.max(1);
+        for n in 0..count {
             // Players do not begin in the same instant.
             let parts = u32::try_from(count).unwrap_or(1);
             let first = interval * u32::try_from(n).unwrap_or(0) / parts;
             let pace = Some(Pace { interval, first });
-            let stream = Stream { pace, ..Stream::plain(target, pattern) };
+            let stream = Stream { pace, ..area.stream(n, pattern, !self.buffered, 1)? };
             streams.extend(in_turns(&stream, self.ahead as usize));
         }
         let limits = Limits { deadline: Some(interval * self.ahead), ..Limits::default() };

@@ -25,35 +25,24 @@ pub(crate) fn files(dir: &Path, streams: usize) -> Vec<PathBuf> {
     (0..streams).map(|n| dir.join(format!("stream{n}"))).collect()
 }
 
-/// Of ordinary pages, as programs have them.
-const LIMITS: Limits = Limits {
-    time: None,
-    progress: None,
-    stop: None,
-    deadline: None,
-    every: false,
-    ordinary_pages: true,
-};
-
 impl Phase {
+    /// As most programs write: through the page cache, 1 MiB at a time, with an fsync at the end.
+    pub fn written(bytes: u64) -> Self {
+        Self { direction: Direction::Write, bytes, request: 1 << 20, direct: false, sync: true }
+    }
+    /// What was written is read.
+    pub fn read(self) -> Self {
+        Self { direction: Direction::Read, sync: false, ..self }
+    }
     /// Goes through it, in no row.
-    ///
-    /// # Errors
-    /// A request failed.
     pub fn outcome(self, files: &[PathBuf]) -> Result<Outcome> {
-        crate::engine::run(&self.streams(files)?, &LIMITS)?.ok()
+        crate::engine::run(&self.streams(files)?, &Limits::ordinary())?.ok()
     }
     /// Goes through it unmeasured.
-    ///
-    /// # Errors
-    /// A request failed.
     pub fn rehearse(self, files: &[PathBuf]) -> Result<()> {
         self.outcome(files).map(drop)
     }
     /// One more repeat of a row; all streams start together. `cache` is what was done before.
-    ///
-    /// # Errors
-    /// A request failed.
     pub fn measure(
         self,
         files: &[PathBuf],
@@ -61,7 +50,8 @@ impl Phase {
         (name, phase, cache): (&str, &str, &str),
     ) -> Result<()> {
         let streams = self.streams(files)?;
-        let (row, _) = Cell { name, phase, at: at(&[]) }.run(report, &streams, &LIMITS)?;
+        let (row, _) =
+            Cell { name, phase, at: at(&[]) }.run(report, &streams, &Limits::ordinary())?;
         row.cache = Some(cache.to_owned());
         Ok(())
     }
@@ -72,7 +62,7 @@ impl Phase {
         let pattern = Pattern::sequential(0, bytes, self.request, !write);
         let (content, flush) = (Content::Byte(0x5a), self.sync);
         let one = |path: &PathBuf| {
-            Ok(Stream { content, flush, ..Stream::plain(Target::keep(path, how)?, pattern) })
+            Ok(Stream { content, flush, ..Stream::plain(Target::open(path, how)?, pattern) })
         };
         files.iter().map(one).collect()
     }

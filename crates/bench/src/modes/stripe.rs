@@ -1,8 +1,12 @@
 //! Speed-up on 1, 2 ... n files or devices: one stream on each. The ratio is to one of them (S0.5, S3.2).
+//!
+//! `scale` does the same on nodes: each directory is a mount of the same file system by another node (or another
+//! process). All begin together; the rate counts while all are at work (S4.3, S4.4).
 
 use anyhow::{Result, ensure};
 
-use super::{Cell, Measure, RoundPlan, RunOptions, SpaceNeeds, System, TestArea, at, test_areas};
+use super::{Cell, Measure, RoundPlan, RunOptions, SpaceNeeds, System, TestArea};
+use super::{at, holds, test_areas};
 use crate::arguments::size;
 use crate::engine::{Direction, Limits, Pattern, Stream};
 use crate::report::acceptance::judge_by;
@@ -38,22 +42,39 @@ pub(crate) struct Job {
     /// Through the page cache (no direct I/O)
     #[arg(long)]
     buffered: bool,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.job.how
-    }
     fn begin(&self) -> Report {
-        self.job.begin(&WORDS)
+        self.job.begin(&WAYS)
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
-        self.job.measure(&self.ways, &WORDS, report)
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
+        self.job.measure(&self.ways, &WAYS, how, report)
     }
-    fn judge(&self, report: &Report) -> Vec<Verdict> {
-        judge(report, &self.job.how.accept)
+    fn judge(&self, report: &Report, accepted: &[Acceptance]) -> Vec<Verdict> {
+        judge(report, accepted)
+    }
+}
+
+/// Speed-up on 1, 2 ... n nodes: mounts of one file system
+#[derive(Debug, Clone, clap::Args, serde::Serialize)]
+pub(crate) struct Nodes {
+    /// Directories, one on each node's mount
+    #[arg(value_name = "[NAME=]DIR", required = true)]
+    nodes: Vec<System>,
+    #[command(flatten)]
+    job: Job,
+}
+
+impl Measure for Nodes {
+    fn begin(&self) -> Report {
+        self.job.begin(&NODES)
+    }
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
+        self.job.measure(&self.nodes, &NODES, how, report)
+    }
+    fn judge(&self, report: &Report, accepted: &[Acceptance]) -> Vec<Verdict> {
+        judge(report, accepted)
     }
 }
 
@@ -61,19 +82,19 @@ impl Measure for Args {
 const LITTLE_OVERLAP: &str = "in some rounds the nodes hardly worked at the same time: their rate is that over all of the \
                               time; a larger --size gives more overlap";
 
-const WORDS: Words = Words { kind: "stripe", one: "1 way", many: "ways", together: false };
-
-/// How the mode calls its ways.
-pub(crate) struct Words {
-    pub kind: &'static str,
-    pub one: &'static str,
-    pub many: &'static str,
+/// How a mode calls its ways.
+struct Words {
+    kind: &'static str,
+    one: &'static str,
+    many: &'static str,
     /// What counts is the rate while all were at work.
-    pub together: bool,
+    together: bool,
 }
+const WAYS: Words = Words { kind: "stripe", one: "1 way", many: "ways", together: false };
+const NODES: Words = Words { kind: "scale", one: "1 node", many: "nodes", together: true };
 
 /// An efficiency, not a speed-up, is what `--accept` judges.
-pub(crate) fn judge(report: &Report, accepted: &[Acceptance]) -> Vec<Verdict> {
+fn judge(report: &Report, accepted: &[Acceptance]) -> Vec<Verdict> {
     judge_by(report, accepted, |row, base| {
         let ways = row.more.get("ways").map_or(1.0, Samples::median);
         let mut ratio = row.ratio_to(base);
@@ -83,30 +104,33 @@ pub(crate) fn judge(report: &Report, accepted: &[Acceptance]) -> Vec<Verdict> {
 }
 
 impl Job {
-    /// How it is run.
-    pub fn how(&self) -> &RunOptions {
-        &self.how
-    }
-    /// The result without rows.
-    pub fn begin(&self, words: &Words) -> Report {
+    fn begin(&self, words: &Words) -> Report {
         let mut report = Report::new(words.kind).against(words.one, "MB/s");
         report.fact("job", format!("{} MiB each, depth {}", self.size >> 20, self.depth));
         report
     }
     /// One, then two, then all of the ways at the same time.
-    pub fn measure(&self, ways: &[System], words: &Words, report: &mut Report) -> Result<()> {
+    fn measure(
+        &self,
+        ways: &[System],
+        words: &Words,
+        how: &RunOptions,
+        report: &mut Report,
+    ) -> Result<()> {
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
-        let (size, request) = (self.size, self.request);
-        ensure!(size >= request, "--size: {size} bytes are less than a request of {request}");
-        let write = self.ops.contains(&Direction::Write);
-        let room =
-            SpaceNeeds { streams: 1, bytes: self.size, write, force: self.how.force_destroy };
+        holds(self.size, &[self.request])?;
+        let (bytes, write) = (self.size, self.ops.contains(&Direction::Write));
+        let room = SpaceNeeds { streams: 1, bytes, write, force: how.force_destroy };
         let areas = test_areas(ways, room, report)?;
-        let turns = RoundPlan::new(areas.len(), self.ops.len());
-        self.how.rounds(report, turns, |report, _, system| {
-            for op in &self.ops {
-                let streams = areas.iter().take(system + 1).map(|s| self.stream(s, *op));
-                let streams = streams.collect::<Result<Vec<_>>>()?;
+        how.rounds(report, RoundPlan::new(areas.len(), self.ops.len()), |report, _, system| {
+            for op in self.ops.iter().copied() {
+                let (read, direct) = (op == Direction::Read, !self.buffered);
+                let pattern = Pattern::sequential(0, self.size, self.request, read);
+                let stream = |area: &TestArea| {
+                    Ok(Stream { flush: !read, ..area.stream(0, pattern, direct, self.depth)? })
+                };
+                let streams =
+                    areas.iter().take(system + 1).map(stream).collect::<Result<Vec<_>>>()?;
                 let ways = u32::try_from(system + 1).unwrap_or(u32::MAX);
                 let many = format!("{ways} {}", words.many);
                 let name = if ways == 1 { words.one } else { &many };
@@ -116,7 +140,7 @@ impl Job {
                 if let Some(together) = together {
                     row.replace_rate(together);
                 }
-                row.cache = Some(left(!self.buffered).to_owned());
+                row.cache = Some(left(direct).to_owned());
                 row.add("ways", f64::from(ways));
                 if words.together && together.is_none() {
                     report.note(LITTLE_OVERLAP);
@@ -124,12 +148,5 @@ impl Job {
             }
             Ok(())
         })
-    }
-    fn stream(&self, area: &TestArea, op: Direction) -> Result<Stream> {
-        let write = op == Direction::Write;
-        let target = area.target(0, write, !self.buffered)?;
-        target.check(self.request, 0, self.size, !write)?;
-        let pattern = Pattern::sequential(0, self.size, self.request, !write);
-        Ok(Stream { depth: self.depth, flush: write, ..Stream::plain(target, pattern) })
     }
 }

@@ -1,17 +1,14 @@
 //! Bandwidth over request size and transfer size; each system is compared with the first (GFS for IRIX, S4.1
 //! and S4.2). A summary has mean, deviation, least and most of the cells.
 
-use std::sync::Arc;
-
 use anyhow::{Result, ensure};
+use itertools::iproduct;
 
-use super::{
-    Cell, Measure, RunOptions, SpaceNeeds, System, TestArea, at, base, distinct, test_areas,
-};
+use super::{Cell, Measure, RunOptions, SpaceNeeds, System, at, base, distinct, test_areas};
 use crate::arguments::{Sizes, size};
-use crate::engine::{Direction, Limits, Pattern, Stream, Target};
+use crate::engine::{Direction, Limits, Pattern, Stream};
 use crate::report::{Report, Summary};
-use crate::run::cache::{Cache, label, prepare};
+use crate::run::cache::Cache;
 use crate::statistics::{Samples, float};
 
 /// The request sizes of the original: 64 KB to 4 MB.
@@ -43,39 +40,32 @@ pub(crate) struct Args {
     /// Queue depth
     #[arg(long, default_value_t = 1)]
     depth: usize,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let mut report = Report::new("surface").against(base(&self.systems), "MB/s");
         report.fact("job", "sequential, one stream, request by transfer size");
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         distinct(&self.systems)?;
         let bytes = self.transfers.iter().copied().max().unwrap_or(0);
         let least = self.requests.iter().copied().min().unwrap_or(0);
         ensure!(least > 0 && bytes >= least, "--transfers: none is as large as a request");
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
         let write = self.ops.contains(&Direction::Write);
-        let room = SpaceNeeds { streams: 1, bytes, write, force: self.how.force_destroy };
+        let room = SpaceNeeds { streams: 1, bytes, write, force: how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
+        let (caches, ops) = (self.cache.iter().copied(), self.ops.iter().copied());
         let cells = cells(&self.requests, &self.transfers);
-        let rows = cells.len() * self.cache.len() * self.ops.len();
-        self.how.compare(report, &areas, rows, |report, area| {
-            for cache in &self.cache {
-                for op in &self.ops {
-                    for size in &cells {
-                        self.cell(area, (*cache, *op), *size, report)?;
-                    }
-                }
-            }
-            Ok(())
+        let plan: Vec<_> = iproduct!(caches, ops, cells).collect();
+        how.compare(report, &areas, plan.len(), |report, area| {
+            plan.iter().copied().try_for_each(|(cache, op, sizes)| {
+                let pattern = pattern(sizes, op, self.at_least);
+                let stream = area.stream(0, pattern, cache == Cache::Direct, self.depth)?;
+                cell(report, (&area.name, stream), (cache, op), &Limits::default())
+            })
         })
     }
     fn conclude(&self, report: &mut Report) {
@@ -83,106 +73,69 @@ impl Measure for Args {
     }
 }
 
-impl Args {
-    fn cell(
-        &self,
-        area: &TestArea,
-        (cache, op): (Cache, Direction),
-        (request, transfer): (u64, u64),
-        report: &mut Report,
-    ) -> Result<()> {
-        let target = area.target(0, op == Direction::Write, cache == Cache::Direct)?;
-        let (at_least, depth) = (self.at_least, self.depth);
-        let surface_cell = SurfaceCell { from: 0, request, transfer, at_least, depth };
-        surface_cell.measure(report, (&area.name, target), (cache, op), &Limits::default())
-    }
+/// Of a request and a transfer size; small transfers are repeated until `at_least` has moved.
+pub(crate) fn pattern((request, transfer): (u64, u64), op: Direction, at_least: u64) -> Pattern {
+    let count = transfer.max(at_least / transfer * transfer) / request;
+    Pattern { count, ..Pattern::sequential(0, transfer, request, op == Direction::Read) }
 }
 
-/// A cell of a surface.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SurfaceCell {
-    /// First byte.
-    pub from: u64,
-    pub request: u64,
-    pub transfer: u64,
-    /// Small transfers are repeated until so much has moved.
-    pub at_least: u64,
-    pub depth: usize,
-}
-impl SurfaceCell {
-    /// One more repeat of it.
-    ///
-    /// # Errors
-    /// It is impossible, or a request failed.
-    pub fn measure(
-        self,
-        report: &mut Report,
-        (name, target): (&str, Arc<Target>),
-        (cache, op): (Cache, Direction),
-        limits: &Limits,
-    ) -> Result<()> {
-        let Self { from, request, transfer, at_least, depth } = self;
-        let read = op == Direction::Read;
-        target.check(request, from, from.saturating_add(transfer), read)?;
-        let moved = transfer.max(at_least / transfer * transfer);
-        let mut pattern = Pattern::sequential(from, transfer, request, read);
-        pattern.count = moved / request;
-        let prepared = prepare(&target.path, cache, (from, transfer));
-        let flush = !read && cache != Cache::Direct;
-        let stream = Stream { depth, flush, ..Stream::plain(target, pattern) };
-        let phase = format!("{} {}", op.word(), word(cache));
-        let at = at(&[("request", float(request)), ("transfer", float(transfer))]);
-        let (row, _) = Cell { name, phase: &phase, at }.run(report, &[stream], limits)?;
-        row.cache = Some(label(&prepared, cache, transfer, crate::run::environment::memory()));
-        // A surface has many cells: their shapes over time would fill the file.
-        row.series = None;
-        Ok(())
-    }
+/// One more repeat of a cell of a system.
+pub(crate) fn cell(
+    report: &mut Report,
+    (name, stream): (&str, Stream),
+    (cache, op): (Cache, Direction),
+    limits: &Limits,
+) -> Result<()> {
+    let (request, transfer) = (stream.pattern.request, stream.pattern.span);
+    let phase = format!("{} {}", op.word(), cache.word());
+    let at = at(&[("request", float(request)), ("transfer", float(transfer))]);
+    let flush = op == Direction::Write && cache != Cache::Direct;
+    let streams = [Stream { flush, ..stream }];
+    let row =
+        Cell { name, phase: &phase, at }.run_cached(report, &streams, limits, (cache, None))?;
+    // A surface has many cells: their shapes over time would fill the file.
+    row.series = None;
+    Ok(())
 }
 
 /// Every request size with every transfer size that is not smaller.
 pub(crate) fn cells(requests: &[u64], transfers: &[u64]) -> Vec<(u64, u64)> {
-    let all = requests.iter().flat_map(|r| transfers.iter().map(|t| (*r, *t)));
-    all.filter(|(r, t)| t >= r).collect()
+    let all = iproduct!(requests.iter().copied(), transfers.iter().copied());
+    all.filter(|(request, transfer)| transfer >= request).collect()
 }
 
-/// How a phase is called after its cache.
-pub(crate) fn word(cache: Cache) -> &'static str {
-    match cache {
-        Cache::Direct => "direct",
-        Cache::Cold => "cold",
-        Cache::Warm => "warm",
-    }
-}
+const ALL: &str = "all";
 
 /// Mean, deviation, least and most of the cells' median ratios: by system and phase, and by system.
 pub(crate) fn summaries(report: &Report) -> Vec<Summary> {
-    let mut names: Vec<(String, Option<String>)> = Vec::new();
+    let mut groups: Vec<(&str, &str, Vec<f64>)> = Vec::new();
     for row in report.rows.iter().filter(|r| r.name != report.base) {
-        for phase in [Some(row.phase.clone()), None] {
-            let key = (row.name.clone(), phase);
-            if !names.contains(&key) {
-                names.push(key);
+        let ratio = report.base_of(row).and_then(|base| row.ratio_to(base).known_median());
+        let Some(ratio) = ratio else { continue };
+        for phase in [row.phase.as_str(), ALL] {
+            match groups.iter_mut().find(|(n, p, _)| *n == row.name && *p == phase) {
+                Some((.., ratios)) => ratios.push(ratio),
+                None => groups.push((&row.name, phase, vec![ratio])),
             }
         }
     }
-    names.sort_by_key(|(name, phase)| (name.clone(), phase.is_none()));
-    let of = |(name, phase): (String, Option<String>)| {
-        let cells = report.rows.iter().filter(|r| r.name == name);
-        let cells = cells.filter(|r| phase.as_ref().is_none_or(|p| r.phase == *p));
-        let ratios: Vec<f64> = cells
-            .filter_map(|r| Some(r.ratio_to(report.base_of(r)?)))
-            .filter(|r| !r.0.is_empty())
-            .map(|r| r.median())
-            .collect();
-        let cells = Samples(ratios);
-        let (min, max) = cells.spread();
-        let phase = phase.unwrap_or_else(|| "all".to_owned());
-        let (mean, deviation) = (cells.mean(), cells.deviation());
-        let base = report.base.clone();
-        Summary { name, base, phase, cells: cells.0.len(), mean, deviation, min, max }
+    // The phases of a system in their order, and all of them behind the last.
+    groups.sort_by_key(|(name, phase, _)| (*name, *phase == ALL));
+    let of = |(name, phase, ratios): (&str, &str, Vec<f64>)| {
+        let ratios = Samples(ratios);
+        let (min, max) = ratios.spread();
+        Summary {
+            name: name.to_owned(),
+            base: report.base.clone(),
+            phase: phase.to_owned(),
+            cells: ratios.0.len(),
+            mean: ratios.mean(),
+            deviation: ratios.deviation(),
+            min,
+            max,
+        }
     };
-    names.into_iter().map(of).filter(|s| s.cells > 0).collect()
+    groups.into_iter().map(of).collect()
 }
 
 #[cfg(test)]

@@ -2,15 +2,14 @@
 //! CXFS tests, S2: their forty plots are rows of this one table.)
 
 use anyhow::{Result, ensure};
+use itertools::iproduct;
 
-use super::surface::word;
-use super::{
-    Cell, Measure, RunOptions, SpaceNeeds, System, TestArea, at, base, distinct, test_areas,
-};
+use super::{Cell, Measure, RunOptions, SpaceNeeds, System, TestArea};
+use super::{at, base, distinct, holds, test_areas};
 use crate::arguments::{Sizes, size};
 use crate::engine::{Limits, Order, Pattern, Stream};
 use crate::report::Report;
-use crate::run::cache::{Cache, label, prepare};
+use crate::run::cache::Cache;
 use crate::statistics::float;
 
 /// Bandwidth over request size, streams, direct and buffered
@@ -43,13 +42,11 @@ pub(crate) struct Args {
     /// Longest time of a cell, seconds
     #[arg(long, value_name = "SECONDS")]
     time: Option<f64>,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Args {
     /// A short one, on these.
-    pub fn of(systems: &[System], size: u64, how: &RunOptions) -> Self {
+    pub fn of(systems: &[System], size: u64) -> Self {
         Self {
             systems: systems.to_vec(),
             requests: Sizes::of(&[4 << 10, 64 << 10, 256 << 10, 1 << 20]),
@@ -61,20 +58,16 @@ impl Args {
             depth: 1,
             // Small requests need not see the whole file.
             time: Some(0.25),
-            how: RunOptions { accept: Vec::new(), ..how.clone() },
         }
     }
     /// Reads of what is in the page cache.
-    pub fn cached(systems: &[System], size: u64, how: &RunOptions) -> Self {
+    pub fn cached(systems: &[System], size: u64) -> Self {
         let (reads, cache) = (vec![100], vec![Cache::Warm]);
-        Self { streams: vec![1], reads, cache, ..Self::of(systems, size, how) }
+        Self { streams: vec![1], reads, cache, ..Self::of(systems, size) }
     }
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         let mut report = Report::new("sweep").against(base(&self.systems), "MB/s");
         let order = if self.random { "random" } else { "sequential" };
@@ -82,30 +75,24 @@ impl Measure for Args {
         report.fact("job", format!("{order}, {each}"));
         report
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
         distinct(&self.systems)?;
         let streams = self.streams.iter().copied().max().unwrap_or(0);
         ensure!((1..=1024).contains(&streams), "--streams: 1 to 1024");
         ensure!(self.streams.iter().all(|s| *s > 0), "--streams: at least 1");
         ensure!(self.reads.iter().all(|r| *r <= 100), "--reads: 0 to 100 percent");
         ensure!((1..=4096).contains(&self.depth), "--depth: 1 to 4096");
-        let most = self.requests.iter().copied().max().unwrap_or(0);
-        ensure!(self.size >= most, "--size: {} bytes are less than a request of {most}", self.size);
+        holds(self.size, &self.requests)?;
         let (bytes, write) = (self.size, self.reads.iter().any(|r| *r < 100));
-        let room = SpaceNeeds { streams, bytes, write, force: self.how.force_destroy };
+        let room = SpaceNeeds { streams, bytes, write, force: how.force_destroy };
         let areas = test_areas(&self.systems, room, report)?;
-        let rows = self.cache.len() * self.reads.len() * self.streams.len() * self.requests.len();
-        self.how.compare(report, &areas, rows, |report, area| {
-            for cache in &self.cache {
-                for reads in &self.reads {
-                    for streams in &self.streams {
-                        for request in self.requests.iter().copied() {
-                            self.cell(area, (*cache, *reads), (*streams, request), report)?;
-                        }
-                    }
-                }
-            }
-            Ok(())
+        let (caches, reads) = (self.cache.iter().copied(), self.reads.iter().copied());
+        let (streams, requests) = (self.streams.iter().copied(), self.requests.iter().copied());
+        let plan: Vec<_> = iproduct!(caches, reads, streams, requests).collect();
+        how.compare(report, &areas, plan.len(), |report, area| {
+            plan.iter().copied().try_for_each(|(cache, reads, streams, request)| {
+                self.cell(area, (cache, reads), (streams, request), report)
+            })
         })
     }
 }
@@ -119,35 +106,23 @@ impl Args {
         report: &mut Report,
     ) -> Result<()> {
         let direct = cache == Cache::Direct;
-        let mut prepared: Vec<String> = Vec::new();
-        let mut streams = Vec::with_capacity(count);
-        for (n, (_, from)) in area.places.iter().enumerate().take(count) {
-            let target = area.target(n, reads < 100, direct)?;
-            target.check(request, *from, from + self.size, reads > 0)?;
-            prepared.push(prepare(&target.path, cache, (*from, self.size)));
-            let mut pattern = Pattern::sequential(*from, self.size, request, true);
-            pattern.reads = reads;
-            if self.random {
-                pattern = pattern.ordered(Order::Random);
-            }
-            let flush = reads < 100 && !direct;
-            streams.push(Stream { depth: self.depth, flush, ..Stream::plain(target, pattern) });
-        }
+        let order = if self.random { Order::Random } else { Order::Sequential };
+        let pattern = Pattern::sequential(0, self.size, request, true).ordered(order);
+        let pattern = Pattern { reads, ..pattern };
+        let flush = reads < 100 && !direct;
+        let stream = |n| Ok(Stream { flush, ..area.stream(n, pattern, direct, self.depth)? });
+        let streams = (0..count).map(stream).collect::<Result<Vec<_>>>()?;
         let time = self.time.map(std::time::Duration::try_from_secs_f64).transpose()?;
         let what = match reads {
             0 => "write".to_owned(),
             100 => "read".to_owned(),
             part => format!("{part} % read"),
         };
-        let phase = format!("{what} {}", word(cache));
+        let phase = format!("{what} {}", cache.word());
         let at = at(&[("request", float(request)), ("streams", float(count as u64))]);
         let cell = Cell { name: &area.name, phase: &phase, at };
-        let (row, _) = cell.run(report, &streams, &Limits { time, ..Limits::default() })?;
-        let bytes = self.size.saturating_mul(count as u64);
-        prepared.dedup();
-        let (prepared, memory) = (prepared.join("; "), crate::run::environment::memory());
-        row.cache = Some(label(&prepared, cache, bytes, memory));
-        row.series = None;
+        let limits = Limits { time, ..Limits::default() };
+        cell.run_cached(report, &streams, &limits, (cache, None))?.series = None;
         Ok(())
     }
 }

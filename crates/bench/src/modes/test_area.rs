@@ -1,12 +1,12 @@
 //! A test area: a file, a device, or a directory in which the mode makes its files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use itertools::Itertools as _;
 
-use crate::arguments::repeated;
 use crate::engine::{Limits, OpenMode, Pattern, Refusal, Stream, Target, room, run};
 use crate::report::Report;
 
@@ -57,42 +57,32 @@ impl TestArea {
     /// # Errors
     /// There is no room, or no right.
     pub fn new(system: &System, streams: usize, bytes: u64, force: bool) -> Result<Self> {
-        let mut area =
-            Self { name: system.name.clone(), places: Vec::new(), ours: Vec::new(), force, bytes };
+        let System { name, path } = system.clone();
+        let mut area = Self { name, places: Vec::new(), ours: Vec::new(), force, bytes };
         let total = bytes.saturating_mul(streams as u64);
-        let meta = std::fs::metadata(&system.path);
-        let in_dir = meta.as_ref().is_ok_and(std::fs::Metadata::is_dir);
-        let missing = meta.is_err();
         ensure!(bytes > 0, "--size: nothing is to be moved");
         ensure!(i64::try_from(total).is_ok(), "{total} bytes: beyond the largest file");
-        if in_dir {
-            room(&system.path.join("new"), total)?;
-        } else if missing {
-            room(&system.path, total)?;
-        }
-        if in_dir {
+        let make = |path: &Path| {
+            std::fs::File::create_new(path).map(drop).with_context(|| path.display().to_string())
+        };
+        let meta = std::fs::metadata(&path);
+        if meta.as_ref().is_ok_and(std::fs::Metadata::is_dir) {
+            room(&path.join("new"), total)?;
             for n in 0..streams {
-                let path = system.path.join(format!(
-                    "braid-bench-{}-{}-{n}",
-                    std::process::id(),
-                    serial()
-                ));
-                std::fs::OpenOptions::new()
-                    .write(true)
-                    .create_new(true)
-                    .open(&path)
-                    .with_context(|| path.display().to_string())?;
-                area.ours.push(path.clone());
-                area.places.push((path, 0));
+                let file =
+                    path.join(format!("braid-bench-{}-{}-{n}", std::process::id(), serial()));
+                make(&file)?;
+                area.ours.push(file.clone());
+                area.places.push((file, 0));
             }
             return Ok(area);
         }
-        if missing {
-            std::fs::File::create_new(&system.path)
-                .with_context(|| system.path.display().to_string())?;
-            area.ours.push(system.path.clone());
+        if meta.is_err() {
+            room(&path, total)?;
+            make(&path)?;
+            area.ours.push(path.clone());
         }
-        area.places = (0..streams as u64).map(|n| (system.path.clone(), n * bytes)).collect();
+        area.places = (0..streams as u64).map(|n| (path.clone(), n * bytes)).collect();
         Ok(area)
     }
     /// How its targets are opened.
@@ -101,21 +91,21 @@ impl TestArea {
         OpenMode { write, direct, force: self.force, overwrite, ..OpenMode::default() }
     }
     /// Opens the target of a stream.
-    ///
-    /// # Errors
-    /// See [`Refusal`].
     pub fn target(&self, stream: usize, write: bool, direct: bool) -> Result<Arc<Target>, Refusal> {
         let nowhere = || Refusal::Missing { path: format!("stream {stream} of {}", self.name) };
         let (path, _) = self.places.get(stream).ok_or_else(nowhere)?;
-        Target::keep(path, self.how(write, direct))
+        Target::open(path, self.how(write, direct))
+    }
+    /// A stream on one of its places, whose first byte `pattern` counts from.
+    pub fn stream(&self, n: usize, pattern: Pattern, direct: bool, depth: usize) -> Result<Stream> {
+        let from = self.places.get(n).map_or(0, |(_, from)| from.saturating_add(pattern.from));
+        let target = self.target(n, pattern.reads < 100, direct)?;
+        stream_on(target, Pattern { from, ..pattern }, depth)
     }
     /// Makes sure that there is something to read: what was not written is.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn fill(&self) -> Result<()> {
         for (n, (path, from)) in self.places.iter().enumerate() {
-            let there = Target::keep(path, self.how(false, false))?;
+            let there = Target::open(path, self.how(false, false))?;
             if there.len() >= from + self.bytes {
                 continue;
             }
@@ -126,18 +116,24 @@ impl TestArea {
                 Ok(_) | Err(Refusal::NoDirect { .. }) => self.target(n, true, false)?,
                 Err(e) => return Err(e.into()),
             };
+            let is_block = target.is_block();
             let pattern = Pattern::sequential(*from, self.bytes, request, false);
-            let stream = Stream { depth: 4, flush: true, ..Stream::plain(target.clone(), pattern) };
-            target.check(request, *from, from + self.bytes, false)?;
+            let stream = Stream { flush: true, ..stream_on(target, pattern, 4)? };
             run(&[stream], &Limits::default())?.ok()?;
-            let rest = self.bytes % request;
-            if rest > 0 && !target.is_block() {
+            if !self.bytes.is_multiple_of(request) && !is_block {
                 let file = std::fs::OpenOptions::new().write(true).open(path)?;
                 file.set_len(from + self.bytes)?;
             }
         }
         Ok(())
     }
+}
+
+/// A stream that its target can take.
+pub(crate) fn stream_on(target: Arc<Target>, pattern: Pattern, depth: usize) -> Result<Stream> {
+    let end = pattern.from.saturating_add(pattern.span);
+    target.check(pattern.request, pattern.from, end, pattern.reads > 0)?;
+    Ok(Stream { depth, ..Stream::plain(target, pattern) })
 }
 
 /// Directories that are removed with what is left in them.
@@ -162,21 +158,14 @@ pub(crate) struct SpaceNeeds {
 }
 
 /// Whether all names differ: those of the same name would be one row.
-///
-/// # Errors
-/// Two are the same.
 pub(crate) fn distinct(systems: &[System]) -> Result<()> {
-    let names: Vec<_> = systems.iter().map(|s| &s.name).collect();
-    if let Some(name) = repeated(&names) {
+    if let Some(name) = systems.iter().map(|s| &s.name).duplicates().next() {
         bail!("two systems are called '{name}'; give one another name: NAME=PATH");
     }
     Ok(())
 }
 
 /// All systems, filled; what is refused is refused before anything is measured.
-///
-/// # Errors
-/// See [`Refusal`].
 pub(crate) fn test_areas(
     systems: &[System],
     room: SpaceNeeds,

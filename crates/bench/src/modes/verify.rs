@@ -8,8 +8,6 @@
 //! The journal is text: a head with all that is needed to repeat the addresses, then one line for each
 //! batch. An incomplete last line was not acknowledged. The journal belongs on another disk.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +20,8 @@ use crate::engine::{
     Content, Limits, OpenMode, Order, PIECE, Pattern, Stream, Target, generation_of,
 };
 use crate::engine::{mix, room_for_buffers, run as go};
-use crate::run::names::{sync_name, whole_lines};
+use crate::run::journal::{self, Journal};
+use crate::run::names::sync_name;
 
 /// Write recognisable data and a journal of acknowledged writes; check the data after a crash
 #[derive(Debug, Clone, clap::Args)]
@@ -85,7 +84,6 @@ struct WriteArgs {
     force_destroy: bool,
 }
 
-/// Runs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.what {
         What::Write(args) => write(args),
@@ -103,7 +101,6 @@ const REQUEST_MAX: u64 = 1 << 30;
 /// First word of a journal.
 const MARK: &str = "braid-verify-1";
 
-/// Head of a journal.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 struct Head {
     mark: String,
@@ -163,7 +160,7 @@ fn write(args: &WriteArgs) -> Result<()> {
         force: args.force_destroy,
         ..OpenMode::default()
     };
-    let target = Target::keep(&args.path, how)?;
+    let target = Target::open(&args.path, how)?;
     target.check(head.request, 0, head.size, false)?;
     head.path = args.path.canonicalize()?;
     // A new name must outlast a power cut.
@@ -187,57 +184,28 @@ fn write(args: &WriteArgs) -> Result<()> {
             bail!("batch {n} was not acknowledged: {why}; {} before it were", n - 1);
         }
         bytes += done.all.bytes;
-        journal.note(n)?;
+        journal.note(&noted(n))?;
     }
     let seconds = began.elapsed().as_secs_f64();
     println!("{n} batches acknowledged, {bytes} bytes in {seconds:.1} s");
     Ok(())
 }
 
-struct Journal(File);
-impl Journal {
-    fn create(path: &Path, head: &Head) -> Result<Self> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(path)
-            .with_context(|| format!("journal {}", path.display()))?;
-        let mut journal = Self(file);
-        journal.line(&serde_json::to_string(head)?)?;
-        // Its name, too, must outlast a power cut.
-        sync_name(path)?;
-        Ok(journal)
-    }
-    fn note(&mut self, batch: u64) -> Result<()> {
-        self.line(&format!("{batch} {:016x}", mix(0x70a1, batch)))
-    }
-    fn line(&mut self, text: &str) -> Result<()> {
-        self.0.write_all(format!("{text}\n").as_bytes()).context("journal")?;
-        self.0.sync_data().context("journal")
-    }
-    /// Head, and the last batch that was acknowledged.
-    fn read(path: &Path) -> Result<(Head, u64)> {
-        let text = std::fs::read_to_string(path);
-        let text = text.with_context(|| format!("journal {}", path.display()))?;
-        let mut lines = whole_lines(&text);
-        let head: Head = lines
-            .next()
-            .and_then(|l| serde_json::from_str(l).ok())
-            .filter(|h: &Head| h.mark == MARK)
-            .with_context(|| format!("{}: not a journal of verify", path.display()))?;
-        head.check().with_context(|| format!("{}: its head", path.display()))?;
-        let mut last = 0;
-        for line in lines {
-            let noted = line.split_once(' ').and_then(|(n, sum)| {
-                let n: u64 = n.parse().ok()?;
-                (sum == format!("{:016x}", mix(0x70a1, n)) && n == last + 1).then_some(n)
-            });
-            // After a power cut the journal may end in what was never written.
-            let Some(n) = noted else { break };
-            last = n;
-        }
-        Ok((head, last))
-    }
+/// The line of a batch that was acknowledged.
+fn noted(batch: u64) -> String {
+    format!("{batch} {:016x}", mix(0x70a1, batch))
+}
+
+/// The head of a journal, and the last batch that was acknowledged.
+fn acknowledged(path: &Path) -> Result<(Head, u64)> {
+    let (head, lines) =
+        journal::read(path).with_context(|| format!("journal {}", path.display()))?;
+    let head = head.filter(|h: &Head| h.mark == MARK);
+    let head = head.with_context(|| format!("{}: not a journal of verify", path.display()))?;
+    head.check().with_context(|| format!("{}: its head", path.display()))?;
+    // After a power cut the journal may end in what was never written.
+    let whole = (1..).zip(lines).take_while(|(batch, line)| *line == noted(*batch));
+    Ok((head, whole.last().map_or(0, |(batch, _)| batch)))
 }
 
 /// What is wrong with a place.
@@ -254,7 +222,7 @@ struct Found {
 }
 
 fn check(path: Option<&Path>, journal: &Path) -> Result<()> {
-    let (head, last) = Journal::read(journal)?;
+    let (head, last) = acknowledged(journal)?;
     let found = look(path.unwrap_or(&head.path), &head, last)?;
     println!(
         "{last} batches acknowledged: {} pieces of {PIECE} bytes as they should be, {} lost, {} \
@@ -318,38 +286,32 @@ fn look(path: &Path, head: &Head, last: u64) -> Result<Found> {
 
 /// What the disk has, not what the page cache has, if that is possible.
 fn reader(path: &Path, head: &Head) -> Result<Arc<Target>> {
-    let direct = Target::keep(path, OpenMode { direct: true, ..OpenMode::default() });
+    let direct = Target::open(path, OpenMode { direct: true, ..OpenMode::default() });
     if let Ok(target) = direct
         && target.check(head.request, 0, 0, false).is_ok()
     {
         return Ok(target);
     }
-    Ok(Target::keep(path, OpenMode::default())?)
+    Ok(Target::open(path, OpenMode::default())?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::OpenOptions;
     use std::os::unix::fs::FileExt;
 
-    fn written(dir: &Path, batches: u64) -> (PathBuf, PathBuf) {
+    fn args(dir: &Path, more: &[&str]) -> WriteArgs {
         let (path, journal) = (dir.join("data"), dir.join("journal"));
-        let args = WriteArgs {
-            path: path.clone(),
-            journal: journal.clone(),
-            size: 1 << 20,
-            request: 4096,
-            batch: 16,
-            depth: 4,
-            time: 3600.0,
-            batches,
-            sequential: false,
-            buffered: true,
-            no_flush: false,
-            force_destroy: false,
-        };
+        let names = [path.to_str().unwrap(), "--journal", journal.to_str().unwrap()];
+        let usual = ["--size", "1M", "--request", "4K", "--batch", "16", "--depth", "4"];
+        let usual = [usual.as_slice(), &["--time", "3600", "--buffered"]].concat();
+        crate::modes::typed(&[&names, usual.as_slice(), more].concat())
+    }
+    fn written(dir: &Path, batches: u64) -> (PathBuf, PathBuf) {
+        let args = args(dir, &["--batches", &batches.to_string()]);
         write(&args).unwrap();
-        (path, journal)
+        (args.path, args.journal)
     }
 
     #[test]
@@ -357,7 +319,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, journal) = written(dir.path(), 20);
         check(None, &journal).unwrap();
-        let (head, last) = Journal::read(&journal).unwrap();
+        let (head, last) = acknowledged(&journal).unwrap();
         assert_eq!(last, 20);
         let found = look(&path, &head, last).unwrap();
         assert!(found.good > 1000 && found.lost == 0 && found.foreign == 0, "{found:?}");
@@ -366,7 +328,7 @@ mod tests {
     fn a_lost_a_torn_and_a_misplaced_write_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let (path, journal) = written(dir.path(), 20);
-        let (head, last) = Journal::read(&journal).unwrap();
+        let (head, last) = acknowledged(&journal).unwrap();
         let (at, _) = head.pattern(last).at(0);
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         let mut now = [0; 4096];
@@ -410,7 +372,7 @@ mod tests {
         let mut before = 0;
         for cut in 0..=text.len() {
             std::fs::write(&journal, &text[..cut]).unwrap();
-            let read = Journal::read(&journal).map(|(_, last)| last);
+            let read = acknowledged(&journal).map(|(_, last)| last);
             if cut <= head {
                 assert!(read.is_err(), "{cut}");
                 continue;
@@ -422,7 +384,7 @@ mod tests {
         assert_eq!(before, 5);
         for garbage in ["", "x", "{}\n", "\0\0\0\n\n"] {
             std::fs::write(&journal, garbage).unwrap();
-            assert!(Journal::read(&journal).is_err(), "{garbage:?}");
+            assert!(acknowledged(&journal).is_err(), "{garbage:?}");
         }
     }
     #[test]
@@ -448,21 +410,8 @@ mod tests {
     #[test]
     fn a_second_run_does_not_write_over_a_journal() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, journal) = written(dir.path(), 1);
-        let args = WriteArgs {
-            path,
-            journal,
-            size: 1 << 20,
-            request: 4096,
-            batch: 1,
-            depth: 1,
-            time: 0.0,
-            batches: 1,
-            sequential: true,
-            buffered: true,
-            no_flush: true,
-            force_destroy: true,
-        };
+        written(dir.path(), 1);
+        let args = args(dir.path(), &["--batches", "1", "--force-destroy"]);
         assert!(write(&args).unwrap_err().to_string().starts_with("journal"));
     }
 }

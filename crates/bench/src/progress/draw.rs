@@ -9,7 +9,6 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Row, Sparkline, Table};
 use super::lines::{duration, part, round, speed};
 use super::state::{Now, Rates, Standing};
 
-/// Draws it.
 pub(super) fn draw(frame: &mut Frame<'_>, now: &Now, rates: &Rates) {
     let [top, bar, row, series, ratios, foot] = Layout::vertical([
         Constraint::Length(1),

@@ -21,7 +21,7 @@ use std::cell::RefCell;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -36,15 +36,6 @@ const HEARTBEAT: f64 = 10.0;
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted; what was measured before stands")]
 pub(crate) struct Interrupted;
-
-/// What the user sees of a run.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Show {
-    /// A screen of its own.
-    pub tui: bool,
-    /// Seconds between lines; 0: none.
-    pub heartbeat: Option<f64>,
-}
 
 thread_local! {
     static CURRENT: RefCell<Option<Run>> = const { RefCell::new(None) };
@@ -79,8 +70,9 @@ impl Drop for Shown {
     }
 }
 
-/// Shows what this thread measures from now on.
-pub(crate) fn begin(show: Show) -> Shown {
+/// Shows what this thread measures from now on: on a screen of its own (`tui`), or by a line every `heartbeat`
+/// seconds (0: none).
+pub(crate) fn begin(tui: bool, heartbeat: Option<f64>) -> Shown {
     let state = Arc::new(State::default());
     if let Err(e) = signals::catch(&state.stop) {
         tracing::warn!("Ctrl-C will leave what was set up: {e}");
@@ -88,7 +80,8 @@ pub(crate) fn begin(show: Show) -> Shown {
     let (ending, over) = channel();
     let shown = state.clone();
     // Without a thread for it, nothing is shown.
-    let shower = std::thread::Builder::new().spawn(move || watch(&shown, show, &over)).ok();
+    let shower =
+        std::thread::Builder::new().spawn(move || watch(&shown, (tui, heartbeat), &over)).ok();
     CURRENT.set(Some(Run { state, ending: Some(ending), shower }));
     Shown
 }
@@ -141,29 +134,23 @@ pub(crate) fn hooks() -> (Option<Arc<AtomicU64>>, Option<Arc<AtomicBool>>) {
     })
 }
 /// Fails if the run is to end.
-///
-/// # Errors
-/// [`Interrupted`].
 pub(crate) fn check_interrupted() -> Result<(), Interrupted> {
     check_stop(hooks().1.as_deref())
 }
 /// The same for a thread of the run, which was given what [`hooks`] says.
-///
-/// # Errors
-/// [`Interrupted`].
 pub(crate) fn check_stop(stop: Option<&AtomicBool>) -> Result<(), Interrupted> {
     let stopped = stop.is_some_and(|s| s.load(Ordering::Relaxed));
     if stopped { Err(Interrupted) } else { Ok(()) }
 }
 
 /// Until it is over: draws a few times a second.
-fn watch(state: &State, show: Show, over: &std::sync::mpsc::Receiver<()>) {
+fn watch(state: &State, (tui, heartbeat): (bool, Option<f64>), over: &Receiver<()>) {
     let terminal = std::io::stderr().is_terminal();
-    if show.tui && terminal && screen::show(state, over) {
+    if tui && terminal && screen::show(state, over) {
         return;
     }
-    let every = show.heartbeat.unwrap_or(if terminal { 0.0 } else { HEARTBEAT });
-    let bar = (terminal && show.heartbeat.is_none()).then(lines::Bar::new);
+    let every = heartbeat.unwrap_or(if terminal { 0.0 } else { HEARTBEAT });
+    let bar = (terminal && heartbeat.is_none()).then(lines::Bar::new);
     let (mut rates, mut due) = (Rates::default(), every);
     let began = Instant::now();
     while let Err(RecvTimeoutError::Timeout) = over.recv_timeout(TICK) {

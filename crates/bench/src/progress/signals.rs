@@ -10,9 +10,6 @@ use signal_hook::iterator::Signals;
 static STOP: OnceLock<Mutex<Arc<AtomicBool>>> = OnceLock::new();
 
 /// From now on these signals set `stop`.
-///
-/// # Errors
-/// They cannot be caught.
 pub(super) fn catch(stop: &Arc<AtomicBool>) -> std::io::Result<()> {
     let mut first = false;
     let place = STOP.get_or_init(|| {

@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::grid::{Grid, Mark};
 use super::{Report, Row};
 use crate::statistics::{Interval, Samples, three_digits};
 
@@ -46,7 +47,7 @@ pub(crate) enum Goal {
 }
 
 /// What is said of a figure.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Verdict {
     /// The row, or the experiment.
     pub what: String,
@@ -81,30 +82,24 @@ impl Verdict {
     /// Of what was measured, again and again or once; of nothing: it could not be.
     pub fn of(what: impl Into<String>, goal: Goal, samples: &Samples) -> Self {
         let measured = samples.known_median();
-        let within = |m: f64| match goal {
-            Goal::AtLeast(least) => m >= least,
-            Goal::AtMost(most) => m <= most,
-            Goal::Between(low, high) => (low..=high).contains(&m),
-            Goal::Told => m.is_finite(),
-        };
-        let (from, at_most, bound) = match goal {
-            Goal::AtLeast(least) => (None, false, least),
-            Goal::AtMost(most) => (None, true, most),
-            Goal::Between(low, high) => (Some(low), true, high),
-            Goal::Told => (None, false, 0.0),
+        // Nothing reaches a goal by not being measured.
+        let m = measured.unwrap_or(f64::NAN);
+        let (from, at_most, bound, met) = match goal {
+            Goal::AtLeast(least) => (None, false, least, m >= least),
+            Goal::AtMost(most) => (None, true, most, m <= most),
+            Goal::Between(low, high) => (Some(low), true, high, (low..=high).contains(&m)),
+            Goal::Told => (None, false, 0.0, m.is_finite()),
         };
         Self {
             what: what.into(),
-            cell: String::new(),
-            original: String::new(),
             goal: bound,
             at_most,
             from,
             told: goal == Goal::Told,
             measured,
             interval: Interval::of(samples),
-            met: measured.is_some_and(within),
-            note: String::new(),
+            met,
+            ..Self::default()
         }
     }
     /// Of what could not be measured, and why.
@@ -126,16 +121,6 @@ impl Verdict {
         } else {
             format!("{}: {}", self.what, self.cell)
         }
-    }
-    /// As tables have it: what, original, goal, median, interval.
-    pub fn cells(&self) -> [String; 5] {
-        [
-            self.title(),
-            self.original.clone(),
-            self.goal_said(),
-            self.measured.map(three_digits).unwrap_or_default(),
-            self.interval.map(|i| i.to_string()).unwrap_or_default(),
-        ]
     }
     /// How well the goal is met: 1 or more, and the more the better; less, if it is not.
     pub fn margin(&self) -> Option<f64> {
@@ -238,36 +223,26 @@ pub(crate) fn judge_by(
     verdicts
 }
 
-/// An empty table for a terminal.
-pub(super) fn ruled<T: Into<comfy_table::Row>>(header: T) -> comfy_table::Table {
-    let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(header);
-    table
-}
-
-/// All verdicts; what fell short comes first.
-pub(crate) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
-    let published = verdicts.iter().any(|v| !v.original.is_empty());
-    let mut header = vec!["", "original", "goal", "median", "95 % interval", "verdict"];
-    if !published {
-        header.remove(1);
-    }
-    let mut table = ruled(header);
+/// All verdicts. Without originals, what fell short comes first.
+pub(super) fn grid(verdicts: &[Verdict]) -> Grid {
+    let mut grid = Grid::new(["", "original", "goal", "median", "95 % interval", "verdict"]);
     let mut sorted: Vec<_> = verdicts.iter().collect();
-    if !published {
+    if verdicts.iter().all(|v| v.original.is_empty()) {
         sorted.sort_by_key(|v| v.met);
     }
     for v in sorted {
         let note = if v.note.is_empty() { String::new() } else { format!(" ({})", v.note) };
-        let mut cells: Vec<_> = v.cells().into();
-        cells.push(format!("{}{note}", v.word()));
-        if !published {
-            cells.remove(1);
-        }
-        table.add_row(cells);
+        let cells = [
+            v.title(),
+            v.original.clone(),
+            v.goal_said(),
+            v.measured.map(three_digits).unwrap_or_default(),
+            v.interval.map(|i| i.to_string()).unwrap_or_default(),
+            format!("{}{note}", v.word()),
+        ];
+        grid.add(cells, if v.met { Mark::Met } else { Mark::Short });
     }
-    table
+    grid.without_empty(1)
 }
 
 /// Fails if something fell short, or if there was nothing to judge.
@@ -304,7 +279,7 @@ mod tests {
         let verdicts = judge(&r, &accepted[..1]);
         let said = pass(&verdicts).unwrap_err().to_string();
         assert_eq!(said, "1 fell short: fs read: 0.900 (goal 0.95)");
-        assert!(table(&verdicts).to_string().contains("SHORT"));
+        assert!(grid(&verdicts).text(false).to_string().contains("SHORT"));
     }
     #[test]
     fn nothing_to_compare_is_no_pass() {

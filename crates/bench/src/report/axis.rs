@@ -3,7 +3,6 @@
 /// Values that differ by so much are spread by their logarithms.
 const WIDE: f64 = 50.0;
 
-/// An axis.
 pub(super) struct Axis {
     low: f64,
     high: f64,

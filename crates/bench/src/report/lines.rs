@@ -3,7 +3,10 @@
 
 use std::fmt::Write as _;
 
-use super::acceptance::{Verdict, ruled, short};
+use itertools::Itertools as _;
+
+use super::acceptance::{Verdict, short};
+use super::grid::{Grid, Mark};
 use crate::statistics::{Samples, three_digits};
 
 /// An experiment with its cells.
@@ -105,25 +108,36 @@ impl Line<'_> {
 
 /// Those that differ, in order.
 fn distinct(all: impl Iterator<Item = String>) -> String {
-    let mut seen: Vec<String> = Vec::new();
-    for text in all.filter(|t| !t.is_empty()) {
-        if !seen.contains(&text) {
-            seen.push(text);
-        }
-    }
-    seen.join("; ")
+    all.filter(|text| !text.is_empty()).unique().join("; ")
 }
 
-/// What stands in the columns of [`HEADER`].
-pub(super) fn cells(line: &Line) -> [String; 8] {
+/// The columns; the interval is that of the worst cell.
+const HEAD: [&str; 8] =
+    ["", "original", "goal", "cells", "median", "95 % interval (worst)", "worst", "verdict"];
+
+/// A line for each experiment.
+pub(super) fn grid(verdicts: &[Verdict]) -> Grid {
+    let mut grid = Grid::new(HEAD);
+    for line in lines(verdicts) {
+        let mark = match (line.met(), line.short()) {
+            (true, _) => Mark::Met,
+            (false, 0) => Mark::Plain,
+            (false, _) => Mark::Short,
+        };
+        grid.add(cells(&line), mark);
+    }
+    grid
+}
+
+fn cells(line: &Line) -> [String; 8] {
     let several = line.cells.len() > 1;
     let worst = line.worst();
     let interval = worst.and_then(|v| v.interval);
     // Its own goal, if that is not everybody's.
     let goal = line.goal();
     let at = worst.filter(|_| several).map_or(String::new(), |v| {
-        let of =
-            if v.goal_said() == goal { String::new() } else { format!(" ({})", v.goal_said()) };
+        let own = v.goal_said();
+        let of = if own == goal { String::new() } else { format!(" ({own})") };
         format!("{}{of}, {}", short(v.measured.unwrap_or_default()), v.cell)
     });
     let note = line.note();
@@ -138,26 +152,6 @@ pub(super) fn cells(line: &Line) -> [String; 8] {
         at,
         line.word() + &note,
     ]
-}
-
-/// Of the columns; the interval is that of the worst cell.
-pub(super) const HEADER: [&str; 8] =
-    ["", "original", "goal", "cells", "median", "95 % interval (worst)", "worst", "verdict"];
-
-/// Columns where there is no terminal that has its own.
-const WIDTH: u16 = 160;
-
-/// All experiments.
-pub(super) fn table(verdicts: &[Verdict]) -> comfy_table::Table {
-    let mut table = ruled(HEADER);
-    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
-    if !table.is_tty() {
-        table.set_width(WIDTH);
-    }
-    for line in lines(verdicts) {
-        table.add_row(cells(&line));
-    }
-    table
 }
 
 #[cfg(test)]
@@ -188,7 +182,7 @@ mod tests {
         assert_eq!(said[..7], expected);
         assert_eq!(said[7], "SHORT, 2 of 3");
         assert_eq!(cells(&all[1]), ["S8", "", "<= 2", "", "1.000", "", "", "met"]);
-        assert_eq!(table(&verdicts).row_iter().count(), 2);
+        assert_eq!(grid(&verdicts).rows.len(), 2);
     }
     #[test]
     fn lines_are_in_the_order_of_their_numbers() {

@@ -3,6 +3,7 @@
 pub(crate) mod acceptance;
 mod axis;
 mod colours;
+mod grid;
 mod lines;
 mod page;
 mod plots;
@@ -17,6 +18,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use braid_pool::device::Issued;
+use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Latencies, Latency, Opened, Outcome, Percentiles, Series};
@@ -53,49 +55,54 @@ impl Figure {
 /// What a row is measured at, by name: `request`, `transfer`, `streams` ...
 pub(crate) type Parameters = BTreeMap<String, f64>;
 
+pub(crate) fn at(pairs: &[(&str, f64)]) -> Parameters {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect()
+}
+
 /// A row of a table: one layer or system, one phase, one set of parameters, all repeats.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Row {
     /// Layer or system.
     pub name: String,
     /// What was done.
     pub phase: String,
     /// The row's name that it is compared with, if it is not the report's.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub base: String,
     /// At what.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: Parameters,
     /// Of `rate`, if it is not the mode's usual one.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub unit: String,
     /// Less is better.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "is_false")]
     pub less: bool,
     /// MB/s (or operations per second) per repeat.
     pub rate: Samples,
     /// CPU seconds per GiB per repeat (empty for operation rates).
     pub cpu: Samples,
     /// Other quantities by name, per repeat.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub more: BTreeMap<String, Samples>,
     /// Latencies per repeat, microseconds.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<Percentiles>,
     /// Those of all repeats together, microseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_of_all: Option<Percentiles>,
     /// What it is made of.
     #[serde(skip)]
     latencies: Latencies,
     /// Bytes over time, of the last repeat.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
     /// How the phase found the cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
     /// What the devices were really asked for, in the last repeat.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub issued: Option<String>,
 }
 
@@ -124,8 +131,7 @@ impl Row {
     }
     /// Phase and parameters, as tables have them.
     pub fn phase_and_place(&self) -> String {
-        let parts = [self.phase.clone(), self.at()];
-        parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(", ")
+        [self.phase.clone(), self.at()].iter().filter(|part| !part.is_empty()).join(", ")
     }
     /// The least and the highest rate.
     pub fn range(&self) -> String {
@@ -149,14 +155,13 @@ impl Row {
     /// Name, phase and parameters.
     pub fn title(&self) -> String {
         let parts = [self.name.clone(), self.phase.clone(), self.at()];
-        parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(" ")
+        parts.iter().filter(|part| !part.is_empty()).join(" ")
     }
 }
 
 /// Parameters in words.
 pub(crate) fn said(parameters: &Parameters) -> String {
-    let one = |(k, v): (&String, &f64)| format!("{k} {}", table::number(k, *v));
-    parameters.iter().map(one).collect::<Vec<_>>().join(", ")
+    parameters.iter().map(|(key, v)| format!("{key} {}", table::number(key, *v))).join(", ")
 }
 
 /// Cells of a surface, taken together: how their median ratios to the base are spread.
@@ -187,47 +192,35 @@ impl Summary {
 
 /// Collects figures by (layer, phase, parameters), in order of first appearance.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Report {
     /// The mode.
-    #[serde(default)]
     pub kind: String,
-    #[serde(default)]
     pub version: u32,
     /// What was measured on what.
     pub setup: Vec<(String, String)>,
     /// The machine and the program.
-    #[serde(default)]
     pub environment: Facts,
     /// Every option, as it was used.
-    #[serde(default)]
     pub configuration: serde_json::Value,
     /// Files and devices, as they were opened.
-    #[serde(default)]
     pub targets: Vec<Opened>,
     /// How many rounds, and why no more.
-    #[serde(default)]
     pub rounds: Option<Rounds>,
     /// The row's name that others are compared with.
-    #[serde(default)]
     pub base: String,
     /// Of the rates.
-    #[serde(default)]
     pub unit: String,
-    /// The rows.
     pub rows: Vec<Row>,
     /// What the members were really asked for, by layer and phase.
     pub issued: Vec<(String, String)>,
     /// Of a surface.
-    #[serde(default)]
     pub summaries: Vec<Summary>,
     /// What `--accept` said.
-    #[serde(default)]
     pub verdicts: Vec<Verdict>,
     /// What a reader must know.
-    #[serde(default)]
     pub notes: Vec<String>,
     /// Why it ended early.
-    #[serde(default)]
     pub failed: Option<String>,
     /// Of the verdicts a line for each experiment is printed, and no rows.
     #[serde(skip)]
@@ -274,7 +267,7 @@ impl Report {
         let row = self.row(name, phase, at);
         row.rate.0.push(outcome.mb_per_s());
         row.cpu.0.push(outcome.cpu_per_gib());
-        row.took(&outcome.latency());
+        row.took(&outcome.all.latency());
         row.series = Some(outcome.all.series.clone());
         row.issued.clone_from(&outcome.issued);
         row.add("seconds", outcome.seconds);
@@ -362,9 +355,6 @@ impl Report {
         print!("{}", table::text(self));
     }
     /// Writes it as a file.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn save(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string(self)?;
         std::fs::write(path, text + "\n").with_context(|| path.display().to_string())
@@ -375,8 +365,9 @@ impl Report {
     /// It is no result, or of a later version.
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        let report: Self = serde_json::from_str(&text)
-            .with_context(|| format!("{}: not a result of braid bench", path.display()))?;
+        let no_result = || format!("{}: not a result of braid bench", path.display());
+        let report: Self = serde_json::from_str(&text).with_context(no_result)?;
+        anyhow::ensure!(!report.kind.is_empty() || !report.rows.is_empty(), no_result());
         anyhow::ensure!(
             report.version <= VERSION,
             "{}: a result of version {}; this program knows {VERSION}",

@@ -1,15 +1,15 @@
 //! The HTML report: one page with its styles, plots and script inside. The browser fetches nothing.
 
+use itertools::Itertools as _;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::Report;
 use super::colours::Colours;
-use super::lines::{HEADER, cells, lines};
+use super::grid::Mark;
 use super::plots::plots;
-use super::published;
 use super::table::percent;
-use super::{Report, Row};
+use super::{acceptance, lines, published, table};
 use crate::run::repeat::Rounds;
-use crate::statistics::{Interval, rate, three_digits};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -17,7 +17,6 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// Processors' worth of other programs' work from which on a result is doubtful.
 const FOREIGN_MAX: f64 = 0.1;
 
-/// The page of some results.
 pub(super) fn page(reports: &[(String, Report)]) -> String {
     let colours = Colours::of(reports);
     let markup = html! {
@@ -50,26 +49,20 @@ pub(super) fn page(reports: &[(String, Report)]) -> String {
 
 /// Host, date, version and verdict of all results; one that they share is said once.
 fn heading(reports: &[(String, Report)]) -> Markup {
-    let of = |key: &str| {
-        let mut values: Vec<&str> = Vec::new();
-        for value in reports.iter().filter_map(|(_, r)| r.environment.get(key)) {
-            if !values.contains(&value.as_str()) {
-                values.push(value);
-            }
-        }
-        values.join(", ")
-    };
+    let of = |key| reports.iter().filter_map(move |(_, r)| r.environment.get(key)).unique();
+    let dates: Vec<_> = of("time").sorted().collect();
+    let dates = [dates.first(), dates.last()].into_iter().flatten().unique().join(" to ");
     let verdicts = || reports.iter().flat_map(|(_, report)| &report.verdicts);
     let measured = verdicts().filter(|v| v.measured.is_some()).count();
     let met = verdicts().filter(|v| v.measured.is_some() && v.met).count();
     let facts = [
-        ("host", of("host")),
-        ("date", of("time")),
-        ("version", of("program")),
-        ("processor", of("processor")),
-        ("processors", of("processors")),
-        ("memory", of("memory")),
-        ("kernel", of("kernel")),
+        ("host", of("host").join(", ")),
+        ("date", dates),
+        ("version", of("program").join(", ")),
+        ("processor", of("processor").join(", ")),
+        ("processors", of("processors").join(", ")),
+        ("memory", of("memory").map(|text| memory(text)).unique().join(", ")),
+        ("kernel", of("kernel").join(", ")),
     ];
     html! {
         h1 { "braid bench" }
@@ -79,11 +72,17 @@ fn heading(reports: &[(String, Report)]) -> Markup {
             (all, short) => p #verdict.short { (short) " of " (all) " goals that were judged are not met." },
         }
         dl {
-            @for (key, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
-                dt.soft { (key) } dd { (value) }
+            @for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
+                dt.soft { (name) } dd { (value) }
             }
         }
     }
+}
+
+/// As the kernel says it, in GiB.
+fn memory(text: &str) -> String {
+    let kib = text.strip_suffix("kB").and_then(|n| n.trim().parse::<f64>().ok());
+    kib.map_or_else(|| text.to_owned(), |kib| format!("{:.1} GiB", kib / f64::from(1 << 20)))
 }
 
 fn kind(report: &Report) -> &str {
@@ -159,123 +158,36 @@ fn facts(report: &Report) -> Markup {
     }
 }
 
+/// A line for each experiment, if there are several cells of one; then every cell.
 fn verdicts(report: &Report) -> Markup {
-    let grouped = lines(&report.verdicts).len() != report.verdicts.len();
-    let head = ["what", "original", "goal", "measured", "95 % interval", "verdict"];
+    let experiments = lines::grid(&report.verdicts);
+    let grouped = experiments.rows.len() != report.verdicts.len();
     html! {
+        @if grouped { (experiments.html("experiments")) }
         @if !report.verdicts.is_empty() {
-            @if grouped { (experiments(report)) }
             details open[!grouped] {
                 summary { "every cell" }
-                div.scroll {
-                    table.verdicts {
-                        tr { @for name in head { th { (name) } } }
-                        @for v in &report.verdicts {
-                            @let [title, original, figures @ ..] = v.cells();
-                            tr {
-                                td { (title) } td.l { (original) }
-                                @for figure in figures { td { (figure) } }
-                                td.l.met[v.met].short[!v.met] { (v.word()) " " (v.note) }
-                            }
-                        }
-                    }
-                }
+                (acceptance::grid(&report.verdicts).html("verdicts"))
             }
         }
     }
 }
 
-/// A line for each experiment.
-fn experiments(report: &Report) -> Markup {
-    html! {
-        div.scroll {
-            table.experiments {
-                tr { @for name in HEADER { th.l { (name) } } }
-                @for line in lines(&report.verdicts) {
-                    @let [texts @ .., verdict] = cells(&line);
-                    tr {
-                        @for text in texts { td.l { (text) } }
-                        td.l.met[line.met()].short[!line.met() && line.short() > 0] { (verdict) }
-                    }
-                }
-            }
-        }
-    }
-}
-
+/// With those of the original below them.
 fn summaries(report: &Report) -> Markup {
-    let head = ["ratio over all cells", "phase", "cells", "mean", "deviation", "least", "most"];
-    html! {
-        @if !report.summaries.is_empty() {
-            div.scroll {
-                table {
-                    tr { @for name in head { th { (name) } } }
-                    @for s in &report.summaries {
-                        tr {
-                            td { (s.name) " over " (s.base(report)) } td.l { (s.phase) } td { (s.cells) }
-                            @for part in s.parts() { td { (percent(part)) } }
-                        }
-                    }
-                    @for (layer, mode, figures) in published::EFFICIENCIES {
-                        tr.original {
-                            td { (layer) ", 1998" } td.l { (mode) } td {}
-                            @for figure in figures { td { (percent(figure / 100.0)) } }
-                        }
-                    }
-                }
-            }
-        }
+    let mut grid = table::summaries(report);
+    for (layer, mode, figures) in published::EFFICIENCIES {
+        let figures = figures.map(|figure| percent(figure / 100.0));
+        let what = [format!("{layer}, 1998"), mode.to_owned(), String::new()];
+        grid.add(what.into_iter().chain(figures), Mark::Original);
     }
+    html! { @if !report.summaries.is_empty() { (grid.html("summaries")) } }
 }
 
 fn rows(report: &Report) -> Markup {
-    let head = [
-        "min..max",
-        "ratio to",
-        "95 %",
-        "CPU s/GiB",
-        "p50 \u{b5}s",
-        "p99",
-        "p99.9",
-        "p99.99",
-        "of requests",
-        "cache",
-    ];
     html! {
         @if !report.rows.is_empty() {
-            details open {
-                summary { "all rows" }
-                div.scroll {
-                    table {
-                        tr {
-                            th {} th { "phase" } th { (report.unit) }
-                            @for name in head { th { (name) @if name == "ratio to" { " " (report.base) } } }
-                        }
-                        @for row in &report.rows { (self::row(report, row)) }
-                    }
-                }
-            }
-        }
-    }
-}
-
-fn row(report: &Report, row: &Row) -> Markup {
-    let ratio = report.base_of(row).map(|base| row.ratio_to(base));
-    let sure = ratio.as_ref().and_then(Interval::of);
-    let mut tail = vec![String::new(); 5];
-    if let Some(l) = row.tail() {
-        tail = l.known().map(|(_, v)| v.map_or("-".to_owned(), rate)).into();
-        tail.push(l.count.to_string());
-    }
-    html! {
-        tr {
-            td { (row.name) } td.l { (row.phase_and_place()) }
-            td { (rate(row.rate.median())) } td { (row.range()) }
-            td { (ratio.map(|r| three_digits(r.median())).unwrap_or_default()) }
-            td { (sure.map(|i| i.to_string()).unwrap_or_default()) }
-            td { (row.cpu.known_median().map(three_digits).unwrap_or_default()) }
-            @for text in tail { td { (text) } }
-            td.l { (row.cache.as_deref().unwrap_or_default()) }
+            details open { summary { "all rows" } (table::rows(report).html("rows")) }
         }
     }
 }

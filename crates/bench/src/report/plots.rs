@@ -1,5 +1,6 @@
 //! What there is to draw of a result.
 
+use itertools::Itertools as _;
 use maud::Markup;
 
 use super::colours::Colours;
@@ -13,14 +14,8 @@ use crate::statistics::{Samples, float};
 /// Most lines of one plot over time: more go into further plots.
 const SERIES_MAX: usize = 8;
 
-/// All plots of a result.
 pub(super) fn plots(report: &Report, colours: &Colours) -> Vec<Markup> {
-    let mut phases: Vec<&str> = Vec::new();
-    for row in &report.rows {
-        if !phases.contains(&row.phase.as_str()) {
-            phases.push(&row.phase);
-        }
-    }
+    let phases = report.rows.iter().map(|row| row.phase.as_str()).unique();
     let mut lines = Vec::new();
     let mut maps = Vec::new();
     for phase in phases {
@@ -68,9 +63,8 @@ fn over(report: &Report, phase: &str, rows: &[&Row], key: &str) -> Vec<Plot> {
     for row in rows {
         let Some(x) = row.parameters.get(key) else { continue };
         let others = row.parameters.iter().filter(|(k, _)| *k != key);
-        let others: Vec<_> = others.map(|(k, v)| format!("{} {k}", number(k, *v))).collect();
-        let name =
-            if only { row.name.clone() } else { format!("{}, {}", row.name, others.join(", ")) };
+        let others = others.map(|(k, v)| format!("{} {k}", number(k, *v)));
+        let name = std::iter::once(row.name.clone()).chain(others).join(", ");
         push(&mut plot, (&row.name, &name), *x, spread(&row.rate));
         if let (false, Some(base)) = (report.is_base(row), report.base_of(row)) {
             push(&mut ratio, (&row.name, &name), *x, spread(&row.ratio_to(base)));
@@ -109,27 +103,19 @@ fn push(plot: &mut Plot, (system, name): (&str, &str), x: f64, y: Value) {
 
 /// A map for each system: ratio to the base, or rate over the largest.
 fn heats(report: &Report, phase: &str, rows: &[&Row]) -> Vec<Heat> {
-    let sorted = |key: &str| {
-        let mut v: Vec<f64> = rows.iter().filter_map(|r| r.parameters.get(key).copied()).collect();
-        v.sort_by(f64::total_cmp);
-        v.dedup();
-        v
+    let sorted = |key: &str| -> Vec<f64> {
+        let all = rows.iter().filter_map(|r| r.parameters.get(key).copied());
+        all.sorted_by(f64::total_cmp).dedup().collect()
     };
     let (requests, transfers) = (sorted("request"), sorted("transfer"));
-    let mut names: Vec<&str> = rows.iter().map(|r| r.name.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names = rows.iter().map(|r| r.name.as_str()).sorted_unstable().dedup();
     let most = rows.iter().map(|r| r.rate.median()).fold(0.0, f64::max);
     let base = base_name(report, rows);
     let map = |name: &str| {
         let is_base = name == base;
         let cell = |request: f64, transfer: f64| {
-            let here = |r: &&&Row| {
-                r.name == name
-                    && r.parameters.get("request") == Some(&request)
-                    && r.parameters.get("transfer") == Some(&transfer)
-            };
-            let row = rows.iter().find(here)?;
+            let at = super::at(&[("request", request), ("transfer", transfer)]);
+            let row = report.find(name, phase, &at)?;
             if is_base {
                 return Some(row.rate.median() / most.max(f64::MIN_POSITIVE));
             }
@@ -150,7 +136,7 @@ fn heats(report: &Report, phase: &str, rows: &[&Row]) -> Vec<Heat> {
             cells: requests.iter().map(row).collect(),
         }
     };
-    names.into_iter().map(map).collect()
+    names.map(map).collect()
 }
 
 /// Rows without parameters: of each mode and unit the phases side by side, a bar for each system.

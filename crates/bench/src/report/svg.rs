@@ -1,6 +1,7 @@
 //! SVG plots: lines over an axis, bars in groups, and heat maps. Every mark carries its value, which the page shows
 //! under the pointer.
 
+use itertools::Itertools as _;
 use maud::{Markup, html};
 
 use super::axis::Axis;
@@ -15,6 +16,8 @@ const LEFT: f64 = 84.0;
 const BOTTOM: f64 = 66.0;
 const TOP: f64 = 14.0;
 const RIGHT: f64 = 16.0;
+/// Between the names of two places.
+const NAME: f64 = 22.0;
 /// Lines of one system are told apart by these.
 const SIGNS: [&str; 4] = ["\u{25cf}", "\u{25a0}", "\u{25b2}", "\u{25c6}"];
 const DASHES: [&str; 4] = ["none", "7 3", "2 3", "9 3 2 3"];
@@ -44,7 +47,6 @@ impl Value {
     }
 }
 
-/// A line of a plot.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Line {
     /// What was measured: gives the colour.
@@ -54,7 +56,6 @@ pub(super) struct Line {
     pub points: Vec<(f64, Value)>,
 }
 
-/// A plot of lines.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Plot {
     pub title: String,
@@ -75,11 +76,17 @@ fn at(v: f64) -> String {
 }
 
 /// A drawing of this width. Its title stands above it, so that a long one is not cut off.
-fn drawing(title: &str, width: f64, inside: &Markup) -> Markup {
+fn figure(title: &str, width: f64, inside: &Markup, legend: &Markup) -> Markup {
     html! {
-        svg.plot viewBox={ "0 0 " (width) " " (HEIGHT) } width=(width) height=(HEIGHT) role="img" {
-            title { (title) }
-            (inside)
+        figure {
+            p.title { (title) }
+            div.scroll {
+                svg.plot viewBox={ "0 0 " (width) " " (HEIGHT) } width=(width) height=(HEIGHT) role="img" {
+                    title { (title) }
+                    (inside)
+                }
+            }
+            figcaption.legend { (legend) }
         }
     }
 }
@@ -87,21 +94,24 @@ fn drawing(title: &str, width: f64, inside: &Markup) -> Markup {
 /// The axis of values, its grid, and its title.
 fn value_axis(axis: &Axis, width: f64, unit: &str) -> Markup {
     let log = if axis.log { ", logarithmic" } else { "" };
-    let middle = at((TOP + HEIGHT - BOTTOM) / 2.0);
     html! {
         @for tick in axis.ticks() {
             @let y = at(height_of(axis, tick));
             line.grid x1=(LEFT) x2=(at(width - RIGHT)) y1=(y) y2=(y) {}
             text x=(at(LEFT - 6.0)) y=(y) dy="4" text-anchor="end" { (human(tick, unit)) }
         }
-        text.axis x="14" y=(middle) text-anchor="middle" transform={ "rotate(-90 14 " (middle) ")" } {
-            (quantity(unit)) (log)
-        }
+        (side_title(&format!("{}{log}", quantity(unit))))
     }
 }
 
 fn height_of(axis: &Axis, value: f64) -> f64 {
     HEIGHT - BOTTOM - axis.part(value) * (HEIGHT - BOTTOM - TOP)
+}
+
+/// The title of the axis to the left.
+fn side_title(text: &str) -> Markup {
+    let y = at((TOP + HEIGHT - BOTTOM) / 2.0);
+    html! { text.axis x="14" y=(y) text-anchor="middle" transform={ "rotate(-90 14 " (y) ")" } { (text) } }
 }
 
 /// The title of the lower axis.
@@ -132,41 +142,40 @@ impl Plot {
     /// As an element, with its legend.
     pub fn drawn(&self, colours: &Colours) -> Markup {
         let points = || self.lines.iter().chain(&self.published).flat_map(|line| &line.points);
-        let mut places: Vec<f64> = points().map(|(x, _)| *x).collect();
-        places.sort_by(f64::total_cmp);
-        places.dedup();
+        let places = points().map(|(x, _)| *x).sorted_by(f64::total_cmp);
+        let places: Vec<f64> = places.dedup().collect();
         let x_axis = Axis::of_places(&places);
         let values: Vec<f64> = points().flat_map(|(_, v)| [v.low, v.high]).collect();
         let y_axis = Axis::of_values(&values, self.ratios);
         let px = |v: f64| LEFT + 8.0 + x_axis.part(v) * (WIDTH - LEFT - RIGHT - 16.0);
-        let shown = places.len().div_ceil(10).max(1);
-        let ticks = if places.len() > 30 { x_axis.ticks() } else { places };
-        let step = if ticks.len() > 20 { shown } else { 1 };
+        let mut ticks = if places.len() > 30 { x_axis.ticks() } else { places };
+        // Names of places that lie close together would be drawn over each other.
+        let mut free = f64::NEG_INFINITY;
+        ticks.retain(|tick| {
+            let has_room = px(*tick) >= free;
+            free = if has_room { px(*tick) + NAME } else { free };
+            has_room
+        });
         let inside = html! {
             (value_axis(&y_axis, WIDTH, &self.y))
-            @for tick in ticks.iter().step_by(step) { (slanted(px(*tick), &number(&self.x, *tick))) }
+            @for tick in &ticks { (slanted(px(*tick), &number(&self.x, *tick))) }
             (place_title(WIDTH, parameter(&self.x)))
             @for (line, style) in self.styled(colours) { (self.line(line, &style, &y_axis, &px)) }
         };
-        html! {
-            figure {
-                p.title { (self.title) }
-                div.scroll { (drawing(&self.title, WIDTH, &inside)) }
-                figcaption.legend {
-                    @for (line, style) in self.styled(colours) {
-                        span.original[style.original] {
-                            b style={ "color:" (style.colour) } { (style.sign()) } " " (line.name)
-                        }
-                        " "
-                    }
+        let legend = html! {
+            @for (line, style) in self.styled(colours) {
+                span.original[style.original] {
+                    b style={ "color:" (style.colour) } { (style.sign()) } " " (line.name)
                 }
+                " "
             }
-        }
+        };
+        figure(&self.title, WIDTH, &inside, &legend)
     }
     fn line(&self, line: &Line, style: &Style, axis: &Axis, px: &dyn Fn(f64) -> f64) -> Markup {
-        let path = line.points.iter();
-        let path = path.map(|(x, v)| format!("{},{}", at(px(*x)), at(height_of(axis, v.middle))));
-        let path = path.collect::<Vec<_>>().join(" ");
+        let place =
+            |(x, v): &(f64, Value)| format!("{},{}", at(px(*x)), at(height_of(axis, v.middle)));
+        let path = line.points.iter().map(place).join(" ");
         html! {
             g.original[style.original] {
                 polyline fill="none" stroke=(style.colour) stroke-width="1.8"
@@ -193,7 +202,6 @@ impl Plot {
     }
 }
 
-/// How a line is drawn.
 struct Style {
     colour: &'static str,
     variant: usize,
@@ -216,8 +224,7 @@ impl Style {
     fn mark(&self, x: f64, y: f64, text: &str) -> Markup {
         let r = 4.0;
         let corners = |all: [(f64, f64); 4]| {
-            let all = all.map(|(dx, dy)| format!("{},{}", at(x + dx * r), at(y + dy * r)));
-            all.join(" ")
+            all.map(|(dx, dy)| format!("{},{}", at(x + dx * r), at(y + dy * r))).join(" ")
         };
         let shape = match self.variant % SIGNS.len() {
             0 => None,
@@ -235,7 +242,6 @@ impl Style {
     }
 }
 
-/// A bar.
 #[derive(Debug, Clone)]
 pub(super) struct Bar {
     pub system: String,
@@ -262,39 +268,32 @@ impl Bars {
         let axis = Axis::of_values(&values, false);
         let needed = LEFT + RIGHT + Self::GAP + self.groups.iter().map(Self::room).sum::<f64>();
         let width = needed.max(WIDTH);
-        let mut systems: Vec<&str> = Vec::new();
-        for bar in bars() {
-            if !systems.contains(&bar.system.as_str()) {
-                systems.push(&bar.system);
-            }
-        }
         let mut left = LEFT + Self::GAP + (width - needed) / 2.0;
         let mut groups = Vec::new();
-        for (name, bars) in &self.groups {
-            groups.push(self.group(name, bars, left, (&axis, colours)));
-            left += Self::room(&(name.clone(), bars.clone()));
+        for group in &self.groups {
+            groups.push(self.group(group, left, (&axis, colours)));
+            left += Self::room(group);
         }
         let inside = html! {
             (value_axis(&axis, width, &self.y))
             @for group in groups { (group) }
         };
-        html! {
-            figure {
-                p.title { (self.title) }
-                div.scroll { (drawing(&self.title, width, &inside)) }
-                figcaption.legend {
-                    @for system in systems {
-                        span { b style={ "color:" (colours.get(system)) } { "\u{25a0}" } " " (system) } " "
-                    }
-                }
+        let legend = html! {
+            @for system in bars().map(|bar| bar.system.as_str()).unique() {
+                span { b style={ "color:" (colours.get(system)) } { "\u{25a0}" } " " (system) } " "
             }
-        }
+        };
+        figure(&self.title, width, &inside, &legend)
     }
     fn room((_, bars): &(String, Vec<Bar>)) -> f64 {
         float(bars.len() as u64) * Self::BAR + Self::GAP
     }
-    fn group(&self, name: &str, bars: &[Bar], left: f64, how: (&Axis, &Colours)) -> Markup {
-        let (axis, colours) = how;
+    fn group(
+        &self,
+        (name, bars): &(String, Vec<Bar>),
+        left: f64,
+        (axis, colours): (&Axis, &Colours),
+    ) -> Markup {
         let ground = HEIGHT - BOTTOM;
         let middle = left + float(bars.len() as u64) * Self::BAR / 2.0;
         html! {
@@ -332,7 +331,6 @@ impl Heat {
         let (columns, rows) = (count(self.columns.len()), count(self.rows.len()));
         let width = WIDTH.max(LEFT + RIGHT + columns * Self::CELL);
         let (w, h) = ((width - LEFT - RIGHT) / columns, (HEIGHT - TOP - BOTTOM) / rows);
-        let middle = at((TOP + HEIGHT - BOTTOM) / 2.0);
         let inside = html! {
             @for (r, (name, cells)) in (0..).zip(self.rows.iter().zip(&self.cells)) {
                 @let y = TOP + float(r) * h;
@@ -343,9 +341,9 @@ impl Heat {
             }
             @for (c, name) in (0..).zip(&self.columns) { (slanted(LEFT + (float(c) + 0.5) * w, name)) }
             (place_title(width, &self.axes.0))
-            text.axis x="14" y=(middle) text-anchor="middle" transform={ "rotate(-90 14 " (middle) ")" } { (self.axes.1) }
+            (side_title(&self.axes.1))
         };
-        html! { figure { p.title { (self.title) } div.scroll { (drawing(&self.title, width, &inside)) } } }
+        figure(&self.title, width, &inside, &html! {})
     }
     fn cell(
         part: f64,

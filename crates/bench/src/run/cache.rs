@@ -2,15 +2,13 @@
 //! what was done.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 
 use rustix::fs::Advice;
 
 /// How a phase finds the page cache.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cache {
     /// Direct I/O.
@@ -19,6 +17,17 @@ pub(crate) enum Cache {
     Cold,
     /// Buffered; read into the page cache just before.
     Warm,
+}
+
+impl Cache {
+    /// How a phase is called after it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+        }
+    }
 }
 
 /// Bytes of a read that warms.
@@ -70,20 +79,10 @@ pub(crate) fn prepare(path: &Path, cache: Cache, (from, len): (u64, u64)) -> Str
 
 /// Reads a part into the page cache; how many bytes there were.
 fn warm(path: &Path, from: u64, len: u64) -> std::io::Result<u64> {
-    let file = File::open(path)?;
-    let most = if len == 0 { u64::MAX } else { len };
-    let mut buf = vec![0; WARMING];
-    let mut done = 0;
-    while done < most {
-        let part = usize::try_from(most - done).unwrap_or(WARMING).min(WARMING);
-        match file.read_at(buf.split_at_mut(part).0, from.saturating_add(done)) {
-            Ok(0) => break,
-            Ok(n) => done += n as u64,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(done)
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(from))?;
+    let part = file.take(if len == 0 { u64::MAX } else { len });
+    std::io::copy(&mut BufReader::with_capacity(WARMING, part), &mut std::io::sink())
 }
 
 /// What is said of a phase for which nothing is brought about.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// Facts by name, as text.
 pub(crate) type Facts = BTreeMap<String, String>;
 
 /// Of this machine, now.

@@ -1,4 +1,5 @@
-//! CPU time of this process, of the machine, and of other programs.
+//! CPU time of this process, of the machine, and of other programs. That of the machine includes kernel threads
+//! (loop devices) and servers of other processes (FUSE).
 
 use std::time::Duration;
 
@@ -6,6 +7,17 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
 use crate::statistics::float;
+
+/// Busy CPU seconds of the whole machine since boot (user, nice, system, interrupts; not idle, not I/O wait),
+/// and those that the hypervisor gave to others.
+fn machine() -> Option<(f64, f64)> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let fields = text.lines().next()?.split_whitespace().skip(1);
+    let fields: Vec<u64> = fields.filter_map(|f| f.parse().ok()).collect();
+    let hertz = float(rustix::param::clock_ticks_per_second());
+    let sum = |which: &[usize]| which.iter().filter_map(|i| fields.get(*i)).sum::<u64>();
+    Some((float(sum(&[0, 1, 2, 5, 6])) / hertz, float(sum(&[7])) / hertz))
+}
 
 /// Processor time at one moment.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,8 +28,7 @@ pub(crate) struct Meter {
     switches: u64,
 }
 
-/// Between two moments.
-#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Metered {
     /// CPU seconds of the whole machine: kernel threads, servers, strangers.
     pub cpu_machine: f64,
@@ -30,9 +41,8 @@ pub(crate) struct Metered {
 }
 
 impl Meter {
-    /// Now.
     pub fn start() -> Self {
-        let (machine, steal) = crate::run::cpu::times().unwrap_or_default();
+        let (machine, steal) = machine().unwrap_or_default();
         let usage = getrusage(UsageWho::RUSAGE_SELF);
         let (own, switches) = usage.map_or((0.0, 0), |u| {
             let micros = u.user_time().num_microseconds() + u.system_time().num_microseconds();
@@ -42,7 +52,6 @@ impl Meter {
         });
         Self { machine, steal, own, switches }
     }
-    /// Since then.
     pub fn stop(self) -> Metered {
         let now = Self::start();
         Metered {

@@ -2,8 +2,8 @@
 //! of other programs noticed and the machine recorded.
 
 pub(crate) mod cache;
-pub(crate) mod cpu;
 pub(crate) mod environment;
+pub(crate) mod journal;
 pub(crate) mod load;
 pub(crate) mod names;
 pub(crate) mod repeat;

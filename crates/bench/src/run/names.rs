@@ -1,4 +1,4 @@
-//! Directories of paths, durable directory entries, and text of which only whole lines count.
+//! Directories of paths, and durable directory entries.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,15 +10,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The lines of a text that have their ends: a last one without was not written whole.
-pub(crate) fn whole_lines(text: &str) -> std::str::Lines<'_> {
-    text.rfind('\n').and_then(|end| text.get(..end)).unwrap_or_default().lines()
-}
-
 /// The name of a path outlasts a power cut.
-///
-/// # Errors
-/// Its directory cannot be opened, or not be written.
 pub(crate) fn sync_name(path: &Path) -> Result<()> {
     let dir = parent(path);
     let synced = File::open(dir).and_then(|d| d.sync_all());

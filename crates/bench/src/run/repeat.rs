@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::statistics::Interval;
 
 /// How much may be spent.
-#[derive(Debug, Clone, Copy, serde::Serialize)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     /// Rounds at least and at most.
     pub least: usize,
@@ -20,7 +20,6 @@ pub(crate) struct Budget {
     /// Enough when the interval of every ratio is no wider than this part of it.
     pub width: f64,
     /// How long to look for foreign load before each round.
-    #[serde(skip)]
     pub look: Duration,
 }
 
@@ -40,7 +39,6 @@ pub(crate) enum Ended {
     Interrupted,
 }
 impl Ended {
-    /// In words.
     pub fn said(self) -> &'static str {
         match self {
             Self::Narrow => "every interval is narrow enough",

@@ -1,6 +1,5 @@
 //! Samples of one quantity: median, mean, spread.
 
-/// Samples of one quantity.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Samples(pub Vec<f64>);
 

@@ -21,7 +21,10 @@ pub(crate) fn command(program: &str, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A path as command-line text.
+pub(crate) fn braid(words: &[&str]) -> Result<String> {
+    command(text(&std::env::current_exe()?)?, words)
+}
+
 pub(crate) fn text(path: &Path) -> Result<&str> {
     path.to_str().with_context(|| format!("{}: not UTF-8", path.display()))
 }

@@ -3,14 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use itertools::Itertools as _;
 
 use super::commands::SYSTEM_PATH;
 use super::loop_device::Loop;
-use crate::arguments::{Common, repeated};
+use crate::arguments::Common;
 
-/// A file system of the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kernel {
     Xfs,
     Ext4,
@@ -103,12 +102,9 @@ impl Kernel {
     /// The `-o` options of its mount on these devices. All are named: nobody else may have told the
     /// kernel which belong together.
     pub(super) fn options(self, devices: &[&str]) -> String {
-        let mut options: Vec<_> = [self.recipe().mount].map(str::to_owned).into();
-        if devices.len() > 1 {
-            options.extend(devices.iter().map(|d| format!("device={d}")));
-        }
-        options.retain(|o| !o.is_empty());
-        options.join(",")
+        let several = devices.iter().filter(|_| devices.len() > 1);
+        let own = [self.recipe().mount.to_owned()].into_iter().filter(|o| !o.is_empty());
+        own.chain(several.map(|d| format!("device={d}"))).join(",")
     }
 }
 
@@ -179,7 +175,7 @@ pub(crate) enum Beside {
 /// One is named twice, or `none` with others.
 pub(crate) fn beside(named: &[Beside]) -> Result<Vec<Kernel>> {
     once("--beside", named)?;
-    let kernel = |b: &Beside| match b {
+    let kernel = |beside: &Beside| match beside {
         Beside::Xfs => Some(Kernel::Xfs),
         Beside::Ext4 => Some(Kernel::Ext4),
         Beside::Btrfs => Some(Kernel::Btrfs),
@@ -192,15 +188,10 @@ pub(crate) fn beside(named: &[Beside]) -> Result<Vec<Kernel>> {
 }
 
 /// Whether each word of a list is there once.
-///
-/// # Errors
-/// One is named twice.
-pub(crate) fn once<T: clap::ValueEnum + PartialEq>(option: &str, named: &[T]) -> Result<()> {
-    if let Some(one) = repeated(named) {
-        let word = one.to_possible_value().map_or(String::new(), |v| v.get_name().to_owned());
-        bail!("{option}: '{word}' is named twice");
-    }
-    Ok(())
+pub(crate) fn once<T: clap::ValueEnum>(option: &str, named: &[T]) -> Result<()> {
+    let words = named.iter().filter_map(T::to_possible_value);
+    let words = words.map(|value| value.get_name().to_owned());
+    words.duplicates().next().map_or(Ok(()), |word| bail!("{option}: '{word}' is named twice"))
 }
 
 #[cfg(test)]

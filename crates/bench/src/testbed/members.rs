@@ -56,9 +56,6 @@ impl Members {
         Ok(testbed)
     }
     /// A fresh XFS on one device, as system 0, or a fresh Braid mount; with the name of its rows.
-    ///
-    /// # Errors
-    /// It cannot be made or mounted.
     pub fn xfs_or_braid(&self, system: usize) -> Result<(Mount, &'static str)> {
         let dir = self.work.join("mount");
         if system > 0 {
@@ -80,9 +77,6 @@ impl Members {
         Ok((made, paths))
     }
     /// All of them, open.
-    ///
-    /// # Errors
-    /// One cannot be opened.
     pub fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
         self.paths
             .iter()

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use kernel::Kernel;
 
-pub(crate) use commands::{command, text};
+pub(crate) use commands::{braid, command, text};
 pub(crate) use loop_device::{Backing, Loop};
 
 /// A directory with something mounted on it.
@@ -51,10 +51,6 @@ impl Mount {
         }
         Ok(Self { dir, unmount: Unmount::Kernel })
     }
-    /// XFS on one device.
-    ///
-    /// # Errors
-    /// See [`Mount::kernel`].
     pub fn xfs(device: &Path, dir: PathBuf) -> Result<Self> {
         Self::kernel(Kernel::Xfs, &[device.to_owned()], dir)
     }
@@ -64,32 +60,24 @@ impl Mount {
     }
     /// The same, with `-o` options.
     pub fn braid_with(devices: &[PathBuf], dir: PathBuf, options: Option<&str>) -> Result<Self> {
-        let exe = std::env::current_exe()?;
         let names = devices.iter().map(|d| text(d)).collect::<Result<Vec<_>>>()?;
-        let mut create = vec!["create", "bench", "--force"];
-        create.extend(&names);
-        command(text(&exe)?, &create)?;
+        braid(&[["create", "bench", "--force"].as_slice(), &names].concat())?;
         Self::braid_again(devices, dir, options)
     }
     /// A Braid pool that is there already.
     pub fn braid_again(devices: &[PathBuf], dir: PathBuf, options: Option<&str>) -> Result<Self> {
-        let exe = std::env::current_exe()?;
         std::fs::create_dir_all(&dir)?;
-        let mut mount = vec!["mount"];
-        for device in devices {
-            mount.push(text(device)?);
-        }
-        mount.push(text(&dir)?);
+        let names = devices.iter().map(|d| text(d)).collect::<Result<Vec<_>>>()?;
+        let mut words = [&["mount"], names.as_slice(), &[text(&dir)?]].concat();
         if let Some(options) = options {
-            mount.extend(["-o", options]);
+            words.extend(["-o", options]);
         }
-        command(text(&exe)?, &mount)?;
+        braid(&words)?;
         Ok(Self { dir, unmount: Unmount::Braid })
     }
     /// The process that serves a Braid mount.
     pub fn server(&self) -> Result<u32> {
-        let status = command(text(&std::env::current_exe()?)?, &["status", "--json"])?;
-        let status: serde_json::Value = serde_json::from_str(&status)?;
+        let status: serde_json::Value = serde_json::from_str(&braid(&["status", "--json"])?)?;
         let mounts = status["mounts"].as_array().context("no mounts")?;
         let mount = mounts.iter().find(|m| m["mount_point"].as_str() == self.dir.to_str());
         let pid = mount.and_then(|m| m["pid"].as_u64()).context("the mount is not listed")?;
@@ -103,13 +91,10 @@ impl Mount {
 }
 impl Drop for Mount {
     fn drop(&mut self) {
-        let done = match (&self.unmount, text(&self.dir), std::env::current_exe()) {
-            (Unmount::Kernel, Ok(dir), _) => command("umount", &[dir]).map(drop),
-            (Unmount::Braid, Ok(dir), Ok(exe)) => {
-                command(&exe.to_string_lossy(), &["unmount", dir]).map(drop)
-            }
-            _ => Ok(()),
-        };
+        let done = text(&self.dir).and_then(|dir| match self.unmount {
+            Unmount::Kernel => command("umount", &[dir]),
+            Unmount::Braid => braid(&["unmount", dir]),
+        });
         if let Err(e) = done {
             eprintln!("braid bench: {e:#}");
         }

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::engine::{
-    Content, Limits, OpenMode, Order, Outcome, Pace, Pattern as Places, Stream, Target, capacity,
-    in_turns, run as go,
+    Limits, OpenMode, Order, Outcome, Pace, Pattern as Places, Stream, Target, capacity, in_turns,
+    run as go,
 };
-use options::{Job, Options, Pattern, Seek, Throttle, request};
+use options::{Job, Options, Seek, Throttle, request};
 use table::{Line, Table};
 
 /// Runs it.
@@ -63,7 +63,7 @@ pub(super) fn run(words: &[String]) -> Result<ExitCode> {
 fn open(job: &Job, force: bool) -> Result<Arc<Target>> {
     let (write, direct) = (job.reads < 100, job.direct);
     let how = OpenMode { write, direct, force, overwrite: true, ..OpenMode::default() };
-    Ok(Target::keep(&job.path, how)?)
+    Ok(Target::open(&job.path, how)?)
 }
 
 /// Bytes of a pass in places of their own; 0: only time ends it.
@@ -73,7 +73,6 @@ fn moved(job: &Job) -> u64 {
     if told { p.span.min(p.count.saturating_mul(p.request)) } else { 0 }
 }
 
-/// The places of a pass.
 fn places(job: &Job, pass: u64) -> Places {
     let request = request(job);
     let by_bytes = job.bytes.map(|b| b / request);
@@ -104,12 +103,10 @@ fn places(job: &Job, pass: u64) -> Places {
 fn fits(job: &Job, target: &Target, passes: u64) -> Result<()> {
     for pass in [0, passes.saturating_sub(1)] {
         let p = places(job, pass);
-        let bytes = if job.range.is_some() {
-            p.span
-        } else if job.bytes.is_some() || job.requests.is_some() {
-            p.span.min(p.count.saturating_mul(p.request).max(p.request))
-        } else {
-            0
+        let bytes = match (job.range, job.bytes, job.requests) {
+            (Some(_), ..) => p.span,
+            (None, None, None) => 0,
+            _ => p.span.min(p.count.saturating_mul(p.request).max(p.request)),
         };
         target.check(p.request, p.from, p.from.saturating_add(bytes), job.reads > 0)?;
     }
@@ -118,11 +115,6 @@ fn fits(job: &Job, target: &Target, passes: u64) -> Result<()> {
 
 fn streams(job: &Job, target: &Arc<Target>, pass: u64) -> Vec<Stream> {
     let pattern = places(job, pass);
-    let content = match job.pattern {
-        Pattern::Byte(byte) => Content::Byte(byte),
-        Pattern::Random => Content::Random,
-        Pattern::Sequenced => Content::Verified { run: 0, generation: 0 },
-    };
     let interval = job.throttle.map(|t| match t {
         Throttle::Rate(mb) => crate::statistics::float(pattern.request) / (mb * 1e6),
         Throttle::Ops(n) => 1.0 / n,
@@ -132,8 +124,8 @@ fn streams(job: &Job, target: &Arc<Target>, pass: u64) -> Vec<Stream> {
     let interval = interval.map(|s| Duration::from_secs_f64(s.clamp(0.0, 1e6)));
     let delayed = (!first.is_zero()).then_some(Duration::ZERO);
     let pace = interval.or(delayed).map(|interval| Pace { interval, first });
-    let target = target.clone();
-    let stream = Stream { target, pattern, depth: job.depth, pace, content, flush: job.sync };
+    let Job { depth, content, sync: flush, .. } = *job;
+    let stream = Stream { target: target.clone(), pattern, depth, pace, content, flush };
     if pace.is_some() { in_turns(&stream, job.depth) } else { vec![stream] }
 }
 
@@ -181,14 +173,10 @@ impl Session<'_> {
             if time.is_some_and(|left| left.is_zero()) {
                 break;
             }
-            let mut all = Vec::new();
-            let mut shares = Vec::new();
-            for (job, target) in self.options.jobs.iter().zip(targets) {
-                let mine = streams(job, target, pass);
-                shares.push(mine.len());
-                all.extend(mine);
-            }
-            let outcome = self.beating(&all, time)?;
+            let jobs = self.options.jobs.iter().zip(targets);
+            let of_jobs: Vec<_> = jobs.map(|(job, target)| streams(job, target, pass)).collect();
+            let shares: Vec<_> = of_jobs.iter().map(Vec::len).collect();
+            let outcome = self.beating(&of_jobs.concat(), time)?;
             self.take(pass, &outcome, &shares)?;
             if self.options.stop_on_error && !self.failed.is_empty() {
                 break;
@@ -233,7 +221,6 @@ impl Session<'_> {
             result
         })
     }
-    /// The lines of a pass.
     fn take(&mut self, pass: u64, outcome: &Outcome, shares: &[usize]) -> Result<()> {
         let mut results = outcome.streams.iter();
         let mut text = String::new();
@@ -294,8 +281,8 @@ impl Session<'_> {
     }
     fn end(&self) -> Result<()> {
         let mut text = String::new();
-        for (n, job) in self.options.jobs.iter().enumerate() {
-            if let Some(line) = self.table.average(n, job) {
+        for n in 0..self.options.jobs.len() {
+            if let Some(line) = self.table.average(n) {
                 text.push_str(&line.text("Average"));
             }
         }

@@ -6,9 +6,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
+use itertools::Itertools as _;
+
+use crate::engine::Content;
 
 /// What one target is to do.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent options")]
 pub(super) struct Job {
     pub path: PathBuf,
@@ -31,7 +34,7 @@ pub(super) struct Job {
     pub throttle: Option<Throttle>,
     pub sync: bool,
     pub delete: bool,
-    pub pattern: Pattern,
+    pub content: Content,
     pub verify: bool,
     pub start_delay: f64,
 }
@@ -41,35 +44,18 @@ pub(super) fn request(job: &Job) -> u64 {
     job.block * job.request_blocks
 }
 
-impl Default for Job {
-    fn default() -> Self {
-        Self {
-            path: PathBuf::new(),
-            reads: 100,
-            block: 1024,
-            request_blocks: 128,
-            bytes: None,
-            requests: None,
-            depth: 1,
-            direct: false,
-            seek: Seek::Sequential,
-            range: None,
-            seed: 72_058_729,
-            start: 0,
-            pass_offset: 0,
-            throttle: None,
-            sync: false,
-            delete: false,
-            pattern: Pattern::Byte(0),
-            verify: false,
-            start_delay: 0.0,
-        }
+impl Job {
+    /// What is done where nothing else is said.
+    pub fn usual() -> Self {
+        let (reads, block, request_blocks, seed) = (100, 1024, 128, 72_058_729);
+        let content = Content::Byte(0);
+        Self { reads, block, request_blocks, depth: 1, seed, content, ..Self::default() }
     }
 }
 
-/// In what order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Seek {
+    #[default]
     Sequential,
     Random,
     /// Forward in even steps over the range, or in steps of so many blocks.
@@ -88,16 +74,9 @@ pub(super) enum Throttle {
     Delay(f64),
 }
 
-/// What is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pattern {
-    Byte(u8),
-    Random,
-    /// Each place its own: what `-verify` looks for.
-    Sequenced,
-}
+/// Each place has content of its own: what `-verify` looks for.
+pub(super) const SEQUENCED: Content = Content::Verified { run: 0, generation: 0 };
 
-/// The whole command.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent options")]
 pub(super) struct Options {
@@ -114,12 +93,10 @@ pub(super) struct Options {
     /// Where the time stamps go, and whether all of them.
     pub stamps: Option<Stamps>,
     pub stop_on_error: bool,
-    pub verbose: bool,
     pub force: bool,
     pub dry: bool,
 }
 
-/// Time stamps of every request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Stamps {
     pub file: Option<PathBuf>,
@@ -141,7 +118,6 @@ struct Parser<'a> {
 }
 
 impl Options {
-    /// Reads the words after the name.
     pub fn parse(words: &[String]) -> Result<Self> {
         let options = Self { passes: 1, id: "No ID".to_owned(), ..Self::default() };
         let mut parser = Parser {
@@ -222,9 +198,9 @@ impl Parser<'_> {
             "startdelay" | "sd" => self.each(Self::seconds, |j, s| j.start_delay = *s),
             "seek" | "s" => self.each(Self::seek, |j, change| change(j)),
             "throttle" | "thr" => self.each(Self::throttle, |j, t| j.throttle = Some(*t)),
-            "datapattern" | "dp" => self.each(Self::pattern, |j, p| j.pattern = *p),
+            "datapattern" | "dp" => self.each(Self::content, |j, content| j.content = *content),
             "verify" | "v" => self.each(Self::verified, |j, ()| {
-                (j.verify, j.pattern) = (true, Pattern::Sequenced);
+                (j.verify, j.content) = (true, SEQUENCED);
             }),
             _ => self.global(name),
         }
@@ -248,20 +224,19 @@ impl Parser<'_> {
             "output" | "o" => self.options.output = Some(self.word()?.into()),
             "identifier" | "id" => {
                 self.options.id = match self.word()? {
-                    id if id == "commandline" => std::env::args().collect::<Vec<_>>().join(" "),
+                    id if id == "commandline" => std::env::args().join(" "),
                     id => id,
                 };
             }
             "timestamp" | "ts" => self.stamps()?,
             "stoponerror" | "soe" => self.options.stop_on_error = true,
-            "verbose" => self.options.verbose = true,
             "dryrun" | "dry" => self.options.dry = true,
             "force-destroy" => self.options.force = true,
             // Known, and of no use here: priorities, locking of memory, processors, order of queues.
             "minall" | "maxall" | "maxpri" | "maximumpriority" | "nomemlock" | "nomlock"
             | "noproclock" | "noplock" | "processlock" | "plock" | "memorylock" | "mlock"
             | "looseordering" | "lo" | "serialordering" | "so" | "noordering" | "no" | "reopen"
-            | "reop" | "randomize" | "rand" | "nobarrier" | "nb" => {
+            | "reop" | "verbose" | "randomize" | "rand" | "nobarrier" | "nb" => {
                 self.whose()?;
             }
             "maxerrors" | "maxerrorstoprint" | "mep" | "memalign" | "mal" | "singleproc" | "sp"
@@ -349,17 +324,17 @@ impl Parser<'_> {
             _ => Throttle::Rate(value),
         })
     }
-    fn pattern(&mut self) -> Result<Pattern> {
+    fn content(&mut self) -> Result<Content> {
         let word = self.word()?;
         Ok(match (word.as_str(), word.as_bytes()) {
-            ("random", _) => Pattern::Random,
-            ("sequenced", _) => Pattern::Sequenced,
+            ("random", _) => Content::Random,
+            ("sequenced", _) => SEQUENCED,
             ("hex", _) => {
                 let digits = self.word()?;
                 let byte = digits.get(..2).unwrap_or(&digits);
-                Pattern::Byte(u8::from_str_radix(byte, 16).with_context(|| digits.clone())?)
+                Content::Byte(u8::from_str_radix(byte, 16).with_context(|| digits.clone())?)
             }
-            (_, [byte]) => Pattern::Byte(*byte),
+            (_, [byte]) => Content::Byte(*byte),
             _ => bail!("'{word}': one character, hex, random or sequenced"),
         })
     }
@@ -401,7 +376,7 @@ impl Parser<'_> {
         ensure!(!self.targets.is_empty(), "no targets: -targets N NAME... or -target NAME");
         for (n, path) in (0..).zip(&self.targets) {
             let start = self.target_offset.saturating_mul(n);
-            self.options.jobs.push(Job { path: self.dir.join(path), start, ..Job::default() });
+            self.options.jobs.push(Job { path: self.dir.join(path), start, ..Job::usual() });
         }
         let many = self.options.jobs.len();
         for (whose, how) in &self.settings {
@@ -424,24 +399,24 @@ impl Parser<'_> {
         ensure!(self.options.passes > 0, "-passes: at least 1");
         for job in &self.options.jobs {
             let request = job.block.saturating_mul(job.request_blocks);
-            ensure!(job.block > 0 && job.request_blocks > 0, "a request of 0 bytes");
+            ensure!(request > 0, "a request of 0 bytes");
             ensure!(request <= 1 << 30, "a request of {request} bytes; 1 GiB is the most");
             ensure!((1..=4096).contains(&job.depth), "-queuedepth: 1 to 4096");
-            let told = job.bytes.is_some() || job.requests.is_some();
-            ensure!(
-                told || self.options.runtime.is_some(),
-                "-mbytes, -numreqs or -runtime: how much?"
-            );
-            let some = job.requests.is_none_or(|n| n > 0);
-            ensure!(some, "-numreqs: at least 1");
-            let some = job.requests.is_some() || job.bytes.is_none_or(|b| b >= request);
-            ensure!(some, "-mbytes: less than a request of {request} bytes");
+            match (job.requests, job.bytes) {
+                (None, None) => ensure!(
+                    self.options.runtime.is_some(),
+                    "-mbytes, -numreqs or -runtime: how much?"
+                ),
+                (Some(n), _) => ensure!(n > 0, "-numreqs: at least 1"),
+                (None, Some(bytes)) => {
+                    ensure!(bytes >= request, "-mbytes: less than a request of {request} bytes");
+                }
+            }
         }
         Ok(self.options)
     }
 }
 
-/// What is understood.
 pub(super) const HELP: &str = "\
 xdd: moves data and times it
   -targets N NAME...  -targets -N NAME  -target NAME  -targetdir DIR

@@ -1,12 +1,11 @@
 //! The lines and columns of xdd's output.
 
-use std::fmt::Write as _;
+use itertools::Itertools as _;
 
 use super::options::{Job, Options, request};
 use crate::engine::{Outcome, StreamResult};
 use crate::statistics::float;
 
-/// A line of the table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Line {
     /// Target's number, or how many.
@@ -23,22 +22,6 @@ pub(super) struct Line {
     request: u64,
 }
 
-/// What stands in a column.
-enum Value {
-    Count(u64),
-    Number(f64),
-    Word(&'static str),
-}
-impl Value {
-    fn said(&self, digits: usize) -> String {
-        match self {
-            Self::Count(n) => n.to_string(),
-            Self::Number(x) => format!("{x:.digits$}"),
-            Self::Word(word) => (*word).to_owned(),
-        }
-    }
-}
-
 /// A column of the table and of the CSV.
 struct Column {
     /// Its name and its unit.
@@ -49,7 +32,8 @@ struct Column {
     width: usize,
     /// Behind the point, in the table and as CSV.
     digits: (usize, usize),
-    value: fn(&Line) -> Value,
+    /// What stands in it, with so many digits behind the point.
+    value: fn(&Line, usize) -> String,
 }
 
 impl Column {
@@ -66,23 +50,27 @@ const fn column(
     heads: [&'static str; 2],
     name: &'static str,
     (width, digits): (usize, (usize, usize)),
-    value: fn(&Line) -> Value,
+    value: fn(&Line, usize) -> String,
 ) -> Column {
     Column { heads, name, width, digits, value }
 }
 
+fn fixed(value: f64, digits: usize) -> String {
+    format!("{value:.digits$}")
+}
+
 const COLUMNS: [Column; 11] = [
-    column(["T", ""], "target", (4, (0, 0)), |l| Value::Count(l.target as u64)),
-    column(["Q", ""], "queue", (5, (0, 0)), |l| Value::Count(l.depth as u64)),
-    column(["Bytes", ""], "bytes", (15, (0, 0)), |l| Value::Count(l.bytes)),
-    column(["Ops", ""], "ops", (10, (0, 0)), |l| Value::Count(l.ops)),
-    column(["Time", "secs"], "seconds", (10, (3, 6)), |l| Value::Number(l.seconds)),
-    column(["Rate", "MBytes/s"], "MB/s", (11, (3, 3)), |l| Value::Number(l.rate())),
-    column(["IOPS", "Ops/s"], "iops", (12, (3, 3)), |l| Value::Number(l.iops())),
-    column(["Latency", "millisec"], "latency_ms", (10, (4, 6)), |l| Value::Number(l.latency)),
-    column(["%CPU", ""], "cpu_percent", (8, (2, 2)), |l| Value::Number(l.cpu)),
-    column(["OP", ""], OP, (6, (0, 0)), |l| Value::Word(l.op)),
-    column(["ReqSize", "bytes"], "request", (9, (0, 0)), |l| Value::Count(l.request)),
+    column(["T", ""], "target", (4, (0, 0)), |l, _| l.target.to_string()),
+    column(["Q", ""], "queue", (5, (0, 0)), |l, _| l.depth.to_string()),
+    column(["Bytes", ""], "bytes", (15, (0, 0)), |l, _| l.bytes.to_string()),
+    column(["Ops", ""], "ops", (10, (0, 0)), |l, _| l.ops.to_string()),
+    column(["Time", "secs"], "seconds", (10, (3, 6)), |l, digits| fixed(l.seconds, digits)),
+    column(["Rate", "MBytes/s"], "MB/s", (11, (3, 3)), |l, digits| fixed(l.rate(), digits)),
+    column(["IOPS", "Ops/s"], "iops", (12, (3, 3)), |l, digits| fixed(l.iops(), digits)),
+    column(["Latency", "millisec"], "latency_ms", (10, (4, 6)), |l, n| fixed(l.latency, n)),
+    column(["%CPU", ""], "cpu_percent", (8, (2, 2)), |l, digits| fixed(l.cpu, digits)),
+    column(["OP", ""], OP, (6, (0, 0)), |l, _| l.op.to_owned()),
+    column(["ReqSize", "bytes"], "request", (9, (0, 0)), |l, _| l.request.to_string()),
 ];
 
 fn word(reads: u8) -> &'static str {
@@ -118,38 +106,31 @@ impl Line {
     /// As xdd prints it.
     pub fn text(&self, what: &str) -> String {
         let who = if what == "Combined" { "COMBINED" } else { "TARGET" };
-        let cells = |c: &Column| c.padded(&(c.value)(self).said(c.digits.0));
+        let cells = |c: &Column| c.padded(&(c.value)(self, c.digits.0));
         format!("{who:<9}{what:<9}{}\n", COLUMNS.iter().map(cells).collect::<String>())
     }
     fn csv(&self, what: &str) -> String {
-        let cells = COLUMNS.iter().map(|c| (c.value)(self).said(c.digits.1));
-        let cells = std::iter::once(what.to_owned()).chain(cells);
-        cells.collect::<Vec<_>>().join(",") + "\n"
+        let cells = COLUMNS.iter().map(|c| (c.value)(self, c.digits.1));
+        std::iter::once(what.to_owned()).chain(cells).join(",") + "\n"
     }
     /// Bytes, requests and seconds of several passes added up.
     fn sum<'a>(lines: impl Iterator<Item = &'a Self>) -> Option<Self> {
-        let mut all: Option<Self> = None;
-        let mut passes = 0_u64;
-        for line in lines {
-            passes += 1;
-            let Some(sum) = &mut all else {
-                all = Some(line.clone());
-                continue;
-            };
+        let mut passes = 1;
+        let mut all = lines.cloned().reduce(|mut sum, line| {
             let ops = float((sum.ops + line.ops).max(1));
             sum.latency = (sum.latency * float(sum.ops) + line.latency * float(line.ops)) / ops;
             sum.bytes += line.bytes;
             sum.ops += line.ops;
             sum.seconds += line.seconds;
             sum.cpu += line.cpu;
-        }
-        let mut all = all?;
-        all.cpu /= float(passes.max(1));
+            passes += 1;
+            sum
+        })?;
+        all.cpu /= float(passes);
         Some(all)
     }
 }
 
-/// All lines of a run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     lines: Vec<(usize, Line)>,
@@ -161,7 +142,6 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The names of the columns.
     pub fn header() -> String {
         let line = |n: usize| {
             let cell = |c: &Column| c.padded(c.heads.get(n).copied().unwrap_or_default());
@@ -169,11 +149,9 @@ impl Table {
         };
         line(0) + &line(1)
     }
-    /// One more line of a target.
     pub fn add(&mut self, target: usize, line: Line) {
         self.lines.push((target, line));
     }
-    /// One more pass.
     pub fn passed(&mut self, outcome: &Outcome) {
         self.seconds += outcome.seconds;
         if outcome.mb_per_s_together().is_some() {
@@ -183,8 +161,7 @@ impl Table {
         self.cpu += 100.0 * outcome.meter.cpu_own / outcome.seconds;
         self.passes += 1;
     }
-    /// All passes of a target.
-    pub fn average(&self, target: usize, _job: &Job) -> Option<Line> {
+    pub fn average(&self, target: usize) -> Option<Line> {
         Line::sum(self.lines.iter().filter(|(t, _)| *t == target).map(|(_, l)| l))
     }
     /// All targets, which worked side by side.
@@ -212,20 +189,15 @@ impl Table {
     /// Comma-separated: passes, averages, combined.
     pub fn csv(&self, options: &Options) -> String {
         let names = std::iter::once("what").chain(COLUMNS.iter().map(|c| c.name));
-        let mut text = names.collect::<Vec<_>>().join(",") + "\n";
+        let mut text = names.into_iter().join(",") + "\n";
         let mut passes = vec![0_u32; options.jobs.len()];
         for (target, line) in &self.lines {
-            let pass = passes.get_mut(*target).map_or(0, |p| {
-                *p += 1;
-                *p
-            });
-            let _ = write!(text, "{}", line.csv(&format!("pass {pass}")));
+            let Some(pass) = passes.get_mut(*target) else { continue };
+            *pass += 1;
+            text += &line.csv(&format!("pass {pass}"));
         }
-        for (n, job) in options.jobs.iter().enumerate() {
-            if let Some(line) = self.average(n, job) {
-                let _ = write!(text, "{}", line.csv("average"));
-            }
-        }
+        let averages = (0..options.jobs.len()).filter_map(|target| self.average(target));
+        text.extend(averages.map(|line| line.csv("average")));
         text + &self.combined(options).csv("combined")
     }
 }

@@ -25,7 +25,7 @@ fn options_for_all_targets_and_for_one() {
     let [a, b] = o.jobs.as_slice() else { panic!("two jobs") };
     assert_eq!((a.reads, b.reads, a.block, request(a)), (70, 0, 512, 512 << 10));
     assert_eq!((a.depth, a.direct, a.range, a.seek), (4, true, Some(5000), Seek::Random));
-    assert_eq!((b.seek, b.verify, b.pattern), (Seek::Stagger(None), true, Pattern::Sequenced));
+    assert_eq!((b.seek, b.verify, b.content), (Seek::Stagger(None), true, options::SEQUENCED));
     assert_eq!((a.start, b.start), (8, 108));
     assert_eq!(a.throttle, Some(Throttle::Ops(50.0)));
     assert_eq!((o.id.as_str(), o.csv.is_some(), o.stamps.is_some()), ("text", true, true));
@@ -76,7 +76,7 @@ fn places_of_all_orders() {
         requests: Some(8),
         start: 2,
         pass_offset: 16,
-        ..Job::default()
+        ..Job::usual()
     };
     let at = |j: &Job, pass| (0..8).map(|i| places(j, pass).at(i).0).collect::<Vec<_>>();
     let sequential = job(Seek::Sequential, None);
@@ -135,7 +135,7 @@ fn written_verified_and_told() {
 #[test]
 fn the_table_is_xdds_and_the_csv_has_the_same_columns() {
     let mut table = Table::default();
-    let (job, done) = (Job { depth: 4, request_blocks: 4, ..Job::default() }, Default::default());
+    let (job, done) = (Job { depth: 4, request_blocks: 4, ..Job::usual() }, Default::default());
     let outcome = Outcome::new(vec![done], 0, Default::default(), None);
     table.add(0, Line::of(0, &job, &outcome.streams, &outcome));
     let options = Options { jobs: vec![job], ..Options::default() };
@@ -144,7 +144,7 @@ fn the_table_is_xdds_and_the_csv_has_the_same_columns() {
     assert_eq!(fields, [12; 4], "{csv}");
     assert!(csv.starts_with("what,target,queue,bytes,ops,seconds,MB/s,iops,latency_ms,cpu_percent,op,request\npass 1,0,4,0,0,0.000000,0.000,"));
     let head = Table::header();
-    let line = table.average(0, &options.jobs[0]).unwrap().text("Average");
+    let line = table.average(0).unwrap().text("Average");
     assert_eq!(
         line,
         "TARGET   Average     0    4              0         0     0.000      0.000       0.000    0.0000    0.00  read       4096\n"

@@ -3,16 +3,14 @@
 //! The head names the source and the destination. One line with a hash follows for each flushed piece. A
 //! journal of another copy is ignored. An incomplete last line does not count.
 
-use std::fmt::Write as _;
-use std::fs::{File, Metadata};
-use std::io::Write as _;
+use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::run::names::{sync_name, whole_lines};
+use crate::run::journal::{self, Journal};
 
 /// A file or a device, told apart from whatever had its name before or has it later.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -68,7 +66,6 @@ impl Source {
     }
 }
 
-/// What a journal is about.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Head {
     /// Always [`MARK`].
@@ -88,7 +85,6 @@ impl Head {
 /// First word of a journal.
 pub(super) const MARK: &str = "braid-copy-2";
 
-/// A journal as it was found.
 #[derive(Debug)]
 pub(super) struct Found {
     pub head: Head,
@@ -107,63 +103,51 @@ pub(super) fn path_of(destination: &Path) -> PathBuf {
 /// # Errors
 /// It cannot be read, or something else has its name.
 pub(super) fn read(path: &Path) -> Result<Option<Found>> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+    let (head, lines) = match journal::read(path) {
+        Ok(found) => found,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e).with_context(|| path.display().to_string()),
     };
-    let mut lines = whole_lines(&text);
-    let head: Option<Head> = lines.next().and_then(|l| serde_json::from_str(l).ok());
-    let head = head.filter(|h| h.mark == MARK).with_context(|| {
+    let head = head.filter(|h: &Head| h.mark == MARK).with_context(|| {
         format!("{}: not the journal of a copy; move it out of the way", path.display())
     })?;
-    let hash = |line: &str| (line.len() == 16).then(|| u64::from_str_radix(line, 16).ok())?;
-    Ok(Some(Found { head, hashes: lines.map_while(hash).collect() }))
+    let hash = |line: &String| (line.len() == 16).then(|| u64::from_str_radix(line, 16).ok())?;
+    Ok(Some(Found { head, hashes: lines.iter().map_while(hash).collect() }))
 }
 
 /// Pieces that are flushed, with their hashes.
 #[derive(Debug)]
 pub(super) struct Progress {
-    file: File,
-    path: PathBuf,
+    journal: Journal,
     pub hashes: Vec<u64>,
 }
 
 impl Progress {
     /// Carries on after these pieces. The journal before this one stays until this one is whole.
     pub fn create(path: &Path, head: &Head, hashes: Vec<u64>) -> Result<Self> {
-        let mut new = path.as_os_str().to_owned();
-        new.push(".new");
-        let new = PathBuf::from(new);
-        let said = || new.display().to_string();
-        let mut file = File::create(&new).with_context(said)?;
-        let mut text = serde_json::to_string(head)? + "\n";
-        for hash in &hashes {
-            let _ = writeln!(text, "{hash:016x}");
-        }
-        file.write_all(text.as_bytes()).with_context(said)?;
-        file.sync_all().with_context(said)?;
-        std::fs::rename(&new, path).with_context(|| path.display().to_string())?;
-        sync_name(path)?;
-        Ok(Self { file, path: path.to_owned(), hashes })
+        let lines: Vec<_> = hashes.iter().copied().map(line).collect();
+        let journal = Journal::replace(path, head, &lines)?;
+        Ok(Self { journal, hashes })
     }
     /// Notes a piece that is flushed.
     pub fn done(&mut self, hash: u64) -> Result<()> {
-        let said = || self.path.display().to_string();
-        writeln!(self.file, "{hash:016x}").with_context(said)?;
-        self.file.sync_data().with_context(said)?;
+        self.journal.note(&line(hash))?;
         self.hashes.push(hash);
         Ok(())
     }
     /// From piece `n` on nothing counts any more: it is copied again.
     pub fn cut(mut self, head: &Head, n: usize) -> Result<()> {
         self.hashes.truncate(n);
-        Self::create(&self.path, head, self.hashes).map(drop)
+        Self::create(&self.journal.path, head, self.hashes).map(drop)
     }
     /// The copy is complete.
     pub fn remove(self) {
-        std::fs::remove_file(&self.path).ok();
+        self.journal.remove();
     }
+}
+
+fn line(hash: u64) -> String {
+    format!("{hash:016x}")
 }
 
 /// How many pieces of a journal count for this copy: those that it flushed on this destination,

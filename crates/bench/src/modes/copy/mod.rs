@@ -59,19 +59,14 @@ pub(crate) struct Args {
     /// End after so many pieces, as if interrupted
     #[arg(long, hide = true)]
     stop_after: Option<u64>,
-    #[command(flatten)]
-    how: RunOptions,
 }
 
 impl Measure for Args {
-    fn how(&self) -> &RunOptions {
-        &self.how
-    }
     fn begin(&self) -> Report {
         Report::new("copy").against("", "MB/s")
     }
-    fn measure(&self, report: &mut Report) -> Result<()> {
-        copy(self, report, &mut |_| ())
+    fn measure(&self, how: &RunOptions, report: &mut Report) -> Result<()> {
+        copy(self, how.force_destroy, report, &mut |_| ())
     }
 }
 
@@ -79,7 +74,7 @@ impl Measure for Args {
 const PIECE_MAX: u64 = 1 << 20;
 
 /// `after` is called when a piece is flushed.
-fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<()> {
+fn copy(args: &Args, force: bool, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<()> {
     ensure!((1..=1024).contains(&args.depth), "--depth: 1 to 1024");
     ensure!((1..=PIECE_MAX).contains(&args.piece), "--piece: 1 to {PIECE_MAX} requests");
     let source = open(&args.source, OpenMode { direct: !args.buffered, ..OpenMode::default() })?;
@@ -87,7 +82,6 @@ fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<
     room_for_buffers(u128::from(args.request) * args.depth as u128)?;
     let state = Source::of(&args.source, source.len())?;
     let path = journal::path_of(&args.destination);
-    let force = args.how.force_destroy;
     let found = if force { journal::read(&path).ok().flatten() } else { journal::read(&path)? };
     let dir = parent(&args.destination);
     let home = std::fs::metadata(dir).with_context(|| dir.display().to_string())?.dev();
@@ -155,8 +149,8 @@ fn copy(args: &Args, report: &mut Report, after: &mut dyn FnMut(u64)) -> Result<
 
 /// Direct where that is possible.
 fn open(path: &Path, how: OpenMode) -> Result<std::sync::Arc<Target>, Refusal> {
-    match Target::keep(path, how) {
-        Err(Refusal::NoDirect { .. }) => Target::keep(path, OpenMode { direct: false, ..how }),
+    match Target::open(path, how) {
+        Err(Refusal::NoDirect { .. }) => Target::open(path, OpenMode { direct: false, ..how }),
         other => other,
     }
 }

@@ -1,9 +1,9 @@
 //! Copies of small files: which journals are accepted, which changes are noticed.
 
 use super::*;
-use crate::modes::Measure as _;
+use crate::modes::{Measure as _, Run};
 
-fn args(dir: &Path, more: &[&str]) -> Args {
+fn args(dir: &Path, more: &[&str]) -> Run<Args> {
     let (source, destination) = (dir.join("src"), dir.join("dst"));
     let paths = [source.to_str().unwrap(), destination.to_str().unwrap()];
     let usual = ["--request", "4096", "--piece", "2", "--buffered"];
@@ -15,10 +15,8 @@ fn source(dir: &Path, seed: u8) -> Vec<u8> {
     std::fs::write(dir.join("src"), &bytes).unwrap();
     bytes
 }
-fn go(args: &Args) -> (Report, Result<()>) {
-    let mut report = args.begin();
-    let result = copy(args, &mut report, &mut |_| ());
-    (report, result)
+fn go(args: &Run<Args>) -> (Report, Result<()>) {
+    args.result()
 }
 fn said(result: Result<()>) -> String {
     format!("{:#}", result.unwrap_err())
@@ -71,7 +69,7 @@ fn a_copy_is_carried_on_by_the_same_source_only() {
     go(&stop).1.unwrap_err();
     std::fs::rename(d.join("src"), d.join("elsewhere")).unwrap();
     let mut other = args(d, &[]);
-    other.source = d.join("elsewhere");
+    other.mode.source = d.join("elsewhere");
     assert!(said(go(&other).1).contains("--force-destroy"));
     // Under the old name another inode: begun again, with what it holds.
     let new = source(d, 99);
@@ -87,8 +85,8 @@ fn a_source_that_changes_meanwhile_is_noticed_and_its_copy_begins_anew() {
     let d = dir.path();
     source(d, 0);
     let plain = args(d, &[]);
-    let mut report = plain.begin();
-    let result = copy(&plain, &mut report, &mut |piece| {
+    let mut report = plain.mode.begin();
+    let result = copy(&plain.mode, false, &mut report, &mut |piece| {
         if piece == 1 {
             let file = OpenOptions::new().write(true).open(d.join("src")).unwrap();
             file.write_all_at(b"changed", 0).unwrap();
@@ -155,9 +153,9 @@ fn a_copy_that_is_not_as_it_was_copied_is_mended_by_running_it_again() {
     let d = dir.path();
     let bytes = source(d, 0);
     let plain = args(d, &[]);
-    let mut report = plain.begin();
+    let mut report = plain.mode.begin();
     // The last piece is through: two of those before go bad.
-    let result = copy(&plain, &mut report, &mut |piece| {
+    let result = copy(&plain.mode, false, &mut report, &mut |piece| {
         if piece == 4 {
             let file = OpenOptions::new().write(true).open(d.join("dst")).unwrap();
             file.write_all_at(b"rotten", 2 * 8192 + 77).unwrap();

@@ -2,9 +2,8 @@
 //! buffered (S2). They run in the directories that are given. Without any they run on XFS and on two nodes'
 //! mounts of one pool, each on a loop device of its own.
 
-use std::fmt::Write as _;
-
 use anyhow::{Context, Result};
+use itertools::Itertools as _;
 
 use super::devices::{measured, short, take};
 use super::experiment::Args;
@@ -66,27 +65,28 @@ impl Made {
     }
 }
 
+/// In the directories that are given, or on file systems for this alone: XFS and mounts of so many nodes.
+fn on_systems(args: &Args, nodes: u64, work: impl FnOnce(&[System]) -> Result<()>) -> Result<()> {
+    if args.systems.is_empty() {
+        let made = Made::new(args, nodes)?;
+        return work(&made.systems());
+    }
+    work(&args.systems)
+}
+
 /// S3.6 to S3.9.
 pub(super) fn writes(args: &Args, report: &mut Report) -> Result<()> {
-    if !args.systems.is_empty() {
-        return written(args, &args.systems, report);
-    }
-    let made = Made::new(args, 1)?;
-    written(args, &made.systems(), report)
+    on_systems(args, 1, |systems| written(args, systems, report))
 }
 
 /// S2.
 pub(super) fn factors(args: &Args, report: &mut Report) -> Result<()> {
-    if !args.systems.is_empty() {
-        return swept(args, &args.systems, report);
-    }
-    let made = Made::new(args, 2)?;
-    swept(args, &made.systems(), report)
+    on_systems(args, 2, |systems| swept(args, systems, report))
 }
 
 fn written(args: &Args, systems: &[System], report: &mut Report) -> Result<()> {
-    let mode = first_write::Args::of(systems, args.size, &short(&args.how));
-    let rows = measured(report, "first-write", &mode)?;
+    let mode = first_write::Args::of(systems, args.size);
+    let rows = measured(report, "first-write", mode, short(&args.how))?;
     for row in &rows.rows {
         let large = parameter(row, "request") >= MIB;
         let cell = format!("{}, {}, {}", row.name, row.phase, row.at());
@@ -124,11 +124,11 @@ const MIB: f64 = 1024.0 * KIB;
 /// What the original measured is lost: its factors are judged.
 fn swept(args: &Args, systems: &[System], report: &mut Report) -> Result<()> {
     let how = short(&args.how);
-    let rows = measured(report, "sweep", &sweep::Args::of(systems, args.size, &how))?;
+    let rows = measured(report, "sweep", sweep::Args::of(systems, args.size), how.clone())?;
     judged(&rows, report);
     take(report, rows, "sweep");
     // Of the file's pages nothing is left out: they must be there.
-    let rows = measured(report, "sweep", &sweep::Args::cached(systems, args.size, &how))?;
+    let rows = measured(report, "sweep", sweep::Args::cached(systems, args.size), how)?;
     for row in rows.rows.iter().filter(|r| !rows.is_base(r)) {
         let Some(base) = rows.base_of(row) else { continue };
         let what = format!("S2.13 the same over {}, from the page cache", rows.base);
@@ -139,7 +139,6 @@ fn swept(args: &Args, systems: &[System], report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Verdicts on all factors.
 fn judged(rows: &Report, report: &mut Report) {
     let crossings = crossings(rows);
     for row in &rows.rows {
@@ -262,31 +261,26 @@ fn parameter(row: &Row, key: &str) -> f64 {
 /// Of each figure, from which request size on going past the cache is as fast as going through it, by
 /// system.
 fn crossings(rows: &Report) -> Vec<(String, String)> {
-    let mut found: Vec<(String, &str, Option<f64>)> = Vec::new();
-    for row in &rows.rows {
-        let Some(f) = Factors::of(row) else { continue };
-        let Some(cold) = f.buffered(rows, row) else { continue };
-        let figure = f.direct_over_buffered();
+    // The points of all figures: which, of what, at which request size, whether direct is as fast.
+    let point = |row| {
+        let factors = Factors::of(row)?;
+        let cold = factors.buffered(rows, row)?;
         let fast = row.rate.ratio_to(&cold.rate).median() >= 1.0;
-        let at = fast.then(|| parameter(row, "request"));
-        match found.iter_mut().find(|(seen, name, _)| *seen == figure && *name == row.name) {
-            Some((.., from)) if fast => *from = from.or(at),
-            Some((.., from)) => *from = None,
-            None => found.push((figure, &row.name, at)),
-        }
-    }
-    let mut all: Vec<(String, String)> = Vec::new();
-    for (figure, name, from) in found {
-        let from = from.map_or("never".to_owned(), |f| format!("from {:.0} KiB on", f / KIB));
-        let said = format!("{name} {from}");
-        match all.iter_mut().find(|(seen, _)| *seen == figure) {
-            Some((_, note)) => {
-                let _ = write!(note, ", {said}");
-            }
-            None => all.push((figure, format!("direct is as fast: {said}"))),
-        }
-    }
-    all
+        Some((factors.direct_over_buffered(), &row.name, parameter(row, "request"), fast))
+    };
+    let points: Vec<_> = rows.rows.iter().filter_map(point).collect();
+    let of_figure = |figure: &String| {
+        let mine = || points.iter().filter(|point| point.0 == *figure);
+        let of_system = |name| {
+            let points: Vec<_> = mine().filter(|point| point.1 == name).collect();
+            let from = points.iter().rev().take_while(|point| point.3).last();
+            let from = from.map_or("never".to_owned(), |p| format!("from {:.0} KiB on", p.2 / KIB));
+            format!("{name} {from}")
+        };
+        let said = mine().map(|point| point.1).unique().map(of_system).join(", ");
+        (figure.clone(), format!("direct is as fast: {said}"))
+    };
+    points.iter().map(|point| &point.0).unique().map(of_figure).collect()
 }
 
 #[cfg(test)]

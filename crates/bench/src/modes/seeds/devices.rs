@@ -4,8 +4,8 @@ use anyhow::Result;
 
 use super::experiment::Args;
 use crate::arguments::Common;
-use crate::modes::{Measure, RoundPlan, RunOptions, ladder};
-use crate::report::{Goal, Report};
+use crate::modes::{Measure, Run, RunOptions, ladder};
+use crate::report::{Goal, Parameters, Report, Row};
 use crate::statistics::Samples;
 
 /// What this command cannot measure, and why.
@@ -24,7 +24,7 @@ pub(super) fn layers(args: &Args, report: &mut Report) -> Result<()> {
         throttle: None,
         loop_devices: true,
     };
-    let rows = measured(report, "ladder", &ladder::Args::new(common, short(&args.how)))?;
+    let rows = measured(report, "ladder", ladder::Args::new(common), short(&args.how))?;
     let goals = [
         ("pool", "S3.4 volume over raw, a row or more at a time", "0.87 read, 0.85 write", 0.98),
         ("native", "S0.3 file system over raw", "0.40 to 0.60", 0.95),
@@ -48,15 +48,17 @@ pub(super) fn layers(args: &Args, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Rows of an experiment's own, in rounds. What was measured before a failure goes into the report.
-pub(super) fn rounds(
+/// Rows of an experiment's own, in rounds: each of `systems` in its turn. What was measured before a failure
+/// goes into the report.
+pub(super) fn compare<T>(
     args: &Args,
     report: &mut Report,
     own: Own,
-    measure: impl Fn(&mut Report, usize, usize) -> Result<()>,
+    systems: &[T],
+    measure: impl Fn(&mut Report, &T) -> Result<()>,
 ) -> Result<Report> {
     let mut rows = Report::new(own.id).against(own.base, own.unit);
-    let result = short(&args.how).rounds(&mut rows, own.turns, measure);
+    let result = short(&args.how).compare(&mut rows, systems, own.rows, measure);
     or_keep(report, own.id, rows, result)
 }
 
@@ -66,7 +68,22 @@ pub(super) struct Own {
     pub id: &'static str,
     pub base: &'static str,
     pub unit: &'static str,
-    pub turns: RoundPlan,
+    /// Of each system.
+    pub rows: usize,
+}
+
+/// One more repeat of a row that is measured by itself.
+pub(super) fn sample<'r>(
+    report: &'r mut Report,
+    (name, phase): (&str, &str),
+    at: &Parameters,
+    measure: impl FnOnce() -> Result<f64>,
+) -> Result<&'r mut Row> {
+    let what = format!("{name} {phase} {}", crate::report::said(at));
+    crate::progress::row(what.trim_end().to_owned());
+    let rate = measure()?;
+    crate::progress::row_done();
+    Ok(report.sample(name, phase, at, rate))
 }
 
 /// The rows of what has succeeded; those of what has failed are kept.
@@ -85,9 +102,13 @@ pub(super) fn short(how: &RunOptions) -> RunOptions {
     RunOptions { repeats: how.repeats.min(7), accept: Vec::new(), ..how.clone() }
 }
 
-/// The result of a mode.
-pub(super) fn measured(report: &mut Report, id: &str, mode: &impl Measure) -> Result<Report> {
-    let (rows, result) = mode.result();
+pub(super) fn measured(
+    report: &mut Report,
+    id: &str,
+    mode: impl Measure,
+    how: RunOptions,
+) -> Result<Report> {
+    let (rows, result) = Run { mode, how }.result();
     or_keep(report, id, rows, result)
 }
 

@@ -51,7 +51,6 @@ pub(super) fn is_of(number: &str, only: &str) -> bool {
     rest.is_some_and(|r| !r.starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// A verdict on one figure.
 pub(super) fn verdict(what: &str, original: &str, goal: Goal, measured: f64) -> Verdict {
     Verdict::of(what, goal, &Samples(vec![measured])).original(original)
 }

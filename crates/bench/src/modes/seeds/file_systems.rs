@@ -1,6 +1,5 @@
 //! Experiments on freshly made file systems: building a program, a failed member, several nodes, locks.
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -9,17 +8,18 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use braid_fs::Cred;
+use itertools::Itertools as _;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::devices::{Own, judge, rounds, take};
+use super::devices::{Own, compare, judge, sample, take};
 use super::experiment::{Args, verdict};
-use super::loop_devices::{braid, members};
+use super::loop_devices::members;
 use crate::engine::{Content, Direction, Limits, OpenMode, Pattern, Stream, Target};
-use crate::modes::{Cell, RoundPlan, at, ladder};
+use crate::modes::{Cell, at, ladder};
 use crate::report::{Goal, Report};
 use crate::statistics::Samples;
 use crate::statistics::float;
-use crate::testbed::{Mount, text};
+use crate::testbed::{Mount, braid, command, text};
 
 const MIB: u64 = 1 << 20;
 
@@ -36,18 +36,19 @@ pub(super) fn s0_2(args: &Args, report: &mut Report) -> Result<()> {
     let testbed = members(args, "build", (1, 1024 * MIB), None)?;
     let archive = testbed.work.join("tree.tar");
     pack(&testbed.work.join("tree"), &archive)?;
-    let own = Own { id: "S0.2", base: "xfs", unit: "s", turns: RoundPlan::new(2, 2) };
-    let rows = rounds(args, report, own, |report, _, system| {
-        let (mount, name) = testbed.xfs_or_braid(system)?;
+    let own = Own { id: "S0.2", base: "xfs", unit: "s", rows: 2 };
+    let rows = compare(args, report, own, &[0, 1], |report, system| {
+        let (mount, name) = testbed.xfs_or_braid(*system)?;
         let (archive, dir) = (text(&archive)?, text(&mount.dir)?);
         let unpack = format!("tar xf {archive} -C {dir}");
         let build = format!("make -s -j2 -C {dir}/tree");
         for (phase, script) in [("untar", unpack), ("build", build)] {
-            crate::progress::row(format!("{name} {phase}"));
-            let began = Instant::now();
-            crate::testbed::command("sh", &["-c", &script])?;
-            report.sample(name, phase, &at(&[]), began.elapsed().as_secs_f64()).less = true;
-            crate::progress::row_done();
+            let row = sample(report, (name, phase), &at(&[]), || {
+                let began = Instant::now();
+                command("sh", &["-c", &script])?;
+                Ok(began.elapsed().as_secs_f64())
+            })?;
+            row.less = true;
         }
         Ok(())
     })?;
@@ -59,39 +60,25 @@ pub(super) fn s0_2(args: &Args, report: &mut Report) -> Result<()> {
 /// An archive of sources with a Makefile.
 fn pack(tree: &Path, archive: &Path) -> Result<()> {
     std::fs::create_dir(tree)?;
-    let mut makefile = String::from("all: program\nOBJECTS =");
-    let mut main = String::from("int main(void) { return (0");
     for n in 0..SOURCES {
-        let mut source = String::new();
-        for f in 0..40 {
-            let _ = writeln!(source, "static int part{f}(int x) {{ return x * {f} + {n}; }}");
-        }
-        let _ = write!(source, "int file{n}(int x) {{ return 0");
-        for f in 0..40 {
-            let _ = write!(source, " + part{f}(x)");
-        }
-        let _ = writeln!(source, "; }}");
+        let part = |f| format!("static int part{f}(int x) {{ return x * {f} + {n}; }}\n");
+        let parts = (0..40).map(part).join("");
+        let sum = (0..40).map(|f| format!(" + part{f}(x)")).join("");
+        let source = format!("{parts}int file{n}(int x) {{ return 0{sum}; }}\n");
         std::fs::write(tree.join(format!("file{n}.c")), source)?;
-        let _ = write!(makefile, " file{n}.o");
-        let _ = write!(main, " + file{n}({n})");
     }
-    main = main.replace("int main", &declared()) + ") == 1; }\n";
+    let declared = (0..SOURCES).map(|n| format!("int file{n}(int);\n")).join("");
+    let sum = (0..SOURCES).map(|n| format!(" + file{n}({n})")).join("");
+    let main = format!("{declared}int main(void) {{ return (0{sum}) == 1; }}\n");
     std::fs::write(tree.join("main.c"), main)?;
-    makefile +=
-        " main.o\nprogram: $(OBJECTS)\n\tcc -o $@ $(OBJECTS)\n%.o: %.c\n\tcc -c -O1 -o $@ $<\n";
+    let objects = (0..SOURCES).map(|n| format!(" file{n}.o")).join("");
+    let rules = "program: $(OBJECTS)\n\tcc -o $@ $(OBJECTS)\n%.o: %.c\n\tcc -c -O1 -o $@ $<\n";
+    let makefile = format!("all: program\nOBJECTS ={objects} main.o\n{rules}");
     std::fs::write(tree.join("Makefile"), makefile)?;
     let parent = tree.parent().context("no parent")?;
-    crate::testbed::command("tar", &["cf", text(archive)?, "-C", text(parent)?, "tree"])?;
+    command("tar", &["cf", text(archive)?, "-C", text(parent)?, "tree"])?;
     std::fs::remove_dir_all(tree)?;
     Ok(())
-}
-
-fn declared() -> String {
-    let mut out = String::new();
-    for n in 0..SOURCES {
-        let _ = writeln!(out, "int file{n}(int);");
-    }
-    out + "int main"
 }
 
 /// A member fails: what is still there, mounted, and mounted again without it.
@@ -165,23 +152,19 @@ pub(super) fn s4_3(args: &Args, report: &mut Report) -> Result<()> {
         // Mounts go before their devices.
         sets.push((mounts, testbed));
     }
-    let own = Own { id: "S4.3", base: "1 node", unit: "MB/s", turns: RoundPlan::new(3, 4) };
-    let rows = rounds(args, report, own, |report, _, system| {
-        let Some((mounts, _)) = sets.get(system) else { return Ok(()) };
+    let own = Own { id: "S4.3", base: "1 node", unit: "MB/s", rows: 4 };
+    let rows = compare(args, report, own, &sets, |report, (mounts, _)| {
         let name = match mounts.len() {
             1 => "1 node".to_owned(),
             n => format!("{n} nodes"),
         };
         for shared in [true, false] {
-            let files = mounts.iter().enumerate().map(|(n, m)| {
+            let mut paths = Vec::new();
+            for (n, mount) in mounts.iter().enumerate() {
                 let dir = if shared { "all".to_owned() } else { format!("own{n}") };
-                (m.dir.join(dir), format!("file{n}"))
-            });
-            let files: Vec<_> = files.collect();
-            for (dir, _) in &files {
-                std::fs::create_dir_all(dir)?;
+                std::fs::create_dir_all(mount.dir.join(&dir))?;
+                paths.push(mount.dir.join(dir).join(format!("file{n}")));
             }
-            let paths: Vec<_> = files.iter().map(|(dir, name)| dir.join(name)).collect();
             let place = if shared { "one directory" } else { "a directory each" };
             for direction in [Direction::Write, Direction::Read] {
                 let streams = paths.iter().map(|p| slowly(p, direction, EACH));
@@ -229,7 +212,7 @@ fn slowly(path: &Path, direction: Direction, bytes: u64) -> Result<Stream> {
     let write = direction == Direction::Write;
     let how = OpenMode { write, direct: true, overwrite: true, ..OpenMode::default() };
     let pattern = Pattern::sequential(0, bytes, MIB, !write);
-    Ok(Stream { depth: 4, ..Stream::plain(Target::keep(path, how)?, pattern) })
+    Ok(Stream { depth: 4, ..Stream::plain(Target::open(path, how)?, pattern) })
 }
 
 /// Small files stand in their inodes: what writing one costs beside making it.
@@ -238,22 +221,18 @@ pub(super) fn s4_6(args: &Args, report: &mut Report) -> Result<()> {
     let testbed = members(args, "small", (1, 512 * MIB), None)?;
     let mount = Mount::braid(&testbed.paths, testbed.work.join("mount"))?;
     let kinds: [(&str, &[u8]); 2] = [("empty", &[]), ("1 KiB", &[7; 1024])];
-    let own = Own { id: "S4.6", base: "1 KiB", unit: "files/s", turns: RoundPlan::new(2, 1) };
-    let rows = rounds(args, report, own, |report, _, system| {
-        let Some((name, bytes)) = kinds.get(system) else { return Ok(()) };
-        crate::progress::row(format!("{name} files"));
+    let own = Own { id: "S4.6", base: "1 KiB", unit: "files/s", rows: 1 };
+    let rows = compare(args, report, own, &kinds, |report, (name, bytes)| {
         let dir = mount.dir.join("files");
         std::fs::create_dir(&dir)?;
-        let began = Instant::now();
-        for n in 0..FILES {
-            let mut file = std::fs::File::create_new(dir.join(format!("f{n}")))?;
-            file.write_all(bytes)?;
-        }
-        let seconds = began.elapsed().as_secs_f64();
-        std::fs::remove_dir_all(&dir)?;
-        report.sample(name, "made", &at(&[]), f64::from(FILES) / seconds.max(1e-9));
-        crate::progress::row_done();
-        Ok(())
+        sample(report, (name, "made"), &at(&[]), || {
+            let began = Instant::now();
+            for n in 0..FILES {
+                std::fs::File::create_new(dir.join(format!("f{n}")))?.write_all(bytes)?;
+            }
+            Ok(f64::from(FILES) / began.elapsed().as_secs_f64().max(1e-9))
+        })?;
+        Ok(std::fs::remove_dir_all(&dir)?)
     })?;
     let empty = rows.rows.iter().find(|r| r.name == "empty");
     let cost = empty.and_then(|r| Some(r.rate.ratio_to(&rows.base_of(r)?.rate)));
@@ -266,11 +245,10 @@ pub(super) fn s4_6(args: &Args, report: &mut Report) -> Result<()> {
 
 /// Locks: checked while they are cached, handed over, taken from a node that died.
 pub(super) fn s4_7(args: &Args, report: &mut Report) -> Result<()> {
-    let own = Own { id: "S4.7", base: "", unit: "per s", turns: RoundPlan::new(1, 1) };
-    let rows = rounds(args, report, own, |report, _, _| {
-        let rate = cached(args)?;
-        report.sample("native", "attributes under a cached lock", &at(&[]), rate);
-        Ok(())
+    let own = Own { id: "S4.7", base: "", unit: "per s", rows: 1 };
+    let rows = compare(args, report, own, &["native"], |report, name| {
+        sample(report, (name, "attributes under a cached lock"), &at(&[]), || cached(args))
+            .map(drop)
     })?;
     let rates = rows.rows.first().map(|r| r.rate.0.iter().map(|r| r / 1e6).collect());
     let what = "S4.7 checks of a cached lock, millions a second (with the attributes it covers)";
@@ -335,7 +313,7 @@ fn died(args: &Args) -> Result<(Samples, f64)> {
     // What is gone is not asked to unmount.
     let gone = one.dir.clone();
     std::mem::forget(one);
-    crate::testbed::command("umount", &["-l", text(&gone)?])?;
+    command("umount", &["-l", text(&gone)?])?;
     std::fs::remove_dir(&gone).ok();
     std::fs::write(two.dir.join("f"), vec![2; 1 << 20])?;
     let took = began.elapsed().as_secs_f64();

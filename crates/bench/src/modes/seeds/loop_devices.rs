@@ -7,21 +7,23 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use braid_pool::device::OpenOptions;
 
-use super::devices::{Own, judge, measured, rounds, short, take};
+use super::devices::{Own, compare, judge, measured, sample, short, take};
 use super::experiment::{Args, verdict};
 use crate::arguments::DeviceKind;
 use crate::engine::{Direction, Layer, Limits, OpenMode, Order, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
-use crate::modes::{Cell, RoundPlan, System, at, stream};
+use crate::modes::{Cell, System, at, stream};
 use crate::report::{Goal, Report};
 use crate::statistics::Samples;
 use crate::statistics::float;
 use crate::testbed::members::Members;
-use crate::testbed::{Mount, command, text};
+use crate::testbed::{Mount, text};
 
 const MIB: u64 = 1 << 20;
 /// Bytes per second of a device that is to be the bottleneck.
 const SLOW: u64 = 100_000_000;
+
+const WAYS: [Direction; 2] = [Direction::Write, Direction::Read];
 
 /// Loop devices over files in `dir`.
 pub(super) fn members(
@@ -48,17 +50,12 @@ pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
             Ok((*name, Mount::braid(&testbed.paths, testbed.work.join("mount"))?))
         })
         .collect::<Result<Vec<_>>>()?;
-    let turns = RoundPlan::new(mounts.len(), SIZES.len() * 2);
-    let own = Own { id: "S0.4", base: "1-way", unit: "MB/s", turns };
-    let rows = rounds(args, report, own, |report, _, system| {
-        let Some((name, mount)) = mounts.get(system) else { return Ok(()) };
+    let own = Own { id: "S0.4", base: "1-way", unit: "MB/s", rows: SIZES.len() * 2 };
+    let rows = compare(args, report, own, &mounts, |report, (name, mount)| {
         for mib in SIZES {
+            let place = at(&[("file", float(mib * MIB))]);
             for (phase, past) in [("in the cache", false), (PAST, true)] {
-                crate::progress::row(format!("{name} {phase} {mib} MiB"));
-                let rate = written_and_read(mount, mib * MIB, past)?;
-                let place = at(&[("file", float(mib * MIB))]);
-                report.sample(name, phase, &place, rate);
-                crate::progress::row_done();
+                sample(report, (name, phase), &place, || written_and_read(mount, mib * MIB, past))?;
             }
         }
         Ok(())
@@ -89,14 +86,12 @@ pub(super) fn s0_4(args: &Args, report: &mut Report) -> Result<()> {
 /// MB/s of writing and reading a new file.
 fn written_and_read(mount: &Mount, bytes: u64, past: bool) -> Result<f64> {
     let files = streams::files(&mount.dir, 1);
-    let (direction, request) = (Direction::Write, MIB);
-    let write = Phase { direction, bytes, request, direct: false, sync: past };
+    let write = Phase { sync: past, ..Phase::written(bytes) };
     let written = write.outcome(&files)?.seconds;
     if past {
         mount.drop_caches()?;
     }
-    let read = Phase { direction: Direction::Read, sync: false, ..write };
-    let read = read.outcome(&files)?.seconds;
+    let read = write.read().outcome(&files)?.seconds;
     for file in &files {
         std::fs::remove_file(file)?;
     }
@@ -107,16 +102,18 @@ fn written_and_read(mount: &Mount, bytes: u64, past: bool) -> Result<f64> {
 pub(super) fn s1_1(args: &Args, report: &mut Report) -> Result<()> {
     let testbed = members(args, "lmdd", (1, 512 * MIB), Some(4 * SLOW))?;
     let device = testbed.paths.first().context("no device")?;
-    let turns = RoundPlan::new(2, 1);
-    let own = Own { id: "S1.2", base: "read", unit: "MB/s", turns };
-    let rows = rounds(args, report, own, |report, _, system| {
-        let (name, word) = if system == 0 { ("read", "if") } else { ("write", "of") };
-        crate::progress::row(format!("lmdd {name}"));
-        let (moved, rate) = lmdd(&format!("{word}={}", text(device)?))?;
-        report.sample(name, "lmdd, direct, 4 MiB", &at(&[]), rate).add("MB moved", moved);
-        crate::progress::row_done();
-        Ok(())
-    })?;
+    let own = Own { id: "S1.2", base: "read", unit: "MB/s", rows: 1 };
+    let rows =
+        compare(args, report, own, &[("read", "if"), ("write", "of")], |report, (name, word)| {
+            let mut moved = 0.0;
+            let row = sample(report, (name, "lmdd, direct, 4 MiB"), &at(&[]), || {
+                let (megabytes, rate) = lmdd(&format!("{word}={}", text(device)?))?;
+                moved = megabytes;
+                Ok(rate)
+            })?;
+            row.add("MB moved", moved);
+            Ok(())
+        })?;
     let moved = rows.rows.iter().filter_map(|r| r.more.get("MB moved")).map(Samples::median);
     let right = moved.filter(|m| (m - 524.29).abs() < 0.005).count();
     let what = "S1.1 lmdd's command unchanged, its line says 524.29 MB: write and read";
@@ -145,15 +142,12 @@ pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
     let testbed = members(args, "sizes", (1, 512 * MIB), None)?;
     let device = testbed.paths.first().context("no device")?;
     let sizes = [("1 MiB", MIB), ("4 MiB", 4 * MIB), ("16 MiB", 16 * MIB)];
-    let turns = RoundPlan::new(sizes.len(), 2);
-    let own = Own { id: "S1.7", base: "1 MiB", unit: "MB/s", turns };
-    let rows = rounds(args, report, own, |report, _, system| {
-        let Some((name, request)) = sizes.get(system) else { return Ok(()) };
-        for direction in [Direction::Write, Direction::Read] {
-            let target = opened(device)?;
+    let own = Own { id: "S1.7", base: "1 MiB", unit: "MB/s", rows: 2 };
+    let rows = compare(args, report, own, &sizes, |report, (name, request)| {
+        for direction in WAYS {
             let read = direction == Direction::Read;
             let pattern = Pattern::sequential(0, 256 * MIB, *request, read);
-            let stream = Stream { depth: 2, ..Stream::plain(target, pattern) };
+            let stream = Stream { depth: 2, ..Stream::plain(opened(device)?, pattern) };
             let cell = Cell { name, phase: direction.word(), at: at(&[]) };
             cell.run(report, &[stream], &Limits::default())?;
         }
@@ -173,7 +167,7 @@ pub(super) fn s1_7(args: &Args, report: &mut Report) -> Result<()> {
 
 fn opened(path: &Path) -> Result<std::sync::Arc<Target>> {
     let how = OpenMode { write: true, direct: true, force: true, ..OpenMode::default() };
-    Ok(Target::keep(path, how)?)
+    Ok(Target::open(path, how)?)
 }
 
 /// A target in a process of its own, ended when dropped.
@@ -216,26 +210,25 @@ pub(super) fn s3_3(args: &Args, report: &mut Report) -> Result<()> {
     let (slow, fast) = (slow.paths.first(), fast.paths.first());
     let (Some(slow), Some(fast)) = (slow, fast) else { return Ok(()) };
     let (slow_unit, fast_unit) = (Served::new(slow)?, Served::new(fast)?);
-    let own = Own { id: "S3.3", base: "direct", unit: "MB/s", turns: RoundPlan::new(2, 3) };
-    let rows = rounds(args, report, own, |report, _, system| {
-        let direct = system == 0;
-        let name = if direct { "direct" } else { "unit" };
-        for direction in [Direction::Write, Direction::Read] {
-            let target = if direct { opened(slow)? } else { slow_unit.open()? };
+    let own = Own { id: "S3.3", base: "direct", unit: "MB/s", rows: 3 };
+    let rows = compare(args, report, own, &["direct", "unit"], |report, name| {
+        let open = |device: &Path, unit: &Served| {
+            if *name == "direct" { opened(device) } else { unit.open() }
+        };
+        for direction in WAYS {
             let read = direction == Direction::Read;
             let pattern = Pattern::sequential(0, 128 * MIB, MIB, read);
-            let stream = Stream { depth: 4, ..Stream::plain(target, pattern) };
+            let stream = Stream { depth: 4, ..Stream::plain(open(slow, &slow_unit)?, pattern) };
             let cell = Cell { name, phase: direction.word(), at: at(&[]) };
             cell.run(report, &[stream], &Limits::default())?;
         }
-        let target = if direct { opened(fast)? } else { fast_unit.open()? };
         let mut pattern = Pattern::sequential(0, 256 * MIB, 4096, true).ordered(Order::Random);
         pattern.count = 5000;
+        let stream = Stream::plain(open(fast, &fast_unit)?, pattern);
         let cell = Cell { name, phase: "latency of 4 KiB", at: at(&[]) };
-        let (row, outcome) =
-            cell.run(report, &[Stream::plain(target, pattern)], &Limits::default())?;
+        let (row, outcome) = cell.run(report, &[stream], &Limits::default())?;
         (row.less, row.unit) = (true, "us".to_owned());
-        row.replace_rate(outcome.latency().percentiles().p50);
+        row.replace_rate(outcome.all.latency().percentiles().p50);
         Ok(())
     })?;
     let (latency, rates): (Vec<_>, Vec<_>) =
@@ -262,7 +255,7 @@ pub(super) fn s4_5(args: &Args, report: &mut Report) -> Result<()> {
     ];
     let mut how = short(&args.how);
     how.repeats = how.repeats.min(3);
-    let rows = measured(report, "S4.5", &stream::Args::film(systems, how));
+    let rows = measured(report, "S4.5", stream::Args::film(systems), how);
     std::fs::remove_dir(&plain).ok();
     let rows = rows?;
     for row in &rows.rows {
@@ -273,9 +266,4 @@ pub(super) fn s4_5(args: &Args, report: &mut Report) -> Result<()> {
     }
     take(report, rows, "S4.5");
     Ok(())
-}
-
-/// Runs this program.
-pub(super) fn braid(words: &[&str]) -> Result<String> {
-    command(text(&std::env::current_exe()?)?, words)
 }

@@ -14,6 +14,7 @@ mod surfaces;
 use std::time::Instant;
 
 use anyhow::Result;
+use itertools::Itertools as _;
 
 use super::{RunOptions, configuration};
 use crate::progress::RunOfRuns;
@@ -31,13 +32,8 @@ impl Args {
         let sane = self.within.is_none_or(|w| w.is_finite() && w > 0.0);
         anyhow::ensure!(sane, "--within: a number of seconds above 0");
         let cannot = devices::CANNOT.iter().flat_map(|(what, _)| numbers(what));
-        let known: Vec<&str> = ALL
-            .iter()
-            .flat_map(|p| p.numbers)
-            .copied()
-            .chain(models::NUMBERS)
-            .chain(cannot)
-            .collect();
+        let planned = ALL.iter().flat_map(|p| p.numbers).copied();
+        let known: Vec<&str> = planned.chain(models::NUMBERS).chain(cannot).collect();
         for only in &self.only {
             let there = known.iter().any(|n| is_of(n, only));
             anyhow::ensure!(there, "--only {only}: no experiment has that number");
@@ -46,7 +42,6 @@ impl Args {
     }
 }
 
-/// Runs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     args.check()?;
     let mut plan = Plan::new(args);
@@ -75,15 +70,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Numbers of the experiments with cells that are short of their goals.
 fn fell_short(report: &Report) -> Vec<&str> {
-    let mut all: Vec<&str> = Vec::new();
-    for line in lines(&report.verdicts).iter().filter(|l| l.short() > 0) {
-        for number in numbers(line.what) {
-            if !all.contains(&number) {
-                all.push(number);
-            }
-        }
-    }
-    all
+    let short = lines(&report.verdicts).into_iter().filter(|line| line.short() > 0);
+    short.flat_map(|line| numbers(line.what)).unique().collect()
 }
 
 /// What cannot be measured here has a verdict that says why; the others are measured all the same.

@@ -17,7 +17,6 @@ fn at_least(what: &str, original: &str, goal: f64, measured: f64) -> Verdict {
     verdict(what, original, Goal::AtLeast(goal), measured)
 }
 
-/// The experiments here.
 pub(super) const NUMBERS: [&str; 10] =
     ["S0.5", "S0.6", "S0.7", "S1.3", "S1.4", "S1.5", "S3.1", "S3.2", "S3.4", "S3.5"];
 

@@ -34,7 +34,6 @@ const fn planned(
     Planned { numbers, run, setup, round }
 }
 
-/// All of them.
 pub(super) const ALL: [Planned; 14] = [
     planned(&["S0.2"], file_systems::s0_2, (2.0, 6.0)),
     planned(&["S0.3", "S0.8", "S3.4", "S3.10"], devices::layers, (2.0, 3.0)),

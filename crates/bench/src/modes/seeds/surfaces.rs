@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use braid_fs::Fs;
+use itertools::iproduct;
 
-use super::devices::{Own, rounds, take};
+use super::devices::{Own, compare, take};
 use super::experiment::Args;
 use super::loop_devices::members;
 use crate::arguments::Sizes;
 use crate::engine::{Direction, Layer, Limits, OpenMode, Pattern, Stream, Target, run};
-use crate::modes::ladder::{NativeFile, RAW_FROM, SLACK, fresh, fresh_pool, over};
-use crate::modes::surface::{REQUESTS, SurfaceCell, TRANSFERS, cells, summaries};
-use crate::modes::{RoundPlan, System, TestArea};
+use crate::modes::ladder::{NativeFiles, RAW_FROM, SLACK, fresh_pool, over};
+use crate::modes::surface::{self, REQUESTS, TRANSFERS, cells, summaries};
+use crate::modes::{System, TestArea, stream_on};
 use crate::report::{Goal, Report};
 use crate::run::cache::Cache;
 use crate::statistics::Samples;
@@ -41,24 +41,18 @@ pub(super) fn s4_1(args: &Args, report: &mut Report) -> Result<()> {
     anyhow::ensure!(!cells.is_empty(), "--size: less than the smallest transfer");
     let testbed = members(args, "surface", (1, args.size.saturating_add(SLACK)), None)?;
     let phases = 2 * (LAYERS.len() + CACHED.len());
-    let turns = RoundPlan::new(LAYERS.len(), cells.len() * phases / LAYERS.len());
-    let own = Own { id: "S4.1", base: "raw", unit: "MB/s", turns };
-    let mut rows = rounds(args, report, own, |report, _, layer| {
-        let Some(name) = LAYERS.get(layer) else { return Ok(()) };
+    let per_layer = cells.len() * phases / LAYERS.len();
+    let own = Own { id: "S4.1", base: "raw", unit: "MB/s", rows: per_layer };
+    let mut rows = compare(args, report, own, &LAYERS, |report, name| {
         let under_test = LayerUnderTest::new(name, &testbed, args.size)?;
-        let caches = [Cache::Direct, Cache::Cold];
-        for cache in caches.into_iter().filter(|c| *c == Cache::Direct || CACHED.contains(name)) {
-            for way in WAYS {
-                for (request, transfer) in cells.iter().copied() {
-                    let target = under_test.open(way, cache)?;
-                    let (from, at_least) = (under_test.from, AT_LEAST);
-                    let surface_cell = SurfaceCell { from, request, transfer, at_least, depth: 1 };
-                    // Ordinary pages, as programs have them.
-                    let limits =
-                        Limits { time: Some(CELL), ordinary_pages: true, ..Limits::default() };
-                    surface_cell.measure(report, (name, target), (cache, way), &limits)?;
-                }
-            }
+        let caches: &[_] =
+            if CACHED.contains(name) { &[Cache::Direct, Cache::Cold] } else { &[Cache::Direct] };
+        for (cache, way, sizes) in iproduct!(caches.iter().copied(), WAYS, cells.iter().copied()) {
+            let pattern = surface::pattern(sizes, way, AT_LEAST);
+            let pattern = Pattern { from: under_test.from, ..pattern };
+            let stream = stream_on(under_test.open(way, cache)?, pattern, 1)?;
+            let limits = Limits { time: Some(CELL), ..Limits::ordinary() };
+            surface::cell(report, (name, stream), (cache, way), &limits)?;
         }
         under_test.end()
     })?;
@@ -78,15 +72,11 @@ struct LayerUnderTest {
 enum What {
     Raw(PathBuf),
     Pool(Arc<Target>),
-    Native {
-        fs: Fs,
-        handle: u64,
-        target: Arc<Target>,
-    },
+    Native(Arc<Target>, NativeFiles),
     /// The file is removed before the file system is unmounted.
     Mounted {
         area: TestArea,
-        mount: Mount,
+        _mount: Mount,
     },
 }
 
@@ -98,11 +88,10 @@ impl LayerUnderTest {
             "raw" => return Ok(Self { what: What::Raw(device.clone()), from: RAW_FROM }),
             "pool" => What::Pool(over(testbed, name, Layer::Pool(fresh_pool(testbed)?))?),
             "native" => {
-                let fs = fresh(fresh_pool(testbed)?)?;
-                let (file, handle) = NativeFile::create(&fs, "surface")?;
-                let target = over(testbed, name, Layer::Calls(file))?;
+                let files = NativeFiles::new(testbed, 1)?;
+                let target = files.targets.first().context("no file")?.clone();
                 fill(&target, bytes)?;
-                What::Native { fs, handle, target }
+                What::Native(target, files)
             }
             "xfs" => mounted(Mount::xfs(device, dir)?, name, bytes)?,
             _ => mounted(Mount::braid(&testbed.paths, dir)?, name, bytes)?,
@@ -113,37 +102,29 @@ impl LayerUnderTest {
         let (write, direct) = (way == Direction::Write, cache == Cache::Direct);
         Ok(match &self.what {
             What::Raw(path) => device(path, write, direct)?,
-            What::Pool(target) | What::Native { target, .. } => target.clone(),
+            What::Pool(target) | What::Native(target, _) => target.clone(),
             What::Mounted { area, .. } => area.target(0, write, direct)?,
         })
     }
     /// Takes it down.
     fn end(self) -> Result<()> {
-        match self.what {
-            What::Native { fs, handle, target } => {
-                drop(target);
-                fs.release(handle)?;
-                fs.unmount()?;
-            }
-            What::Mounted { area, mount } => {
-                drop(area);
-                drop(mount);
-            }
-            What::Raw(_) | What::Pool(_) => {}
+        if let What::Native(target, files) = self.what {
+            drop(target);
+            files.end()?;
         }
         Ok(())
     }
 }
 
 fn device(path: &Path, write: bool, direct: bool) -> Result<Arc<Target>> {
-    Ok(Target::keep(path, OpenMode { write, direct, force: true, ..OpenMode::default() })?)
+    Ok(Target::open(path, OpenMode { write, direct, force: true, ..OpenMode::default() })?)
 }
 
 fn mounted(mount: Mount, name: &str, bytes: u64) -> Result<What> {
     let system = System { name: name.to_owned(), path: mount.dir.clone() };
     let area = TestArea::new(&system, 1, bytes, false)?;
     area.fill()?;
-    Ok(What::Mounted { area, mount })
+    Ok(What::Mounted { area, _mount: mount })
 }
 
 /// Every byte written once.
@@ -176,6 +157,8 @@ fn least(cells: &[Samples]) -> Samples {
 /// Goals are those of a device in RAM: what a layer takes of it shows whole.
 fn judged(rows: &Report, cells: usize, report: &mut Report) {
     const DIRECT: [&str; 2] = ["write direct", "read direct"];
+    const MEANS: &str = "GFS 0.276; XFS 0.900";
+    const LEASTS: &str = "GFS 0.097; XFS 0.318";
     let mut said = |what: &str, cell: &str, original: &str, goal: Goal, samples: &Samples| {
         report.verdict((what, original, cell), goal, samples);
     };
@@ -184,24 +167,17 @@ fn judged(rows: &Report, cells: usize, report: &mut Report) {
     let part = crate::statistics::float(there as u64) / crate::statistics::float(all.max(1) as u64);
     let what = "S4.1 request by transfer size on raw, pool, native, mount, XFS: part of the cells";
     said(what, "", "77 cells, 4 layers; lost", Goal::AtLeast(1.0), &Samples(vec![part]));
-    let pool = efficiencies(rows, "pool", &DIRECT);
-    let (what, original) = ("S4.2 volume over raw, mean of the cells", "0.964");
-    said(what, "", original, Goal::AtLeast(0.98), &mean(&pool));
-    let what = "S4.2 volume over raw, the least cell";
-    said(what, "", "0.904", Goal::AtLeast(0.95), &least(&pool));
-    let native = efficiencies(rows, "native", &DIRECT);
-    let (what, original) = ("S4.2 file system over raw, mean of the cells", "GFS 0.276; XFS 0.900");
-    said(what, "", original, Goal::AtLeast(0.90), &mean(&native));
-    let (what, original) = ("S4.2 file system over raw, the least cell", "GFS 0.097; XFS 0.318");
-    said(what, "", original, Goal::AtLeast(0.50), &least(&native));
-    let what = "S4.2 mount over raw, mean of the cells";
-    said(
-        what,
-        "",
-        "GFS 0.276; XFS 0.900",
-        Goal::Told,
-        &mean(&efficiencies(rows, "mount", &DIRECT)),
-    );
+    let direct = |name| efficiencies(rows, name, &DIRECT);
+    let (pool, native, mount) = (direct("pool"), direct("native"), direct("mount"));
+    for (what, original, goal, of) in [
+        ("volume over raw, mean of the cells", "0.964", Goal::AtLeast(0.98), mean(&pool)),
+        ("volume over raw, the least cell", "0.904", Goal::AtLeast(0.95), least(&pool)),
+        ("file system over raw, mean of the cells", MEANS, Goal::AtLeast(0.90), mean(&native)),
+        ("file system over raw, the least cell", LEASTS, Goal::AtLeast(0.50), least(&native)),
+        ("mount over raw, mean of the cells", MEANS, Goal::Told, mean(&mount)),
+    ] {
+        said(&format!("S4.2 {what}"), "", original, goal, &of);
+    }
     for (number, word, cache, published) in [
         ("S4.2a", "buffered", "cold", ["GFS -0.629", "GFS -0.388"]),
         ("S4.2b", "direct", "direct", ["GFS -0.827", "GFS -0.840"]),

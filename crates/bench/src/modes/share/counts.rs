@@ -6,30 +6,34 @@ use serde_json::Value;
 
 use crate::report::Row;
 use crate::statistics::float;
-use crate::testbed::{command, text};
+use crate::testbed::{braid, text};
 
 /// What is counted, and how a row names it.
 const NAMES: [&str; 5] = ["reads", "writes", "flushes", "compare-and-writes", "messages"];
 
 /// Of all nodes together, heartbeats included; nothing if they are no nodes of Braid, or do not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counts(Option<[u64; NAMES.len()]>);
+pub(super) struct Counts {
+    dirs: Vec<PathBuf>,
+    sum: Option<[u64; NAMES.len()]>,
+}
 
 impl Counts {
-    /// Until now.
-    pub fn of(dirs: &[PathBuf]) -> Self {
-        let mut sum = [0; NAMES.len()];
-        for dir in dirs {
-            let Some(counts) = of_node(dir) else { return Self(None) };
-            sum.iter_mut().zip(counts).for_each(|(all, of_one)| *all += of_one);
-        }
-        Self(Some(sum))
+    /// Until now, of the nodes whose mounts these are.
+    pub fn of(dirs: Vec<PathBuf>) -> Self {
+        let of_nodes: Option<Vec<[u64; NAMES.len()]>> =
+            dirs.iter().map(|dir| of_node(dir)).collect();
+        let plus = |mut sum: [u64; NAMES.len()], node| {
+            sum.iter_mut().zip(node).for_each(|(all, of_one)| *all += of_one);
+            sum
+        };
+        let sum =
+            of_nodes.map(|nodes| nodes.into_iter().fold(<[u64; NAMES.len()]>::default(), plus));
+        Self { dirs, sum }
     }
     /// Adds to `row` what each of `operations` has cost since then.
-    pub fn show(self, dirs: &[PathBuf], operations: u64, row: &mut Row) {
-        let (Some(before), Some(after), 1..) = (self.0, Self::of(dirs).0, operations) else {
-            return;
-        };
+    pub fn show(self, operations: u64, row: &mut Row) {
+        let after = Self::of(self.dirs).sum;
+        let (Some(before), Some(after), 1..) = (self.sum, after, operations) else { return };
         let mut said = Vec::new();
         for ((name, before), after) in NAMES.iter().zip(before).zip(after) {
             let each = float(after.saturating_sub(before)) / float(operations);
@@ -55,9 +59,8 @@ fn mount_point(dir: &Path) -> Option<PathBuf> {
 
 fn of_node(dir: &Path) -> Option<[u64; NAMES.len()]> {
     let dir = mount_point(dir)?;
-    let exe = std::env::current_exe().ok()?;
     let asked = |words: &[&str]| -> Option<Value> {
-        let said = command(text(&exe).ok()?, &[words, &["--json", text(&dir).ok()?]].concat());
+        let said = braid(&[words, &["--json", text(&dir).ok()?]].concat());
         serde_json::from_str(&said.ok()?).ok()
     };
     let (io, locks) = (asked(&["status", "--io"])?, asked(&["locks"])?);
@@ -80,9 +83,10 @@ mod tests {
     #[test]
     fn nothing_is_said_of_other_file_systems() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Counts::of(&[dir.path().to_owned()]), Counts(None));
         let mut row = Row::default();
-        Counts(None).show(&[], 3, &mut row);
+        let counts = Counts::of(vec![dir.path().to_owned()]);
+        assert_eq!(counts.sum, None);
+        counts.show(3, &mut row);
         assert!(row.more.is_empty() && row.issued.is_none());
     }
 }

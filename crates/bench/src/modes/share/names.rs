@@ -4,62 +4,61 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use super::args::Args;
-use super::contended::show_fairness;
-use super::counts::Counts;
-use super::shared_file::name;
-use crate::modes::at_once::{ThreadResult, all_at_once, sum};
-use crate::modes::{RemoveOnDrop, at};
-use crate::report::Report;
-use crate::statistics::float;
+use super::round::Round;
+use crate::engine::Latency;
+use crate::modes::RemoveOnDrop;
+use crate::modes::at_once::all_at_once;
 
-/// One operation on one file.
 type Operation = fn(&Path) -> std::io::Result<()>;
 
-/// What each node does with files: a row, whose files they are, and the operation. Files are looked at by another
-/// node only after those that are removed: removing a file that nobody else knows costs less.
-const OPERATIONS: [(&str, Files, Operation); 4] = [
-    ("create in one directory", Files::Own, |file| File::create_new(file).map(drop)),
-    ("unlink in one directory", Files::Own, |file| std::fs::remove_file(file)),
-    ("", Files::Own, |file| File::create_new(file).map(drop)),
-    ("stat of another node's files", Files::Others, |file| file.symlink_metadata().map(drop)),
+/// What each node does with files: a row, whose files they are (its own, or those that the next node has made),
+/// and the operation. Files are looked at by another node only after those that are removed: removing a file that
+/// nobody else knows costs less.
+const OPERATIONS: [(&str, usize, Operation); 4] = [
+    ("create in one directory", OWN, |file| File::create_new(file).map(drop)),
+    ("unlink in one directory", OWN, |file| std::fs::remove_file(file)),
+    (UNTOLD, OWN, |file| File::create_new(file).map(drop)),
+    ("stat of another node's files", NEXT, |file| file.symlink_metadata().map(drop)),
 ];
-
-/// Whose files a node works on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Files {
-    Own,
-    /// Those that the next node has made.
-    Others,
-}
+const OWN: usize = 0;
+const NEXT: usize = 1;
+/// No row of its own.
+const UNTOLD: &str = "";
 const LIST: &str = "list and stat another node's files";
 
-pub(super) fn measure(args: &Args, round: usize, report: &mut Report) -> Result<()> {
+pub(super) fn measure(round: &mut Round) -> Result<()> {
+    let args = round.args;
     if !args.wants(LIST) && !OPERATIONS.iter().any(|(what, ..)| args.wants(what)) {
         return Ok(());
     }
-    let name = name("names", round);
-    let dirs: Vec<PathBuf> = args.nodes.iter().map(|node| node.path.join(&name)).collect();
-    let first = dirs.first().context("no nodes")?;
+    let dirs = round.paths("names");
+    let nodes: Vec<(usize, &PathBuf)> = dirs.iter().enumerate().collect();
+    let [first, second, ..] = dirs.as_slice() else { return Ok(()) };
     std::fs::create_dir(first).with_context(|| first.display().to_string())?;
     let _removed = RemoveOnDrop(vec![first.clone()]);
+    let (_, stop) = crate::progress::hooks();
     for (what, whose, operation) in OPERATIONS {
-        crate::progress::row(what.to_owned());
-        let before = Counts::of(&args.dirs());
-        let done = on_files(args.files, &dirs, whose, operation)?;
-        crate::progress::row_done();
-        let (operations, latency, seconds) = sum(&done).context("no nodes")?;
-        let operations = operations as u64;
-        if args.wants(what) && !what.is_empty() {
-            let row = report.sample("nodes", what, &at(&[]), float(operations) / seconds);
-            row.took(&latency);
-            before.show(&args.dirs(), operations, row);
-            show_fairness(&done, row);
+        let on_all_nodes = || {
+            all_at_once(&nodes, |(node, dir), latency| {
+                for n in 0..args.files {
+                    let file = file(dir, (node + whose) % nodes.len(), n);
+                    let began = Instant::now();
+                    operation(&file).with_context(|| file.display().to_string())?;
+                    latency.add(began.elapsed());
+                    crate::progress::check_stop(stop.as_deref())?;
+                }
+                Ok(args.files)
+            })
+        };
+        if what != UNTOLD && args.wants(what) {
+            round.row(what, on_all_nodes)?;
+        } else {
+            on_all_nodes()?;
         }
     }
-    if args.wants(LIST) { list(args, &dirs, report) } else { Ok(()) }
+    if args.wants(LIST) { list(round, first, second) } else { Ok(()) }
 }
 
 /// The file of a node's own.
@@ -67,49 +66,22 @@ fn file(dir: &Path, node: usize, n: usize) -> PathBuf {
     dir.join(format!("f{node}-{n:06}"))
 }
 
-/// All nodes at once, each on `files` files.
-fn on_files(
-    files: usize,
-    dirs: &[PathBuf],
-    whose: Files,
-    operation: Operation,
-) -> Result<Vec<ThreadResult>> {
-    let (_, stop) = crate::progress::hooks();
-    let nodes: Vec<(usize, &PathBuf)> = dirs.iter().enumerate().collect();
-    all_at_once(&nodes, |(node, dir), latency| {
-        let whose = if whose == Files::Own { *node } else { (node + 1) % dirs.len() };
-        for n in 0..files {
-            let file = file(dir, whose, n);
-            let began = Instant::now();
-            operation(&file).with_context(|| file.display().to_string())?;
-            latency.add(began.elapsed());
-            crate::progress::check_stop(stop.as_deref())?;
-        }
-        Ok(files)
-    })
-}
-
 /// As `ls -l` of a directory of files that the first node alone has just made; the second one lists them.
-fn list(args: &Args, dirs: &[PathBuf], report: &mut Report) -> Result<()> {
-    let (Some(made), Some(listed)) = (dirs.first(), dirs.get(1)) else { return Ok(()) };
-    let (made, listed) = (made.join("list"), listed.join("list"));
+fn list(round: &mut Round, first: &Path, second: &Path) -> Result<()> {
+    let (made, listed, files) = (first.join("list"), second.join("list"), round.args.files);
     std::fs::create_dir(&made)?;
-    for n in 0..args.files {
+    for n in 0..files {
         File::create_new(file(&made, 0, n))?;
         crate::progress::check_interrupted()?;
     }
-    let before = Counts::of(&args.dirs());
-    crate::progress::row(LIST.to_owned());
-    let began = Instant::now();
-    let mut found = 0;
-    for entry in std::fs::read_dir(&listed)? {
-        entry?.metadata()?;
-        found += 1;
-    }
-    let seconds = began.elapsed().as_secs_f64().max(1e-9);
-    crate::progress::row_done();
-    anyhow::ensure!(found == args.files, "{found} of {} files are listed", args.files);
-    let row = report.sample("nodes", LIST, &at(&[]), float(found as u64) / seconds);
-    before.show(&args.dirs(), found as u64, row);
-    Ok(())
+    round.row(LIST, || {
+        let began = Instant::now();
+        let mut found = 0;
+        for entry in std::fs::read_dir(&listed)? {
+            entry?.metadata()?;
+            found += 1;
+        }
+        ensure!(found == files, "{found} of {files} files are listed");
+        Ok(vec![(found, Latency::default(), began, Instant::now())])
+    })
 }
