@@ -489,7 +489,7 @@ fn whoever_writes_everybody_reads_it() {
     let (at_a, at_b) = (a.open(ino, O_RDWR).unwrap(), b.open(ino, O_RDWR).unwrap());
     let mut model: Vec<u8> = Vec::new();
     for round in 0..60_u64 {
-        let random = |n: u64| common::noise(8, round * 3 + n)[3] as u64;
+        let random = |n: u64| u64::from(common::noise(8, round * 3 + n)[3]);
         let offset = random(0) * 20_000;
         let len = if random(1) % 3 == 0 { 300_000 } else { 5000 };
         let bytes = common::noise(len, round);

@@ -236,6 +236,7 @@ fn asks(path: &str) -> Option<String> {
         std::thread::sleep(Duration::from_millis(10));
     }
     child.kill().unwrap();
+    child.wait().unwrap();
     None
 }
 
