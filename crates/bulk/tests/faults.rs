@@ -1,5 +1,7 @@
 //! Connections that are cut anywhere, servers that are started anew: nothing is lost, nothing is done twice.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_wrap, reason = "tests")]
+
 mod common;
 
 use std::fs::File as LocalFile;

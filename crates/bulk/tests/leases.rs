@@ -35,6 +35,35 @@ fn mount(address: std::net::SocketAddr, keeps: bool) -> RemoteFs {
     fs
 }
 
+/// A pool with two nodes. One of them serves two clients, of which both keep what they ask for.
+struct TwoClients {
+    host: Host,
+    server: Server<Fs>,
+    node: Fs,
+    a: RemoteFs,
+    b: RemoteFs,
+    /// Between client `b` and the server.
+    proxy: Proxy,
+}
+
+impl TwoClients {
+    fn new(mib: u64) -> Self {
+        let host = Host::new(mib);
+        let server = host.serve();
+        let node = host.second();
+        let proxy = Proxy::to(server.address());
+        let (a, b) = (mount(server.address(), true), mount(proxy.address, true));
+        Self { host, server, node, a, b, proxy }
+    }
+    fn finish(self) {
+        self.proxy.no_cut();
+        [self.a, self.b].iter().for_each(RemoteFs::finish);
+        drop(self.server);
+        self.node.unmount().unwrap();
+        self.host.finish();
+    }
+}
+
 /// Waits until what is asked for is kept.
 fn await_leases(fs: &RemoteFs) {
     wait_until("leases are granted", || {
@@ -217,17 +246,12 @@ impl<F: FileSystem> Changes for F {
 
 #[test]
 fn what_a_node_or_another_client_changes_is_in_the_next_answer() {
-    let host = Host::new(256);
-    let server = host.serve();
-    let node = host.second();
-    let (a, b) = (mount(server.address(), true), mount(server.address(), true));
-    let plain = mount(server.address(), false);
-    everybody_sees(&[&a, &b, &plain], &node, 24);
-    assert!(host.references().lease_counts().recalled > 100);
-    [a, b, plain].iter().for_each(RemoteFs::finish);
-    drop(server);
-    node.unmount().unwrap();
-    host.finish();
+    let fixture = TwoClients::new(256);
+    let plain = mount(fixture.server.address(), false);
+    everybody_sees(&[&fixture.a, &fixture.b, &plain], &fixture.node, 24);
+    assert!(fixture.host.references().lease_counts().recalled > 100);
+    plain.finish();
+    fixture.finish();
 }
 
 /// Ends a thread, when this is dropped.
@@ -241,11 +265,8 @@ impl Drop for Stops<'_> {
 /// The same while connections are cut all the time.
 #[test]
 fn cut_connections_leave_nothing_old() {
-    let host = Host::new(256);
-    let server = host.serve();
-    let node = host.second();
-    let proxy = Proxy::to(server.address());
-    let (a, b) = (mount(proxy.address, true), mount(server.address(), true));
+    let fixture = TwoClients::new(256);
+    let TwoClients { node, a, b, proxy, .. } = &fixture;
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stops = Stops(&stop);
@@ -258,12 +279,9 @@ fn cut_connections_leave_nothing_old() {
             }
             proxy.no_cut();
         });
-        everybody_sees(&[&a, &b], &node, 12);
+        everybody_sees(&[b, a], node, 12);
     });
-    [a, b].iter().for_each(RemoteFs::finish);
-    drop(server);
-    node.unmount().unwrap();
-    host.finish();
+    fixture.finish();
 }
 
 /// A client that says what it likes.
@@ -461,11 +479,8 @@ fn contents_are_read_ahead_and_kept() {
 
 #[test]
 fn whoever_writes_everybody_reads_it() {
-    let host = Host::new(512);
-    let server = host.serve();
-    let node = host.second();
-    let proxy = Proxy::to(server.address());
-    let (a, b) = (mount(server.address(), true), mount(proxy.address, true));
+    let fixture = TwoClients::new(512);
+    let TwoClients { node, a, b, proxy, .. } = &fixture;
     let root = node.root();
     let ino = node.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap().0.ino;
     a.lookup(root, b"file").unwrap();
@@ -474,7 +489,7 @@ fn whoever_writes_everybody_reads_it() {
     let (at_a, at_b) = (a.open(ino, O_RDWR).unwrap(), b.open(ino, O_RDWR).unwrap());
     let mut model: Vec<u8> = Vec::new();
     for round in 0..60_u64 {
-        let random = |n: u64| common::noise(8, round * 3 + n)[3] as u64;
+        let random = |n: u64| u64::from(common::noise(8, round * 3 + n)[3]);
         let offset = random(0) * 20_000;
         let len = if random(1) % 3 == 0 { 300_000 } else { 5000 };
         let bytes = common::noise(len, round);
@@ -482,11 +497,11 @@ fn whoever_writes_everybody_reads_it() {
         model.resize(model.len().max(end), 0);
         model[end - len..end].copy_from_slice(&bytes);
         match round % 4 {
-            0 => write(&node, at_node, offset, &bytes),
-            1 => write(&a, at_a, offset, &bytes),
-            2 => write(&b, at_b, offset, &bytes),
+            0 => write(node, at_node, offset, &bytes),
+            1 => write(a, at_a, offset, &bytes),
+            2 => write(b, at_b, offset, &bytes),
             _ => {
-                write(&b, at_b, offset, &bytes);
+                write(b, at_b, offset, &bytes);
                 let size = model.len() as u64 * 3 / 4;
                 model.truncate(usize::try_from(size).unwrap());
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
@@ -498,9 +513,9 @@ fn whoever_writes_everybody_reads_it() {
         }
         let step = if round % 2 == 0 { 1 << 20 } else { 100_000 };
         let readers: [(&str, Vec<u8>); 3] = [
-            ("node", read_through(&node, at_node, step)),
-            ("a", read_through(&a, at_a, step)),
-            ("b", read_through(&b, at_b, step)),
+            ("node", read_through(node, at_node, step)),
+            ("a", read_through(a, at_a, step)),
+            ("b", read_through(b, at_b, step)),
         ];
         for (who, found) in readers {
             assert_eq!(found.len(), model.len(), "{round}: {who}");
@@ -508,26 +523,20 @@ fn whoever_writes_everybody_reads_it() {
             assert_eq!(differs, None, "{round}: {who}");
         }
     }
-    proxy.no_cut();
     node.release(at_node).unwrap();
-    [a, b].iter().for_each(RemoteFs::finish);
-    drop(server);
-    node.unmount().unwrap();
-    host.finish();
+    fixture.finish();
 }
 
 /// Readers run beside writers: whoever begins to read after a write has ended reads it, whatever overtakes what.
 #[test]
 fn readers_beside_writers_read_nothing_older_than_what_was_written_before() {
-    let host = Host::new(256);
-    let server = host.serve();
-    let node = host.second();
-    let (a, b) = (mount(server.address(), true), mount(server.address(), true));
+    let fixture = TwoClients::new(256);
+    let TwoClients { node, a, b, .. } = &fixture;
     let root = node.root();
     let ino = node.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap().0.ino;
     let at_node = node.open(ino, O_RDWR).unwrap();
-    write(&node, at_node, 0, &[0; 8192]);
-    for fs in [&a, &b] {
+    write(node, at_node, 0, &[0; 8192]);
+    for fs in [a, b] {
         fs.lookup(root, b"file").unwrap();
     }
     let (at_a, at_b) = (a.open(ino, O_RDWR).unwrap(), b.open(ino, O_RDWR).unwrap());
@@ -536,7 +545,7 @@ fn readers_beside_writers_read_nothing_older_than_what_was_written_before() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stops = Stops(&stop);
-        for (fs, fh) in [(&a, at_a), (&a, at_a), (&b, at_b), (&b, at_b)] {
+        for (fs, fh) in [(a, at_a), (a, at_a), (b, at_b), (b, at_b)] {
             let (stop, written, owned, reads) = (&stop, &written, &owned, &reads);
             scope.spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
@@ -558,9 +567,9 @@ fn readers_beside_writers_read_nothing_older_than_what_was_written_before() {
             block[4088..].copy_from_slice(&u64::from(n).to_le_bytes());
             let set = SetAttr { uid: Some(n), ..SetAttr::default() };
             match n % 3 {
-                0 => write(&node, at_node, 0, &block),
-                1 => write(&a, at_a, 0, &block),
-                _ => write(&b, at_b, 0, &block),
+                0 => write(node, at_node, 0, &block),
+                1 => write(a, at_a, 0, &block),
+                _ => write(b, at_b, 0, &block),
             }
             written.store(n.into(), Ordering::SeqCst);
             match n / 3 % 2 {
@@ -575,10 +584,7 @@ fn readers_beside_writers_read_nothing_older_than_what_was_written_before() {
     let (sent, reads) = (a.status().requests + b.status().requests - sent, reads.into_inner());
     assert!(sent < reads, "{sent} requests for {reads} reads: nothing is kept");
     node.release(at_node).unwrap();
-    [a, b].iter().for_each(RemoteFs::finish);
-    drop(server);
-    node.unmount().unwrap();
-    host.finish();
+    fixture.finish();
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A client and a server over loopback: what works, and what a client may not do.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use std::io::{Read, Write};

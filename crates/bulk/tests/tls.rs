@@ -1,6 +1,6 @@
 //! TLS: who is let in, who is not, and what strangers cannot do.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod common;
 

@@ -1,7 +1,12 @@
 //! The measuring kit from its command line: what it refuses, what it keeps, what it writes. Nothing
 //! here judges time.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::too_many_lines,
+    reason = "tests"
+)]
 
 mod common;
 

@@ -173,9 +173,12 @@ impl Cluster {
         let began = Instant::now();
         for (host, before) in up().zip(before) {
             while done(host) < before + 2 {
-                if began.elapsed() > LONG {
-                    panic!("host {} does nothing: {}", host.n, told(&host.dir));
-                }
+                assert!(
+                    began.elapsed() <= LONG,
+                    "host {} does nothing: {}",
+                    host.n,
+                    told(&host.dir)
+                );
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
@@ -440,7 +443,7 @@ fn eight_hosts_lose_nothing_whatever_happens_to_some() {
         }
         c.accidents([hosts[0], hosts[1], hosts[2], hosts[3]]);
         c.restart(Duration::from_millis(random % 1200), Signal::KILL);
-        if random % 4 == 0 {
+        if random.is_multiple_of(4) {
             c.outage();
         }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Cluster, Disks, can_mount, sh};
 
 /// Longest time until all of them are recovered. Without an end it would hang for good.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Each node writes and syncs files and makes directories, all in one directory, until it is killed.
 fn work(c: &Cluster, nodes: &[usize], round: usize) -> std::process::Child {

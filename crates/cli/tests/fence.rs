@@ -99,7 +99,7 @@ fn members_that_come_later_get_the_keys_of_all() {
     ok(&["create", "mirrored", u0, u1, "--mirror", "2", "--nodes", "4"]);
     let mount = |host: &str| {
         let (dir, of) = (san.path(host), [u0.as_str(), u1.as_str()]);
-        san.mount_these_as(host, &of, &dir, "io_timeout=10")
+        San::mount_these_as(host, &of, &dir, "io_timeout=10")
     };
     let (a, b) = (mount("host-a"), mount("host-b"));
     let both = san.keys(0);
@@ -124,7 +124,7 @@ fn members_that_come_later_get_the_keys_of_all() {
     });
     assert!([0, 2, 3, 4].iter().all(|n| san.keys(*n).len() == 1), "it does not come back");
     braid(&["unmount", "--lazy", &b]);
-    let b = san.mount_these_as("host-c", &[u0, u2, u3, u4], &san.path("host-c"), "io_timeout=3");
+    let b = San::mount_these_as("host-c", &[u0, u2, u3, u4], &san.path("host-c"), "io_timeout=3");
     wait_until("another's keys are there", || [0, 2, 3, 4].iter().all(|n| san.keys(*n).len() == 2));
     unmount_idle(Path::new(&a));
     wait_until("what leaves is gone everywhere", || {

@@ -142,7 +142,7 @@ fn storm(dir: &Path, seed: u64, until: Instant) -> Duration {
             _ => {
                 drop(fs::read_dir(dir).map(|all| {
                     all.filter_map(Result::ok).filter_map(|e| e.metadata().ok()).count()
-                }))
+                }));
             }
         }
         longest = longest.max(start.elapsed());

@@ -248,9 +248,10 @@ fn mistakes_are_named() {
         (vec![&*dir, "--listen", "192.0.2.1"], "no such address"),
         (vec![&*dir, "--server", "../x", "--port", "1"], "--server ../x"),
     ] {
-        let said = match words.contains(&"--listen") {
-            true => fails(&[&["export", "--nfs"], &words[..]].concat()),
-            false => export(&words),
+        let said = if words.contains(&"--listen") {
+            fails(&[&["export", "--nfs"], &words[..]].concat())
+        } else {
+            export(&words)
         };
         assert!(said.contains(why), "{words:?}: {said}");
     }

@@ -29,6 +29,33 @@ fn finish(mut c: Cluster) {
     assert!(said.contains("clean"), "{said}");
 }
 
+/// Runs a Python program on two mounts from one server (`A` and `C`) and a node of the same pool (`B`); `dirs` are all
+/// three. Returns how many leases each mount then has.
+fn on_two_mounts_and_a_node(program: &str) -> [u64; 2] {
+    let (c, served) = setting();
+    let mounts = ["a", "c"].map(|name| Remote::plain(&c.disks, name, &served));
+    let [a, c_mount] = &mounts;
+    let node = c.node(0).to_str().unwrap().to_owned();
+    let dirs = format!("\nC = '{}'; dirs = [A, B, C]\n", c_mount.dir);
+    a.python(&c.disks, &node, &format!("{dirs}{program}"));
+    let leases = mounts.each_ref().map(|mount| status(mount, "leases"));
+    mounts.into_iter().for_each(Remote::unmount);
+    served.end();
+    finish(c);
+    leases
+}
+
+/// A mount from the server, and the paths of a file on the node and on that mount, which keeps its attributes.
+fn mount_with_kept_file(c: &Cluster, served: &Served) -> (Remote, String, String) {
+    let remote = Remote::plain(&c.disks, "remote", served);
+    let (there, here) = (format!("{}/file", c.node(0).display()), format!("{}/file", remote.dir));
+    std::fs::write(&there, "one").unwrap();
+    chmod(&there, 0o640);
+    assert_eq!(std::fs::read(&here).unwrap(), b"one");
+    await_kept(&remote, &here);
+    (remote, there, here)
+}
+
 /// What the process of a mount says of itself.
 fn status(remote: &Remote, field: &str) -> u64 {
     let said: serde_json::Value =
@@ -90,14 +117,9 @@ fn what_is_kept_is_never_old() {
     if !can_mount() {
         return;
     }
-    let (c, served) = setting();
-    let (a, b) = (Remote::plain(&c.disks, "a", &served), Remote::plain(&c.disks, "b", &served));
-    let node = c.node(0).to_str().unwrap().to_owned();
-    a.python(
-        &c.disks,
-        &node,
+    let leases = on_two_mounts_and_a_node(
         r#"
-C = os.path.dirname(A) + "/b"; dirs = [A, B, C]; random.seed(5)
+random.seed(5)
 os.mkdir(f"{A}/d"); model = {}
 def look(d, when):
     assert sorted(os.listdir(f"{d}/d")) == sorted(model), (when, d)
@@ -141,11 +163,7 @@ for round in range(150):
     for d in random.sample(dirs, 3): look(d, (round, "after"))
 "#,
     );
-    assert!(status(&a, "leases") > 0 && status(&b, "leases") > 0);
-    a.unmount();
-    b.unmount();
-    served.end();
-    finish(c);
+    assert!(leases.iter().all(|held| *held > 0), "{leases:?}");
 }
 
 /// Programs on both mounts ask all the time, while all three change files.
@@ -154,15 +172,9 @@ fn programs_beside_others_that_change_files_see_nothing_old() {
     if !can_mount() {
         return;
     }
-    let (c, served) = setting();
-    let (a, b) = (Remote::plain(&c.disks, "a", &served), Remote::plain(&c.disks, "b", &served));
-    let node = c.node(0).to_str().unwrap().to_owned();
-    a.python(
-        &c.disks,
-        &node,
+    on_two_mounts_and_a_node(
         r#"
 import mmap
-C = os.path.dirname(A) + "/b"; dirs = [A, B, C]
 shared = mmap.mmap(-1, 4096)
 def put(at, n): shared[8 * at:8 * at + 8] = struct.pack("<Q", n)
 def get(at): return struct.unpack("<Q", shared[8 * at:8 * at + 8])[0]
@@ -208,10 +220,6 @@ assert [ended(pid) for pid in pids] == [0] * 4
 assert n > 20 and all(get(READS + seed) > 20 for seed in range(4)), (n, [get(READS + seed) for seed in range(4)])
 "#,
     );
-    a.unmount();
-    b.unmount();
-    served.end();
-    finish(c);
 }
 
 /// Whether a program that asks for a file's mode is told within a second.
@@ -228,6 +236,7 @@ fn asks(path: &str) -> Option<String> {
         std::thread::sleep(Duration::from_millis(10));
     }
     child.kill().unwrap();
+    child.wait().unwrap();
     None
 }
 
@@ -247,12 +256,7 @@ fn a_client_that_is_stopped_holds_nobody_up_for_long_and_wakes_up_without_what_i
         return;
     }
     let (c, served) = setting();
-    let remote = Remote::plain(&c.disks, "remote", &served);
-    let (there, here) = (format!("{}/file", c.node(0).display()), format!("{}/file", remote.dir));
-    std::fs::write(&there, "one").unwrap();
-    chmod(&there, 0o640);
-    assert_eq!(std::fs::read(&here).unwrap(), b"one");
-    await_kept(&remote, &here);
+    let (remote, there, here) = mount_with_kept_file(&c, &served);
     let pid = Pid::from_raw(i32::try_from(status(&remote, "pid")).unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     wait_until("all of its threads are stopped", || {
@@ -288,11 +292,7 @@ fn what_a_killed_server_has_granted_is_kept_no_more() {
         return;
     }
     let (c, served) = setting();
-    let remote = Remote::plain(&c.disks, "remote", &served);
-    let (there, here) = (format!("{}/file", c.node(0).display()), format!("{}/file", remote.dir));
-    std::fs::write(&there, "one").unwrap();
-    chmod(&there, 0o640);
-    await_kept(&remote, &here);
+    let (remote, there, here) = mount_with_kept_file(&c, &served);
     let address = served.address().to_owned();
     served.kill();
     chmod(&there, 0o600);

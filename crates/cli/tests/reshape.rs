@@ -440,6 +440,6 @@ fn a_pool_is_not_made_of_its_own_files() {
     }
     drop((inner, outer));
     // Beside it, another pool's file is a device like any other.
-    ok(&["add", pool.dir(), &pool.names(&[1])[0]]);
+    ok(&["add", pool.dir(), pool.names(&[1])[0]]);
     unmount_idle(&pool.dir);
 }

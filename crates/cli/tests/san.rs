@@ -269,7 +269,7 @@ fn two_hosts_that_have_lost_each_others_copy_do_not_both_go_on() {
     }
     san.tell(&["clear"]);
     let back =
-        san.mount_these_as("host-a", &[&san.units[0]], &san.path("back"), "io_timeout=2,degraded");
+        San::mount_these_as("host-a", &[&san.units[0]], &san.path("back"), "io_timeout=2,degraded");
     for (dir, log) in [&a, &b].into_iter().zip(&logs) {
         let name = Path::new(dir).file_name().unwrap().to_str().unwrap();
         let there = sh(&format!("timeout 60 cat {back}/{name}"));
@@ -371,7 +371,7 @@ impl DiesWithTarget {
         dir
     }
     /// What the dead node wrote is there.
-    fn is_served(&self, dir: &str) {
+    fn is_served(dir: &str) {
         let script = format!("timeout -s KILL 30 cat {dir}/file && echo more >> {dir}/file");
         let out = Command::new("bash").args(["-c", &script]).output().unwrap();
         if out.stdout != b"kept\n" {
@@ -394,7 +394,7 @@ fn a_node_is_recovered_whose_target_has_another_address_now() {
     let (was, is) = (dead.units[1].units.clone(), DiesWithTarget::target(&dead.disks, 1));
     dead.units[1] = is;
     assert_ne!(was, dead.units[1].units);
-    dead.is_served(&dead.mount("after", "io_timeout=2"));
+    DiesWithTarget::is_served(&dead.mount("after", "io_timeout=2"));
     let [one, other] = dead.units.each_ref().map(|t| t.units[0].as_str());
     let said = ok(&["check", one, other]);
     assert!(said.contains("clean"), "{said}");
@@ -415,7 +415,7 @@ fn a_persons_word_is_taken_for_a_dead_node_of_this_host_whose_target_is_gone() {
     assert!(said.contains("--confirm"), "{said}");
     let said = ok(&["fence", "--confirm", "--degraded", unit, "0"]);
     assert!(said.contains("counts as dead"), "{said}");
-    dead.is_served(&dead.mount("after", "io_timeout=2,degraded"));
+    DiesWithTarget::is_served(&dead.mount("after", "io_timeout=2,degraded"));
     let said = ok(&["check", "--degraded", unit]);
     assert!(said.contains("clean"), "{said}");
 }
@@ -426,7 +426,7 @@ fn a_mounted_node_takes_a_persons_word_for_a_dead_one_of_its_host() {
     if !can_mount() {
         return;
     }
-    let (dead, other) = DiesWithTarget::new(true);
+    let (_dead, other) = DiesWithTarget::new(true);
     let refused = std::cell::RefCell::new(String::new());
     wait_until("the word is taken, or refused for good", || {
         let out = braid(&["fence", "--confirm", &other, "0"]);
@@ -439,7 +439,7 @@ fn a_mounted_node_takes_a_persons_word_for_a_dead_one_of_its_host() {
         sh(&format!("umount -l {other}"));
     }
     assert_eq!(*refused.borrow(), "");
-    dead.is_served(&other);
+    DiesWithTarget::is_served(&other);
 }
 
 /// A node of this host whose process lives, and does nothing, is not taken for dead by anybody's word.

@@ -65,7 +65,7 @@ fn load(dir: &Path, name: &str, rounds: &Rounds) {
         let at = u64::from(n) * 7_654_321 % (23 << 20);
         let piece = vec![byte; 3000 + usize::try_from(n % 7).unwrap() * 40_000];
         large.write_all_at(&piece, at).unwrap();
-        if n % 8 == 0 {
+        if n.is_multiple_of(8) {
             large.sync_data().unwrap();
         }
         std::fs::write(dir.join(format!("{name}-{}", n % 40)), &piece).unwrap();

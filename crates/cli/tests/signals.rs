@@ -1,6 +1,6 @@
 //! A mounted node that is told to end by a signal: it leaves as if unmounted.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::large_stack_arrays, reason = "tests")]
 
 mod common;
 

@@ -1,5 +1,7 @@
 //! Disks and nodes that answer nothing: no command waits for them without a bound.
 
+#![allow(clippy::unwrap_used, clippy::large_stack_arrays, reason = "tests")]
+
 mod common;
 
 use std::io::Write;
@@ -34,7 +36,7 @@ impl Drop for Unmounted<'_> {
 fn until_unsaid(what: &str, command: impl Fn() -> Output) {
     let begun = Instant::now();
     while said(&command()).contains(what) {
-        assert!(begun.elapsed() < Duration::from_secs(120), "still said: {what}");
+        assert!(begun.elapsed() < Duration::from_mins(2), "still said: {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
 }

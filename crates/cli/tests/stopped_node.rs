@@ -65,7 +65,7 @@ impl Program {
     fn ends(&mut self, what: &str) -> ExitStatus {
         let begun = Instant::now();
         while self.lasts() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{what} does not end");
+            assert!(begun.elapsed() < Duration::from_mins(1), "{what} does not end");
             std::thread::sleep(Duration::from_millis(20));
         }
         self.0.wait().unwrap()
@@ -248,7 +248,7 @@ fn whoever_waits_until_a_stopped_node_takes_note_of_a_change_can_be_killed() {
 
 /// Opens 100 files of directory B by handles that directory A gave, all at once: in threads, as a user who
 /// may do nothing else. Handles are made before that user's part.
-const BY_HANDLE: &str = r#"
+const BY_HANDLE: &str = r"
 import ctypes, os, struct, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
 part, a, b, kept = sys.argv[1:]
@@ -269,7 +269,7 @@ threads = [threading.Thread(target=open_one, args=[n]) for n in range(100)]
 for t in threads: t.start()
 for t in threads: t.join()
 sys.exit(repr(wrong) if wrong else 0)
-"#;
+";
 
 /// How many threads of a process are in this system call.
 fn in_call(pid: u32, call: libc::c_long) -> usize {

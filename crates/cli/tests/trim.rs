@@ -12,7 +12,7 @@ use common::{can_mount, fails, ok, sh, unmount_idle, wait_until};
 /// MiB that the backing files take.
 fn taken(pool: &Pool, disks: usize) -> u64 {
     let blocks = |n: usize| std::fs::metadata(pool.disk(n)).unwrap().blocks();
-    (0..disks).map(blocks).sum::<u64>() * 512 >> 20
+    (0..disks).map(blocks).sum::<u64>() * 512 / (1 << 20)
 }
 
 fn large(pool: &Pool) {

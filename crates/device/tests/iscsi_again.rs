@@ -2,6 +2,7 @@
 //! `braid-iscsi-target` in this process, by libiscsi.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+#![allow(clippy::needless_pass_by_value, reason = "what a call returned is checked and done with")]
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;

@@ -11,6 +11,7 @@
     clippy::cast_possible_truncation,
     reason = "a test fails by panicking, in its helpers too"
 )]
+#![allow(clippy::needless_pass_by_value, reason = "what a call returned is checked and done with")]
 
 use std::path::Path;
 use std::sync::Arc;

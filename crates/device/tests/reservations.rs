@@ -2,6 +2,7 @@
 //! a host share, as by a kernel's disk. One suite for both.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+#![allow(clippy::needless_pass_by_value, reason = "what a call returned is checked and done with")]
 
 use std::fs::File;
 use std::net::TcpListener;

@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn the_hole_counts_as_four_zeros() {
-        let holed = crc32c(b"12\0\0\0\0789");
+        let holed = crc32c(b"12\0\0\0\x00789");
         for hole in [*b"3456", [0xff; 4], [0; 4]] {
             assert_eq!(crc32c_with_hole(&[b"12", &hole[..], b"789"].concat(), 2), holed);
         }

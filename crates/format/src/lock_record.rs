@@ -602,7 +602,7 @@ mod tests {
             ("lives", 42, 1),
             ("waiters", roles(0), 5),
             ("waiters", roles(1), 0x1401),
-            ("slot", roles(3), 0x0800 | 77),
+            ("slot", roles(3), 0x084d),
             ("lives", roles(3), 0x0802),
             ("lives", roles(3), 4),
             ("lives", roles(3), 0x4804),

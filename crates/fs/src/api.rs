@@ -380,7 +380,7 @@ impl Fs {
         self.run(|c| {
             c.inflight.settle_all();
             let flushed = crate::mount::flush_all(c, true);
-            c.meta.barrier().and(flushed)
+            c.meta.commit_and_flush().and(flushed)
         })
     }
     /// Reads into `buf` (its length asked for); returns the bytes read. What begins with a block is not

@@ -644,7 +644,7 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval:
             // Nobody asked for the rest, so the filling of members does not give way to it.
             let _own = BackgroundIo::begin();
             // Contents overwritten in place may be in no transaction: without one it only flushes.
-            let done = core.meta.barrier().and_then(|()| {
+            let done = core.meta.commit_and_flush().and_then(|()| {
                 let maintained = core.alloc.maintain();
                 crate::orphan::reap(&core).map(drop).and(maintained)
             });

@@ -122,8 +122,8 @@ impl Metadata {
     ///
     /// # Errors
     /// When a device fails; as all below.
-    pub fn barrier(&self) -> Result<()> {
-        self.0.barrier()
+    pub fn commit_and_flush(&self) -> Result<()> {
+        self.0.commit_and_flush()
     }
     /// Contents were written in place: what an overwrite says once it is complete.
     pub fn note_data_written(&self) {

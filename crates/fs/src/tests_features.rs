@@ -50,7 +50,7 @@ fn what_may_only_be_read_is_looked_at_and_not_changed() {
         assert_eq!(bits, 1 << 40);
     }
     let checked = |repair| {
-        let options = CheckOptions { repair, ..CheckOptions::default() };
+        let options = CheckOptions { repair };
         check(pool.clone(), options, &mut |_, _| {}).map(|report| report.problems)
     };
     // Its copy was not changed with it: that is all there is to say.

@@ -117,7 +117,7 @@ mod tests {
     fn pages_change_nothing_that_a_write_has_just_changed_until_they_are_filled_anew() {
         let all = UnseenWrites::default();
         let left = |range| all.may_change(range).to_vec();
-        let whole = vec![0..8192];
+        let whole: Vec<_> = std::iter::once(0..8192).collect();
         assert_eq!(left(0..8192), whole);
         let write = all.begin(100..200);
         let other = all.begin(4000..5000);

@@ -1,6 +1,7 @@
 //! The protocol byte by byte, by an initiator of this file: what no well-behaved library sends, and
 //! what libiscsi does not.
 
+#![allow(clippy::cast_possible_truncation, reason = "tests")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use std::io::{Read, Write};
@@ -20,11 +21,11 @@ const GOOD: u8 = 0;
 const CHECK: u8 = 2;
 const CONFLICT: u8 = 0x18;
 
-fn serve(units: usize, reservations: Option<PathBuf>) -> Target {
+fn serve(units: usize, reservations: Option<&PathBuf>) -> Target {
     let unit = |n: usize| {
         let device: Arc<dyn Device> =
             MemoryDevice::new(&format!("unit {n}"), Bytes(16 << 20), Bytes(512));
-        LunOptions { device, identity: None, reservations: reservations.clone() }
+        LunOptions { device, identity: None, reservations: reservations.cloned() }
     };
     let luns = (0..units).map(unit).collect();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -66,7 +67,7 @@ impl Initiator {
     }
     fn try_login(&mut self, name: &str, isid: u8, keys: &[&str]) -> Result<String, (u8, u8)> {
         let mut text = format!("InitiatorName={name}\0SessionType=Normal\0TargetName={NAME}\0");
-        keys.iter().for_each(|k| text.push_str(&format!("{k}\0")));
+        keys.iter().for_each(|k| text.extend([*k, "\0"]));
         let mut h = [0; 48];
         // From the operational stage to the full feature phase at once.
         (h[0], h[1], h[8], h[13]) = (0x43, 0x87, 0x80, isid);
@@ -319,13 +320,13 @@ fn reservations_outlive_the_target_if_asked_to() {
     for kept in [true, false] {
         let flags = u8::from(kept);
         {
-            let target = serve(1, file.clone());
+            let target = serve(1, file.as_ref());
             let mut i = Initiator::login(&target, "iqn.x:a", 1, &[]);
             // Registered and reserved: write exclusive, registrants only.
             let _ = reserve_out(&mut i, 6, 0, (0, 5), flags);
             assert_eq!(reserve_out(&mut i, 1, 5, (5, 0), 0).status, GOOD);
         }
-        let target = serve(1, file.clone());
+        let target = serve(1, file.as_ref());
         let mut stranger = Initiator::login(&target, "iqn.x:b", 1, &[]);
         let keys = stranger.command(0, &[0x5e, 0, 0, 0, 0, 0, 0, 0, 64, 0], &[], 64).data;
         let refused = stranger.command(0, &cdb16(0x8a, 0, 1), &[1; 512], 0).status;
@@ -437,7 +438,7 @@ fn an_initiator_that_takes_no_answers_is_preempted_at_once() {
 fn names_are_of_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = Some(dir.path().join("reservations"));
-    let target = serve(1, file.clone());
+    let target = serve(1, file.as_ref());
     let long = "iqn.".to_owned() + &"x".repeat(220);
     for bad in ["iqn.x:a\nregistered 7 0 iqn.x:b", "iqn.x:a\r", "iqn.x:\u{7f}", "", &long] {
         let refused = Initiator::connect(&target).try_login(bad, 1, &[]);
@@ -469,7 +470,7 @@ fn names_are_of_one_line() {
     drop(target);
     let kept = std::fs::read_to_string(file.clone().unwrap()).unwrap();
     assert_eq!(kept.lines().count(), 3, "{kept}");
-    serve(1, file);
+    serve(1, file.as_ref());
 }
 
 /// Numbers from a seed.

@@ -2,6 +2,7 @@
 //!
 //! Every ratio is of two things measured in turns in one run; median of the repeats, and spread.
 
+#![allow(clippy::cast_precision_loss, reason = "tests")]
 #![expect(clippy::unwrap_used, reason = "a program for people who measure")]
 
 use std::collections::BTreeMap;

@@ -63,6 +63,7 @@ pub struct Progress {
 }
 
 #[cfg(test)]
+#[allow(clippy::unchecked_time_subtraction, reason = "tests")]
 mod tests {
     use super::*;
 

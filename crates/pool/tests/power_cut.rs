@@ -1,7 +1,5 @@
 //! Power that is cut while labels are written: the old pool or the new one, never a third.
 
-#![expect(clippy::unwrap_used, reason = "a failing step is a failing test")]
-
 use std::sync::Arc;
 
 use braid_format::{Bytes, Epoch};

@@ -16,6 +16,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use rustix::io::Errno;
 
 use crate::buffers::{Memory, PART_MAX, Part, refuse_overlaps};
+use crate::closed::{Closed, in_repr};
 use crate::errors;
 use crate::locks::{self, Locked};
 use crate::node::Node;
@@ -56,7 +57,7 @@ pub struct File {
     how: OpenAs,
     /// Where `read` and `write` go on.
     position: Mutex<u64>,
-    closed: AtomicBool,
+    closed: Closed,
     /// Locks were asked for, which a close drops: of the whole file, of ranges.
     locked: [AtomicBool; 2],
 }
@@ -109,22 +110,12 @@ impl File {
     /// Of a handle that the node has opened.
     pub fn new(node: Arc<Node>, (ino, fh): (InodeNo, Fh), how: OpenAs) -> Self {
         let position = Mutex::new(0);
-        Self {
-            node,
-            fh,
-            ino,
-            how,
-            position,
-            closed: AtomicBool::new(false),
-            locked: Default::default(),
-        }
+        Self { node, fh, ino, how, position, closed: Closed::default(), locked: Default::default() }
     }
 
     fn fs(&self) -> PyResult<&Fs> {
         let fs = self.node.fs()?;
-        if self.closed.load(Ordering::Acquire) {
-            return Err(PyValueError::new_err("I/O operation on closed file"));
-        }
+        self.closed.refuse("I/O operation on closed file")?;
         Ok(fs)
     }
 
@@ -277,7 +268,7 @@ impl File {
     /// Whether it is closed, or its file system is.
     #[getter]
     fn closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire) || self.node.is_closed()
+        self.closed.is_closed() || self.node.is_closed()
     }
     /// Whether it may be read.
     const fn readable(&self) -> bool {
@@ -483,7 +474,7 @@ impl File {
     /// Drops its locks and closes it; makes nothing durable. Again: does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.node.refuse_child()?;
-        if self.closed.swap(true, Ordering::AcqRel) || self.node.is_closed() {
+        if !self.closed.close() || self.node.is_closed() {
             return Ok(());
         }
         let fs = self.node.fs()?;
@@ -498,14 +489,14 @@ impl File {
         self.close(py)
     }
     fn __repr__(&self) -> String {
-        let closed = if self.closed() { ", closed" } else { "" };
+        let closed = in_repr(self.closed());
         format!("<braid.File '{}' mode='{}'{closed}>", self.how.path.display(), self.how.mode)
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        if self.closed.swap(true, Ordering::AcqRel) {
+        if !self.closed.close() {
             return;
         }
         // In a child, or once the node has left, there is nothing to close.

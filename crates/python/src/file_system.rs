@@ -13,6 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::closed::in_repr;
 use crate::file::{File, OpenAs};
 use crate::node::{Node, uses_pools};
 use crate::paths::{Fault, Name, Place, resolve};
@@ -262,7 +263,7 @@ impl FileSystem {
         self.close(py)
     }
     fn __repr__(&self) -> String {
-        let closed = if self.closed() { ", closed" } else { "" };
+        let closed = in_repr(self.closed());
         format!("<braid.FileSystem of pool '{}', node {}{closed}>", self.name, self.slot)
     }
 

@@ -4,6 +4,7 @@
 //! Map, bottom up (a module uses only those above it):
 //! ```text
 //!  errors       what a program sees of an error
+//!  closed       whether a handle is closed
 //!  buffers      memory that a program lends
 //!  workers      threads that do the parts of a large request
 //!  status       attributes as os.stat_result
@@ -20,6 +21,7 @@
 //! that is used, and in `node` (what a child of a fork must not touch).
 
 mod buffers;
+mod closed;
 mod errors;
 mod file;
 mod file_system;

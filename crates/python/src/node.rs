@@ -14,17 +14,17 @@ use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use braid_fs::pool::Pool;
 use braid_fs::{Fs, Holds, MountOptions, NoKernelCache};
 use parking_lot::Mutex;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use rustix::io::Errno;
 
+use crate::closed::Closed;
 use crate::errors;
 use crate::workers::Workers;
 
@@ -70,7 +70,7 @@ pub struct Node {
     pub block: usize,
     /// The process that it belongs to.
     pid: u32,
-    closed: AtomicBool,
+    closed: Closed,
 }
 
 impl Node {
@@ -97,7 +97,7 @@ impl Node {
             holds: ManuallyDrop::new(Mutex::new(Some(holds))),
             workers: ManuallyDrop::default(),
             pid: std::process::id(),
-            closed: AtomicBool::new(false),
+            closed: Closed::default(),
         });
         let mut nodes = NODES.lock();
         nodes.retain(|node| node.strong_count() > 0);
@@ -115,9 +115,7 @@ impl Node {
     /// This process is a child of the one that joined; the node has left.
     pub fn fs(&self) -> PyResult<&Fs> {
         self.refuse_child()?;
-        if self.is_closed() {
-            return Err(PyValueError::new_err("the file system is closed: open it again"));
-        }
+        self.closed.refuse("the file system is closed: open it again")?;
         Ok(&self.fs)
     }
 
@@ -128,7 +126,7 @@ impl Node {
 
     /// Whether it has left.
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.closed.is_closed()
     }
 
     /// Whether this process is the one that joined.
@@ -159,7 +157,7 @@ impl Node {
     /// A device failed; this process is a child of the one that joined.
     pub fn leave(&self, py: Python<'_>) -> PyResult<()> {
         self.refuse_child()?;
-        if self.closed.swap(true, Ordering::AcqRel) {
+        if !self.closed.close() {
             return Ok(());
         }
         py.detach(|| self.unmount()).map_err(|error| errors::of(&error))
@@ -177,7 +175,7 @@ impl Drop for Node {
         if !self.is_own() {
             return;
         }
-        if !self.closed.swap(true, Ordering::AcqRel) {
+        if self.closed.close() {
             // As a file that nobody has closed. Nobody could do anything about an error: other nodes replay the journal.
             let left = Python::try_attach(|py| py.detach(|| self.unmount()));
             drop(left.unwrap_or_else(|| self.unmount()));

@@ -3,7 +3,7 @@
 //! concurrent holds, on several nodes at once, and unlink them while others have them open.
 //!
 //! Of `braid_fs` this runs who notes that the record names its node as an opener (`OpenFile`), the overwrite's
-//! note for the next flush, and the barrier of fsync and of the housekeeper; of `braid_lock` the openers in a
+//! note for the next flush, and the commit and flush of fsync and of the housekeeper; of `braid_lock` the openers in a
 //! record. That a file has no name, and which node lists it, is known to the world alone.
 //!
 //! [`Cluster::files`]: crate::Cluster::files

@@ -86,7 +86,7 @@
 //! * reads: every read under a lock sees the latest transaction; so does every read that a node's kernel
 //!   answers from its cache (`kernel`), unless the node's process was stopped when its lease ended;
 //! * contents: what is read under a lock is of a write that no acknowledged one has followed; who writes holds
-//!   the lock; what fsync or the housekeeper's barrier covers is there after a power cut;
+//!   the lock; what fsync or the housekeeper's commit and flush cover is there after a power cut;
 //! * copies: where nobody writes, and no dead node is left unrecovered, all copies of contents are the same; at a
 //!   power cut every copy that nodes read holds what fsync covers;
 //! * openers: who has a file open holds its lock or is named in its record, and who is named has it open or sees

@@ -71,7 +71,7 @@ pub(crate) enum Task {
     /// Makes what was closed before durable: `count` transactions.
     Commit { count: usize },
     /// The same, and what was written of contents before `from`. `skimps`: as it once was, by a commit alone.
-    Barrier { count: usize, from: u64, skimps: bool },
+    Sync { count: usize, from: u64, skimps: bool },
     /// Puts all that is durable in place.
     Checkpoint,
     /// Puts everything under a lock in place.
@@ -165,7 +165,7 @@ impl Work {
             Task::Assemble
             | Task::Open
             | Task::Commit { .. }
-            | Task::Barrier { .. }
+            | Task::Sync { .. }
             | Task::Checkpoint
             | Task::Demote { .. }
             | Task::Close => 0,
@@ -354,9 +354,9 @@ fn job(task: &Task, tools: Tools, me: Option<Life>) -> Option<Job> {
                 Outcome::Overwritten(written)
             })
         }
-        Task::Barrier { skimps, .. } => {
+        Task::Sync { skimps, .. } => {
             let metadata = metadata?;
-            let sync = if skimps { Metadata::commit } else { Metadata::barrier };
+            let sync = if skimps { Metadata::commit } else { Metadata::commit_and_flush };
             Box::new(move || Outcome::Synced(sync(&metadata)))
         }
         Task::Commit { .. } => {
@@ -580,7 +580,7 @@ impl World {
                     self.model.durable(me, count);
                 }
             }
-            (Task::Barrier { count, from, .. }, Outcome::Synced(Ok(()))) => {
+            (Task::Sync { count, from, .. }, Outcome::Synced(Ok(()))) => {
                 self.synced(pid, count, from);
             }
             (Task::Checkpoint, Outcome::Synced(Ok(()))) => {}
@@ -693,7 +693,7 @@ impl World {
         let (Some(me), Some(work)) = (process.me, &process.work) else { return };
         if work.syncs() < 3 && work.metadata.is_some() {
             let skimps = house && self.cluster.sabotage == Some(Sabotage::UnflushedContents);
-            self.work(pid, Task::Barrier { count: self.model.closed_by(me), from, skimps });
+            self.work(pid, Task::Sync { count: self.model.closed_by(me), from, skimps });
         }
     }
     /// As a housekeeper does that finds the journal half full.

@@ -310,7 +310,7 @@ mod tests {
         let verdicts = judge(&r, &["0.5".parse().unwrap()]);
         assert_eq!((verdicts.len(), verdicts[0].measured), (1, None));
         assert!(pass(&verdicts).unwrap_err().to_string().contains("nothing to compare it with"));
-        r.row("fs", "read", &Default::default());
+        r.row("fs", "read", &std::collections::BTreeMap::default());
         assert!(judge(&r, &["fs=0.5".parse().unwrap()]).iter().all(|v| v.measured.is_none()));
     }
     #[test]

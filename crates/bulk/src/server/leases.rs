@@ -500,6 +500,7 @@ impl Leases {
 }
 
 #[cfg(test)]
+#[allow(clippy::unchecked_time_subtraction, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -109,6 +109,7 @@ fn one_less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, of: &K) -> 
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -1,5 +1,6 @@
 //! A pool in memory that is served over loopback, and a way to it that can be cut.
 
+#![allow(clippy::unwrap_used, clippy::cast_possible_wrap, reason = "tests")]
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(missing_docs, reason = "test support")]
 

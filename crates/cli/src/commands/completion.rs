@@ -78,6 +78,9 @@ mod tests {
                      safe /safe fuse.braid ro\nodd\n";
         assert_eq!(pools_of(fstab).collect::<Vec<_>>(), ["scratch", "safe"]);
         let offered = candidates(pools_of(fstab), OsStr::new("sc"));
-        assert_eq!(offered.iter().map(|c| c.get_value()).collect::<Vec<_>>(), ["scratch"]);
+        assert_eq!(
+            offered.iter().map(CompletionCandidate::get_value).collect::<Vec<_>>(),
+            ["scratch"]
+        );
     }
 }

@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(fs("cache=8M").metadata_cache, Bytes(8 << 20));
         assert_eq!(fs("dirty=64M").dirty_max, Bytes(64 << 20));
         assert_eq!(fs("locks=1000").locks_max, 1000);
-        assert_eq!(fs("commit=300").commit_interval, Duration::from_secs(300));
+        assert_eq!(fs("commit=300").commit_interval, Duration::from_mins(5));
         assert_eq!(fs("slot=1023").slot, Some(NodeId(1023)));
         // In any order: the whole first, then its parts.
         assert_eq!(fs("cache=16M,memory=64M").metadata_cache, Bytes(16 << 20));

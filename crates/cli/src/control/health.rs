@@ -527,6 +527,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, clippy::type_complexity, reason = "a table of all states")]
     fn each_state_says_what_it_means_and_what_to_do() {
         let with = |change: &dyn Fn(&mut PoolFacts)| {
             let mut pool = pool();

@@ -187,7 +187,7 @@ mod tests {
         let dead = serde_json::to_vec(&first_of_a_namespace("/dead")).unwrap();
         std::fs::write(dir.join("mount-1.json"), &dead).unwrap();
         std::fs::write(dir.join("control-1.sock"), "").unwrap();
-        assert_eq!(found(dir), [PathBuf::new(); 0]);
+        assert_eq!(found(dir), Vec::<PathBuf>::new());
         assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
     }
 
@@ -205,6 +205,6 @@ mod tests {
         let sockets: Vec<_> = all.iter().map(|m| control_socket_in(dir, m.server.id())).collect();
         assert_eq!(sockets, [dir.join("control-1.sock"), dir.join("control-1-1.sock")]);
         drop(notes);
-        assert_eq!(found(dir), [PathBuf::new(); 0]);
+        assert_eq!(found(dir), Vec::<PathBuf>::new());
     }
 }

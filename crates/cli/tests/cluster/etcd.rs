@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::common::net::Net;
 
 /// How long it may take to begin.
-const BEGIN: Duration = Duration::from_secs(60);
+const BEGIN: Duration = Duration::from_mins(1);
 
 pub struct Etcd {
     dir: PathBuf,

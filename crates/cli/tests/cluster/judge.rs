@@ -138,7 +138,7 @@ impl Judge {
     }
 
     fn journal(&mut self, text: &str) {
-        if text.len() % RECORD != 0
+        if !text.len().is_multiple_of(RECORD)
             || text.as_bytes().chunks(RECORD).any(|r| r.last() != Some(&b'\n'))
         {
             self.wrong.push(format!("the journal's lines are not whole: {} bytes", text.len()));

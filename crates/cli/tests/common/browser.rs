@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 /// Longest wait for an answer: a loaded machine starts a browser slowly.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A browser with one page.
 pub struct Browser {
@@ -58,30 +58,30 @@ impl Browser {
         let (last, requested) = (0, Vec::new());
         let mut browser =
             Self { child, input, messages, session, last, requested, _profile: profile };
-        let made = browser.call("Target.createTarget", json!({"url": "about:blank"}));
+        let made = browser.call("Target.createTarget", &json!({"url": "about:blank"}));
         let attached = browser
-            .call("Target.attachToTarget", json!({"targetId": made["targetId"], "flatten": true}));
-        browser.session = attached["sessionId"].as_str().expect("a session").to_owned();
+            .call("Target.attachToTarget", &json!({"targetId": made["targetId"], "flatten": true}));
+        browser.session = attached["sessionId"].as_str().expect("a session").into();
         for domain in ["Page.enable", "Network.enable", "Log.enable", "Runtime.enable"] {
-            browser.call(domain, json!({}));
+            browser.call(domain, &json!({}));
         }
         browser
     }
     /// Opens a file, and waits until it is loaded.
     pub fn open(&mut self, file: &Path) {
         self.requested.clear();
-        self.call("Page.navigate", json!({"url": format!("file://{}", file.display())}));
+        self.call("Page.navigate", &json!({"url": format!("file://{}", file.display())}));
         while self.message()["method"] != "Page.loadEventFired" {}
     }
     /// Gives the page this width.
     pub fn resize(&mut self, width: u32) {
         let size = json!({"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": false});
-        self.call("Emulation.setDeviceMetricsOverride", size);
+        self.call("Emulation.setDeviceMetricsOverride", &size);
     }
     /// The value of an expression in the page.
     pub fn value(&mut self, expression: &str) -> Value {
         let wanted = json!({"expression": expression, "returnByValue": true});
-        let answer = self.call("Runtime.evaluate", wanted);
+        let answer = self.call("Runtime.evaluate", &wanted);
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
         answer["result"]["value"].clone()
     }
@@ -92,10 +92,10 @@ impl Browser {
              return [b.x + b.width / 2, b.y + b.height / 2]; }})({element})"
         ));
         let place = json!({"type": "mouseMoved", "x": middle[0], "y": middle[1]});
-        self.call("Input.dispatchMouseEvent", place);
+        self.call("Input.dispatchMouseEvent", &place);
     }
     /// Calls a method of the protocol.
-    fn call(&mut self, method: &str, parameters: Value) -> Value {
+    fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.last += 1;
         let mut message = json!({"id": self.last, "method": method, "params": parameters});
         if !self.session.is_empty() {

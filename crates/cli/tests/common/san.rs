@@ -1,5 +1,7 @@
 //! A SAN of one process: a target.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
@@ -66,10 +68,10 @@ impl San {
     /// Mounts as if on another host; the log is beside the directory.
     pub fn mount_as(&self, host: &str, name: &str, options: &str) -> String {
         let units: Vec<&str> = self.units.iter().map(String::as_str).collect();
-        self.mount_these_as(host, &units, &self.path(name), options)
+        Self::mount_these_as(host, &units, &self.path(name), options)
     }
     /// Of a pool on some of the units.
-    pub fn mount_these_as(&self, host: &str, units: &[&str], dir: &str, options: &str) -> String {
+    pub fn mount_these_as(host: &str, units: &[&str], dir: &str, options: &str) -> String {
         super::mount_as(host, units, dir, options)
     }
 }

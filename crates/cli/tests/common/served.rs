@@ -1,5 +1,7 @@
 //! A bulk data server (`braid serve`) as a process, and how far a client's copy has come.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 

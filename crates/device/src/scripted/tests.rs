@@ -1,3 +1,5 @@
+#![allow(clippy::needless_pass_by_value, reason = "what a call returned is checked and done with")]
+
 use braid_format::{ByteOffset, Bytes};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};

@@ -115,6 +115,7 @@ pub(crate) fn count(bits: &[u8], from: u64, to: u64, state: BlockState) -> u64 {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "tests")]
 mod tests {
     use proptest::prelude::*;
 

@@ -57,6 +57,7 @@ impl Fresh {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -113,6 +113,7 @@ impl Set {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "tests")]
 mod tests {
     use proptest::prelude::*;
 

@@ -531,7 +531,7 @@ impl World {
         }
     }
     fn create(&mut self, i: usize) {
-        for _ in 0..1 + self.rng.below(20) {
+        for _ in 0..=self.rng.below(20) {
             let node = &self.nodes[i];
             let mut r = match node.alloc.reserve(0, 1, 0) {
                 Ok(r) => r,
@@ -554,7 +554,7 @@ impl World {
         }
     }
     fn free(&mut self, i: usize) {
-        for _ in 0..1 + self.rng.below(12) {
+        for _ in 0..=self.rng.below(12) {
             let n = self.held.len() as u64;
             if n == 0 {
                 return;

@@ -65,7 +65,7 @@ impl Alloc {
             inner.meta.commit()?;
             inner.wipe(&group, &runs)?;
             inner.meta.note_data_written();
-            inner.meta.barrier()?;
+            inner.meta.commit_and_flush()?;
         }
         drop(guard);
         inner.note_space();

@@ -2,6 +2,8 @@
 //! changed, the node never withdraws, one repair repairs or cuts off, and the check after it finds
 //! nothing.
 
+#![allow(clippy::large_stack_arrays, reason = "tests")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -39,7 +41,7 @@ const FILE: u32 = 0o100_000;
 
 pub(super) fn mount(pool: &Pool) -> Fs {
     // Nothing happens in the background: what is damaged is met by what the test does.
-    let commit_interval = std::time::Duration::from_secs(3600);
+    let commit_interval = std::time::Duration::from_hours(1);
     let options = MountOptions { commit_interval, ..MountOptions::default() };
     Fs::mount(pool.clone(), options, Arc::new(NoKernelCache)).unwrap()
 }
@@ -311,7 +313,8 @@ fn mirrored() -> (Pool, Walked, usize) {
     // Reads turn to the other copy every 4 MiB.
     let ino = whole.sound.values().next().unwrap().0;
     let volume = Volume::open(pool.clone()).unwrap();
-    let sick = usize::try_from(ino.get() * volume.geo.block_size.bytes().get() >> 22 & 1).unwrap();
+    let sick =
+        usize::try_from(((ino.get() * volume.geo.block_size.bytes().get()) >> 22) & 1).unwrap();
     (pool, whole, sick)
 }
 
@@ -336,7 +339,7 @@ fn a_mirrors_member_of_garbage_is_failed() {
         states[sick].1 == braid_format::label::MemberState::Failed
     };
     // By the node's own maintenance, which looks every second or so.
-    let ends = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let ends = std::time::Instant::now() + std::time::Duration::from_mins(1);
     while !failed() {
         assert!(std::time::Instant::now() < ends, "{:?}", fs.pool().suspects());
         std::thread::sleep(std::time::Duration::from_millis(20));

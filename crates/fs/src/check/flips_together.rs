@@ -138,7 +138,7 @@ fn damage_and_repair(pool: &Pool, copies: u32, seed: u64) {
     let locks: Vec<Sector> =
         kinds.iter().copied().filter(|k| matches!(k, Sector::Lock(_))).collect();
     for round in braid_testkit::places(5).take_while(|n| *n < ROUNDS) {
-        let mut rng = Rng(seed << 16 | round + 1);
+        let mut rng = Rng((seed << 16) | (round + 1));
         for (device, image) in pool.devices().iter().zip(&before) {
             device.write(ByteOffset(0), image).unwrap();
         }

@@ -29,7 +29,7 @@ const RDWR: i32 = 2;
 
 fn mount(pool: &Pool) -> Fs {
     // Nothing happens in the background: a copy of the devices is then one moment's.
-    let commit_interval = std::time::Duration::from_secs(3600);
+    let commit_interval = std::time::Duration::from_hours(1);
     let options = MountOptions { commit_interval, ..MountOptions::default() };
     Fs::mount(pool.clone(), options, Arc::new(NoKernelCache)).unwrap()
 }
@@ -511,7 +511,7 @@ fn no_bytes_make_it_panic_or_run_for_ever() {
         let block = targets[round % targets.len()];
         // Sealed nonsense: only the checks behind the checksum can notice.
         m.edit(block, |b| {
-            for _ in 0..1 + rng.below(6) {
+            for _ in 0..=rng.below(6) {
                 let at = MetaHeader::LEN + usize::try_from(rng.below(400)).unwrap();
                 b[at] = u8::try_from(rng.below(256)).unwrap();
             }
@@ -599,10 +599,10 @@ fn what_was_made_anew_is_not_joined_as_what_it_was() {
             nodes: nodes.clone(),
             join: JoinOptions::default(),
             cluster: parking_lot::Mutex::default(),
-            bounds: Default::default(),
+            bounds: crate::cluster::Bounds::default(),
             leaving: parking_lot::RwLock::default(),
             finishing: parking_lot::Mutex::default(),
-            recovered: Default::default(),
+            recovered: std::sync::atomic::AtomicU64::default(),
         });
         Membership::join(nodes, JoinOptions::default(), recoverer)
     };

@@ -1,5 +1,7 @@
 //! What a node that gives a lock up must do, and must not wait for.
 
+#![allow(clippy::large_stack_arrays, reason = "tests")]
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
@@ -95,7 +97,7 @@ fn a_node_that_cannot_write_what_another_waits_for_dies_for_it() {
         device.arm(On::Write, nth, FaultKind::Fails);
     }
     std::thread::spawn(reader);
-    let read = answer.recv_timeout(Duration::from_secs(60)).expect("waits for ever");
+    let read = answer.recv_timeout(Duration::from_mins(1)).expect("waits for ever");
     device.heal();
     // If the contents were hit, the node has gone, and what it had made durable is there.
     if a.withdrawn().is_some() {
@@ -268,7 +270,8 @@ fn a_failed_write_that_lands_late_changes_nothing_that_came_after_it() {
     for direct in [false, true] {
         let inner = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
         let device = ScriptedDevice::over(inner);
-        let content = |bytes: &[u8]| bytes.len() % 4096 == 0 && bytes.iter().all(|b| *b == 9);
+        let content =
+            |bytes: &[u8]| bytes.len().is_multiple_of(4096) && bytes.iter().all(|b| *b == 9);
         let fails = device.add(Rule::all().writing(content).keeps().disabled());
         let pool = made(device.clone());
         let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();

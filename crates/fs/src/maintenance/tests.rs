@@ -69,7 +69,7 @@ fn expect(fs: &Fs, n: usize) {
 }
 
 fn wait(what: &str, done: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_mins(1);
     while !done() {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -514,8 +514,8 @@ mod tests {
     #[test]
     fn large_blocks_and_sectors_fit() {
         for (block, sector) in [(4096, 4096), (65536, 4096), (65536, 512), (8192, 4096)] {
-            let mut o = MakeOptions::default();
-            o.block_size = BlockSize::new(Bytes(block)).unwrap();
+            let block_size = BlockSize::new(Bytes(block)).unwrap();
+            let o = MakeOptions { block_size, ..MakeOptions::default() };
             for size in [256 << 20, 1 << 30, 1 << 41_u64] {
                 check(&Plan::new(&one(size, 768 << 10, sector), &o).unwrap());
             }

@@ -58,8 +58,12 @@ impl Meta {
         }
         Ok(())
     }
-    /// Data and metadata durable: `commit`, or only a flush if no transaction is open.
-    pub fn barrier(&self) -> Result<()> {
+    /// Makes durable on return every transaction closed before this call ([`Meta::commit`]), and all data written
+    /// before it. The devices are flushed only if no flush since then has covered that data.
+    ///
+    /// # Panics
+    /// If this thread has a transaction open.
+    pub fn commit_and_flush(&self) -> Result<()> {
         let written = self.data_written.load(Ordering::Acquire);
         self.commit()?;
         if self.data_flushed.load(Ordering::Acquire) >= written {

@@ -101,7 +101,7 @@ fn a_commit_is_one_write_and_one_flush() {
     assert_eq!(t.tape.letters(from), "wf");
     let from = t.tape.len();
     meta.commit().unwrap();
-    meta.barrier().unwrap();
+    meta.commit_and_flush().unwrap();
     assert_eq!(t.tape.letters(from), "", "nothing to commit");
 }
 
@@ -110,15 +110,15 @@ fn data_is_flushed_before_the_record_that_shows_it() {
     let t = TestVolume::new(Shape::default());
     let meta = open(&t, 1);
     meta.note_data_written();
-    meta.barrier().unwrap();
+    meta.commit_and_flush().unwrap();
     assert_eq!(t.tape.letters(0), "f", "data alone");
-    meta.barrier().unwrap();
+    meta.commit_and_flush().unwrap();
     assert_eq!(t.tape.letters(0), "f", "flushed already");
     let mut tx = meta.begin().unwrap();
     set(&t, &mut tx, 0, 1, true);
     meta.note_data_written();
     drop(tx);
-    meta.barrier().unwrap();
+    meta.commit_and_flush().unwrap();
     // Data; header of the first commit; record.
     assert_eq!(t.tape.letters(1), "fwfwf");
 }
@@ -139,7 +139,7 @@ fn locks_are_durably_held_before_the_record_of_what_was_done_under_them() {
     // What is only held, not used, costs nothing.
     let from = t.tape.len();
     meta.note_granted();
-    meta.barrier().unwrap();
+    meta.commit_and_flush().unwrap();
     assert_eq!(t.tape.letters(from), "");
 }
 
@@ -371,7 +371,7 @@ fn a_failed_write_or_flush_poisons() {
         let from = t.tape.len();
         assert!(matches!(meta.begin().map(drop), Err(Error::Withdrawn { .. })));
         assert!(matches!(meta.commit(), Err(Error::Withdrawn { .. })));
-        assert!(matches!(meta.barrier(), Err(Error::Withdrawn { .. })));
+        assert!(matches!(meta.commit_and_flush(), Err(Error::Withdrawn { .. })));
         assert!(matches!(meta.checkpoint(), Err(Error::Withdrawn { .. })));
         assert!(matches!(meta.close(), Err(Error::Withdrawn { .. })));
         assert!(matches!(meta.sync_owner(owner_of(&t, 0)), Err(Error::Withdrawn { .. })));

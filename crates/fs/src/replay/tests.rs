@@ -93,6 +93,7 @@ fn a_journal_found_clean_is_clean_after_a_power_cut() {
     let ring = Ring::of(&t.volume, NODE).unwrap();
     let by_check = |volume: &Volume| salvage(volume, NODE).map(|(done, _)| done);
     let by_recoverer = |volume: &Volume| replay(volume, NODE);
+    #[expect(clippy::type_complexity, reason = "used once")]
     let ways: [&dyn Fn(&Volume) -> Result<Replayed>; 2] = [&by_recoverer, &by_check];
     for done_again in ways {
         let after = t.crash();

@@ -1,3 +1,5 @@
+#![allow(clippy::large_stack_arrays, clippy::cast_possible_truncation, reason = "tests")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -440,7 +442,7 @@ fn discards_beside_writers_of_two_nodes_lose_nothing() {
         for fs in nodes(&devices, redundancy) {
             fs.unmount().unwrap();
         }
-        let both = [(); 2].map(|()| mount_discarding(Pool::assemble(devices.to_vec()).unwrap()));
+        let both = [(); 2].map(|()| mount_discarding(Pool::assemble(devices.clone()).unwrap()));
         std::thread::scope(|s| {
             for w in 0..4 {
                 let (own, other) = (&both[w % 2], &both[(w + 1) % 2]);

@@ -1,5 +1,7 @@
 //! Space of removed inodes becomes space for data again.
 
+#![allow(clippy::large_stack_arrays, clippy::cast_possible_truncation, reason = "tests")]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

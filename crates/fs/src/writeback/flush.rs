@@ -58,7 +58,7 @@ pub(crate) fn fsync(core: &Arc<Core>, inode: &Arc<Inode>, data_only: bool) -> Re
         let what = if data_only { What::Contents } else { What::All };
         flush(HeldInode::of(core, &locked), what)?;
     }
-    core.meta.barrier()
+    core.meta.commit_and_flush()
 }
 
 /// Writes all dirty contents (and the dinode's dirty fields) of an inode whose exclusive lock this

@@ -1,5 +1,7 @@
 //! Attributes on a mounted node.
 
+#![allow(clippy::large_stack_arrays, clippy::cast_possible_truncation, reason = "tests")]
+
 use std::sync::Arc;
 
 use braid_format::{Bytes, InodeNo};

@@ -226,7 +226,7 @@ mod tests {
             waits.join().unwrap().unwrap();
         });
         gate.admit(op::READ, false).unwrap();
-        assert!(gate.suspend(true, Duration::from_secs(60)));
+        assert!(gate.suspend(true, Duration::from_mins(1)));
         gate.resume();
         assert_eq!(gate.admit(op::LOOKUP, false), Err(Errno::IO));
         gate.admit(op::RELEASE, false).unwrap();

@@ -128,6 +128,7 @@ impl Kept {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "tests")]
 mod tests {
     use super::*;
 

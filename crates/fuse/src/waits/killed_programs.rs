@@ -356,7 +356,7 @@ mod tests {
         let (device, mut heard) = answers();
         let _place = killed.place(&device);
         let mut answer = [0; 16];
-        for (whose, hears) in [(10, false), (10 | BY_OTHERS, true)] {
+        for (whose, hears) in [(10, false), (0xa | BY_OTHERS, true)] {
             interrupt::begin(4, whose);
             let _changing = Uninterruptible::begin();
             let first = killed.look_at_all(&HashMap::from([(4, false)]), &|thread| thread == 10);
@@ -415,7 +415,7 @@ mod tests {
         let killed = Arc::new(KilledPrograms::new([Arc::clone(&queue), Arc::default()]));
         let device: Device = Arc::new(std::fs::File::create("/dev/null").unwrap().into());
         let _place = killed.place(&device);
-        interrupt::begin(4, 10 | ANY_SIGNAL);
+        interrupt::begin(4, 0xa | ANY_SIGNAL);
         for (unique, pid) in [(6, 11), (8, 12)] {
             let message = InHeader { unique, pid, ..InHeader::default() };
             let mut space = Space::new(4096);

@@ -210,6 +210,7 @@ impl World {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "a list of all moves")]
     fn moves(&self) -> Vec<(usize, Move)> {
         use Move as M;
         let mut out = Vec::new();

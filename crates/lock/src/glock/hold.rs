@@ -124,6 +124,7 @@ impl Hold {
 }
 
 #[cfg(test)]
+#[allow(clippy::unchecked_time_subtraction, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(all.of(LockNo(641)), None, "whoever wants to read takes that without asking");
         all.learn(life(0), &held(640, Mode::Exclusive, &[life(0)]));
         assert_eq!(all.of(LockNo(641)), None);
-        for n in 0..ALIKE_MAX as u64 + 1 {
+        for n in 0..=ALIKE_MAX as u64 {
             all.learn(life(0), &held(n << ALIKE_BITS, Mode::Exclusive, &[life(1)]));
         }
         assert!(all.0.lock().len() <= ALIKE_MAX);

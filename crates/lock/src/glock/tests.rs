@@ -141,7 +141,8 @@ impl GlockOps for Threads {
 #[test]
 fn a_thread_that_may_visit_gives_the_lock_up_itself() {
     let threads = Arc::new(Threads::default());
-    let c = Cluster::new(2, &[threads.clone()], &ManagerOptions::default());
+    let ops: [Arc<dyn GlockOps>; 1] = [threads.clone()];
+    let c = Cluster::new(2, &ops, &ManagerOptions::default());
     let ask = Hint::Ask { mode: Mode::Exclusive, ticket: 7 };
     let here = std::thread::current().id();
     drop(c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap());

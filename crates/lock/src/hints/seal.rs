@@ -228,7 +228,8 @@ mod tests {
         ];
         let sealed = hints.map(|hint| seal.close(&hint));
         let hex = |bytes: &[u8]| {
-            let line = |line: &[u8]| line.iter().map(|b| format!("{b:02x}")).collect::<String>();
+            let line =
+                |line: &[u8]| line.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().concat();
             bytes.chunks(32).map(line).collect::<Vec<_>>().join("\n")
         };
         let all = [&opening[..], &answer, &sealed[0], &sealed[1], &sealed[2], &sealed[3]];

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long it may take to begin.
-const BEGIN: Duration = Duration::from_secs(60);
+const BEGIN: Duration = Duration::from_mins(1);
 
 /// A port of this server alone: of those that no kernel hands out by itself (it begins at 32768), or
 /// somebody might be given it before the server is there, or while it is not.

@@ -1,5 +1,7 @@
 //! What every store of lock records must do, whatever it is made of.
 
+#![allow(clippy::cast_possible_truncation, reason = "tests")]
+
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -1,3 +1,5 @@
+#![allow(clippy::cast_precision_loss, reason = "tests")]
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -551,7 +553,8 @@ fn files_describe_layouts() {
     // Groups of groups of groups: refused before they grow.
     let mut text = "layout = \"g30\"\n[groups]\ng0 = \"stripe(a,a)\"\n".to_owned();
     for i in 1..=30 {
-        text += &format!("g{i} = \"stripe(g{0},g{0})\"\n", i - 1);
+        let below = i - 1;
+        text = format!("{text}g{i} = \"stripe(g{below},g{below})\"\n");
     }
     let said = LayoutFile::parse(&text).unwrap_err().to_string();
     assert!(said.contains("levels") || said.contains("parts"), "{said}");

@@ -1,6 +1,6 @@
-//! Scrubbing: reading everything while the pool is in use, to find and heal what has rotted; and
-//! healing single places whose checksum is wrong. What can be decided is said in
-//! [`crate::redundancy::compare`].
+//! Scrub and repair. A scrub reads all copies and parity while the pool is in use, and repairs those that have rotted.
+//! [`Pool::read_otherwise`] and [`Pool::heal`] read and repair a single place whose checksum is wrong.
+//! [`crate::redundancy::compare`] says when a scrub knows which copy is right.
 
 use braid_device::AlignedBuf;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
@@ -17,23 +17,27 @@ use crate::redundancy::verifier::ChecksumVerifier;
 use crate::simulation::Pause;
 use crate::topology::{Lost, Topology};
 
-/// How bytes were read that are wanted some other way: each takes another copy of a mirror.
+/// The call that read bytes first. [`Pool::read_otherwise`] needs it, because each of these calls reads another copy of
+/// a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadPath {
-    /// By [`Pool::read`].
+    /// [`Pool::read`].
     Read,
-    /// By [`Pool::read_lock`].
+    /// [`Pool::read_lock`].
     ReadLock,
 }
 
 impl Pool {
-    /// Compares every copy and every parity of the pool while it is in use, and heals what can be
-    /// decided; durably, on return. `pace` is called after every chunk: it may sleep, and ends the work by
-    /// returning `false`. If everything was there and nothing was wrong, no member that was suspected to
-    /// return garbage when this began is any more, but one that is to be failed and can be.
+    /// Compares all copies and all parity of the pool while it is in use, and repairs a difference if it knows which
+    /// side is right. Repairs are durable on return. `pace` is called after each chunk; it may sleep, and stops the
+    /// scrub by returning `false`.
+    ///
+    /// A scrub that ends, finds no difference and lacks no member clears the suspicion (that a member returns garbage)
+    /// of all members that were suspected when it began. Members that are about to be failed stay suspected, if the pool
+    /// can do without them.
     ///
     /// # Errors
-    /// [`PoolError::Device`] of a member that cannot be spared.
+    /// [`PoolError::Device`]: a member failed that the pool cannot do without.
     pub fn scrub(
         &self,
         verifier: &dyn ChecksumVerifier,
@@ -48,15 +52,15 @@ impl Pool {
         }
         if found.is_clean() && self.0.epochs.read().lost().next().is_none() {
             for member in self.trust(&suspects)? {
-                tracing::info!(%member, "a scrub found nothing wrong: the member is no longer suspected");
+                tracing::info!(%member, "a scrub found no damage: the member is no longer suspected to return garbage");
             }
         }
         Ok(found)
     }
 
-    /// Scrubs a range of the pool's bytes, with all bytes that they are compared with (whole parity rows).
-    /// Called before the range is moved away, because its copies or parity are given up then. Healing is
-    /// complete, not durable.
+    /// Scrubs a range of the pool's bytes, extended to whole parity rows. Callers do this before they move the range to
+    /// other members, because its old copies and parity are not used afterwards. Repairs are complete on return, but not
+    /// durable.
     ///
     /// # Errors
     /// As [`Pool::scrub`].
@@ -73,7 +77,7 @@ impl Pool {
             for p in topology.map.pieces(at, len) {
                 let Place::Group(index) = p.place else { continue };
                 let Some(row) = topology.map.group(index).row_len() else { continue };
-                // Rows of parity are in one piece in the pool.
+                // A parity row is contiguous in the pool's bytes.
                 from = from.min(at.0.saturating_sub(p.at.0 % row));
                 to = to.max(at.0 + len.0 + (row - (p.at.0 + p.len.0) % row) % row);
             }
@@ -117,7 +121,8 @@ impl Pool {
                 self.accuse(member, place);
             }
             if std::mem::take(&mut report.put_off) {
-                // Before what shows it is healed.
+                // The labels name a suspected member before the repair, which removes the evidence against it. Then
+                // this chunk is scrubbed once more.
                 self.mark_suspects()?;
                 continue;
             }
@@ -131,8 +136,8 @@ impl Pool {
         Ok(report)
     }
 
-    /// Where a byte of the pool is on devices: on each copy of a mirror. With parity: where the
-    /// byte and what is computed from it are, on each column. Nowhere, in a hole.
+    /// The places on devices of one byte of the pool. For a mirror: the place on each copy. For parity: the place of the
+    /// byte, and the places in the same row of the other columns (data and parity). Empty for a hole.
     pub fn placements(&self, at: ByteOffset) -> Vec<(MemberIndex, ByteOffset)> {
         let topology = self.0.epochs.read();
         let map = &topology.map;
@@ -153,15 +158,15 @@ impl Pool {
         (0..group.columns.len()).map(|column| group.at(column, offset)).collect()
     }
 
-    /// Reads the pool's bytes at `at` some other way than they were read: the `nth` other way
-    /// there is, counted from 0. `false`: there are no more. Meant for bytes whose checksum is
-    /// wrong.
+    /// Reads bytes of the pool whose checksum is wrong from a source other than the one that `path` reads: from the
+    /// `nth` other copy of a mirror (from 0), or by parity from the other columns (`nth` 0 only). `false`: there is no
+    /// such source, and `buf` is unchanged.
     ///
     /// # Errors
-    /// [`PoolError::Device`]: this way does not work either.
+    /// [`PoolError::Device`]: this source cannot be read. The next one perhaps can.
     pub fn read_otherwise(
         &self,
-        instead: ReadPath,
+        path: ReadPath,
         at: ByteOffset,
         buf: &mut [u8],
         nth: usize,
@@ -172,7 +177,7 @@ impl Pool {
         let Some((index, offset)) = on_group(&topology, at, buf.len()) else { return Ok(false) };
         let mirror = topology.map.group(index).shape == Shape::Mirror;
         drop(topology);
-        // Parity is right only while nobody changes the row.
+        // Decoding needs data and parity of the same moment: no node may change the row meanwhile.
         let _region = if mirror { None } else { self.0.hold_bytes(at, len)? };
         let topology = self.0.epochs.read();
         let Some((index, offset)) =
@@ -184,14 +189,15 @@ impl Pool {
         let _held = topology.lock(index, vec![group.affected(offset, buf.len() as u64)]);
         match group.shape {
             Shape::Mirror => {
-                let taken = match instead {
+                let taken = match path {
                     ReadPath::Read => {
                         let live = topology.columns_to_read(group);
                         live.get(Group::read_copy_at(offset, live.len())).copied()
                     }
                     ReadPath::ReadLock => topology.copies(group).next(),
                 };
-                // A member that is suspected now was perhaps read before it was.
+                // `taken` is the copy that a read takes now. The bytes may come from another copy, if a member became
+                // suspected after that read. So with suspected members `taken` is a source, too: the last one.
                 let again = taken.filter(|_| topology.suspicion.any());
                 let mut others = topology.copies(group).filter(|c| Some(*c) != taken).chain(again);
                 let Some(column) = others.nth(nth) else { return Ok(false) };
@@ -199,7 +205,7 @@ impl Pool {
                 topology.device(member).read(place, buf)?;
                 Ok(true)
             }
-            // What the columns of these bytes hold is not believed.
+            // The column that holds these bytes is taken to be wrong: they are computed from the others.
             Shape::Parity { .. } if nth == 0 => {
                 let columns = group.units(offset, buf.len() as u64);
                 let bad = columns.map(|u| group.at(group.column_of(u.row, u.place), 0).0).next();
@@ -210,13 +216,13 @@ impl Pool {
         }
     }
 
-    /// Repairs `len` bytes at `at` if some way to read them gives bytes that are `good`: every
-    /// place that holds something else gets those. Parity is left as it is: it was computed from
-    /// these bytes. Nobody writes there meanwhile. Whether there was something good. Before that the labels
-    /// say which members are suspected.
+    /// Repairs `len` bytes at `at`, if a copy of them, or what parity computes, is `good`. The good bytes are written to
+    /// each place that holds other bytes. Parity is not written: it was computed from the good bytes. Returns whether
+    /// good bytes were found. Repairs are complete on return, but not durable. The labels name all suspected members
+    /// before the repair. The locks of the region are held meanwhile, as a write holds them.
     ///
     /// # Errors
-    /// [`PoolError::Device`] of a member that cannot be spared.
+    /// [`PoolError::Device`]: a member failed that the pool cannot do without.
     pub fn heal(
         &self,
         at: ByteOffset,
@@ -261,7 +267,7 @@ impl Pool {
     }
 }
 
-/// What is good of a group's bytes, and the columns that hold something else.
+/// The good bytes of a range of a group, and the columns that do not hold them. `None`: no bytes are good.
 fn tell_apart(
     topology: &Topology,
     group: &Group,
@@ -291,7 +297,8 @@ fn tell_apart(
     Ok(truth.map(|t| (t, bad)))
 }
 
-/// The group and its offset, if a range of the pool stands on one group in one piece.
+/// The group that holds a range of the pool's bytes, and the offset in the group. `None`: the range is not in one piece
+/// on one group.
 fn on_group(topology: &Topology, at: ByteOffset, len: usize) -> Option<(u16, u64)> {
     let piece = topology.map.pieces(at, Bytes::from(len)).next()?;
     match piece.place {
@@ -300,7 +307,7 @@ fn on_group(topology: &Topology, at: ByteOffset, len: usize) -> Option<(u16, u64
     }
 }
 
-/// Where data bytes of a group stand: `(column, offset in it, bytes)`; on each copy of a mirror.
+/// The places of a group's data bytes: `(column, offset in the column, bytes)`. For a mirror: one for each copy.
 fn pieces<'b>(group: &Group, offset: u64, bytes: &'b [u8]) -> Vec<(usize, u64, &'b [u8])> {
     let Shape::Parity { unit, .. } = group.shape else {
         return (0..group.columns.len()).map(|c| (c, offset, bytes)).collect();

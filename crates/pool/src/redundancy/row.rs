@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn parity_that_is_being_filled_is_computed_whole() {
         let plan = |cover: &[Cover], lost: usize| {
-            let readable: Vec<bool> = (0..cover.len() + 1).map(|p| p != lost).collect();
+            let readable: Vec<bool> = (0..=cover.len()).map(|p| p != lost).collect();
             plan(cover, &readable, &vec![true; cover.len() + 1]).map(|p| p.way)
         };
         assert_eq!(plan(&[Part, No, No], 3), Some(Way::Rest));

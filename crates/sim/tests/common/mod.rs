@@ -1,5 +1,7 @@
 //! Many seeds, over all processors.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 use std::fmt::Display;
 use std::ops::{AddAssign, Range};
 use std::sync::Mutex;

@@ -135,8 +135,9 @@ fn written_verified_and_told() {
 #[test]
 fn the_table_is_xdds_and_the_csv_has_the_same_columns() {
     let mut table = Table::default();
-    let (job, done) = (Job { depth: 4, request_blocks: 4, ..Job::usual() }, Default::default());
-    let outcome = Outcome::new(vec![done], 0, Default::default(), None);
+    let job = Job { depth: 4, request_blocks: 4, ..Job::usual() };
+    let done = crate::engine::StreamResult::default();
+    let outcome = Outcome::new(vec![done], 0, crate::run::load::Metered::default(), None);
     table.add(0, Line::of(0, &job, &outcome.streams, &outcome));
     let options = Options { jobs: vec![job], ..Options::default() };
     let csv = table.csv(&options);

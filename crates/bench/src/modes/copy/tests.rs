@@ -1,5 +1,7 @@
 //! Copies of small files: which journals are accepted, which changes are noticed.
 
+#![allow(clippy::large_stack_arrays, clippy::cast_possible_truncation, reason = "tests")]
+
 use super::*;
 use crate::modes::{Measure as _, Run};
 

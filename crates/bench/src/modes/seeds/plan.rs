@@ -179,15 +179,15 @@ mod tests {
         let args = args(words);
         let mut plan = Plan::new(&args);
         let mut taken = 0.0;
-        for n in 0..ALL.len() {
+        for (n, experiment) in ALL.iter().enumerate() {
             let Some(how) = plan.how_after(taken, n, &args.how) else { continue };
             let most = super::super::devices::short(&how).repeats;
             let (mut rounds, mut elapsed) = (0, 0.0);
             while rounds < most && (rounds < how.least || elapsed < how.budget) {
                 rounds += 1;
-                elapsed += ALL[n].round * slower;
+                elapsed += experiment.round * slower;
             }
-            taken += ALL[n].setup * slower + elapsed;
+            taken += experiment.setup * slower + elapsed;
         }
         taken
     }

@@ -29,7 +29,7 @@ fn take_out(fs: &Fs, member: u16) -> Left {
     left
 }
 
-fn unmounted(fs: Fs) -> Pool {
+fn unmounted(fs: &Fs) -> Pool {
     let pool = fs.pool().clone();
     fs.unmount().unwrap();
     pool
@@ -62,7 +62,7 @@ fn what_was_added_leaves_with_its_members_and_may_come_again() {
         assert_eq!(wide.blocks - less.blocks, (wide.blocks - had.blocks) / 2, "{redundancy:?}");
         expect(&fs, "first", first);
         expect(&fs, "last", last);
-        let pool = unmounted(fs);
+        let pool = unmounted(&fs);
         assert_eq!(pool.info().members.len(), 8);
         clean(Pool::assemble(pool.devices()).unwrap());
         let fs = mount(Pool::assemble(pool.devices()).unwrap());
@@ -77,7 +77,7 @@ fn what_was_added_leaves_with_its_members_and_may_come_again() {
         for (name, mib) in [("first", first), ("last", last), ("again", again)] {
             expect(&fs, name, mib);
         }
-        let pool = unmounted(fs);
+        let pool = unmounted(&fs);
         assert_eq!(pool.info().members.len(), 8);
         clean(Pool::assemble(pool.devices()).unwrap());
     }
@@ -104,7 +104,7 @@ fn what_cannot_leave_is_said_with_figures_and_nothing_changes() {
     assert_eq!(fs.pool().info().epoch, epoch);
     assert!(fs.core().volume.groups.leaving() == RawLeaving::default());
     expect(&fs, "full", full);
-    clean(unmounted_pool(fs));
+    clean(unmounted_pool(&fs));
 }
 
 /// What the pool was made with stays, on other members.
@@ -146,12 +146,12 @@ fn who_holds_what_never_leaves_gives_its_place_to_another() {
     let next = fs.plan_successor(MemberIndex(1)).unwrap();
     assert_eq!((next.uuid, next.leaving), (spare, None));
     expect(&fs, "kept", kept);
-    let pool = unmounted(fs);
+    let pool = unmounted(&fs);
     assert!(pool.label().members.iter().all(|m| m.uuid != leaves));
     clean(Pool::assemble(pool.devices()).unwrap());
 }
 
-fn unmounted_pool(fs: Fs) -> Pool {
+fn unmounted_pool(fs: &Fs) -> Pool {
     Pool::assemble(unmounted(fs).devices()).unwrap()
 }
 
@@ -186,7 +186,7 @@ fn metadata_keeps_a_part_in_the_pool_and_is_named() {
     expect(&fs, "full", full);
     // What this node holds of locks there comes to nothing.
     fs.core().locks.drop_idle(0);
-    let pool = unmounted_pool(fs);
+    let pool = unmounted_pool(&fs);
     assert_eq!(pool.info().members.len(), 2);
     clean(pool);
 }
@@ -204,7 +204,7 @@ fn metadata_and_room_for_it_stay_in_what_was_there_at_first() {
         let groups = &fs.core().volume.groups;
         assert!(groups.of_block(ino.into()).is_some_and(|g| !groups.is_added(g)), "{i}");
     }
-    clean(unmounted_pool(fs));
+    clean(unmounted_pool(&fs));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn it_may_be_ended_and_what_it_left_is_in_use_again() {
     }
     assert!(fs.leave(MemberIndex(1)).unwrap().finished);
     assert!(fs.statfs().unwrap().blocks < had * 2 / 3);
-    clean(unmounted_pool(fs));
+    clean(unmounted_pool(&fs));
 }
 
 /// A node dies in the middle: the part stays closed, over mounts, until somebody goes on or ends it.
@@ -284,7 +284,7 @@ fn a_part_stays_closed_until_somebody_goes_on() {
             assert_eq!(sb.features_incompat.get() & RawSuperblock::LEAVING, 0);
         }
         expect(&fs, "first", 20);
-        clean(unmounted_pool(fs));
+        clean(unmounted_pool(&fs));
     }
 }
 
@@ -331,7 +331,7 @@ fn power_may_be_cut_at_any_write_while_a_part_leaves() {
         assert!(fs.leave(MemberIndex(1)).unwrap().finished, "cut at {cut}");
         expect(&fs, "more", 16);
         fs.remove_member(MemberIndex(1)).unwrap();
-        let pool = unmounted_pool(fs);
+        let pool = unmounted_pool(&fs);
         assert_eq!(pool.info().members.len(), 1);
         clean(pool);
         finished[victim] |= done && writes <= cut;
@@ -397,7 +397,7 @@ fn another_node_goes_on_meanwhile() {
     write(&one, "after", 3);
     expect(&other, "after", 3);
     one.unmount().unwrap();
-    let pool = unmounted_pool(other);
+    let pool = unmounted_pool(&other);
     assert_eq!(pool.info().members.len(), 2);
     clean(pool);
 }
@@ -427,7 +427,7 @@ fn what_never_leaves_is_refused_although_another_part_was_to_be_taken_out_first(
     let e = fs.leave(MemberIndex(0)).unwrap_err();
     assert!(matches!(e, Error::Founding { member: 0, .. }), "{e}");
     assert!(fs.pool().info().holes > Bytes(0), "what was gone is out");
-    clean(unmounted_pool(fs));
+    clean(unmounted_pool(&fs));
 }
 
 /// A caller that asks for a part that was gone, and is taken out only now, succeeds.
@@ -437,7 +437,7 @@ fn what_was_gone_is_taken_out_by_who_asks_for_it_again() {
     gone_and_not_cut(&fs, 1);
     let left = fs.leave(MemberIndex(1)).unwrap();
     assert_eq!((left.members, left.finished), (vec![MemberIndex(1)], true));
-    clean(unmounted_pool(fs));
+    clean(unmounted_pool(&fs));
 }
 
 #[test]
@@ -456,7 +456,7 @@ fn what_is_gone_is_counted_once_however_often_the_pool_does_not_let_it_go() {
     assert_eq!((left.members, left.finished), (vec![MemberIndex(1)], true));
     let has = fs.statfs().unwrap();
     assert_eq!((has.blocks, has.free), (had.blocks, had.free));
-    clean(unmounted_pool(fs));
+    clean(unmounted_pool(&fs));
 }
 
 /// The pool would refuse the last step: so the first is not taken.
@@ -483,7 +483,7 @@ fn a_part_stays_open_while_a_member_of_it_is_being_moved() {
     }
     fs.pool().cancel_evacuation(MemberIndex(1)).unwrap();
     assert!(fs.leave(MemberIndex(1)).unwrap().finished);
-    clean(unmounted_pool(fs));
+    clean(unmounted_pool(&fs));
 }
 
 /// How long a walk through all files takes is no measure.
@@ -547,5 +547,5 @@ fn the_next_mount_takes_out_what_has_left() {
     assert!(fs.leave(MemberIndex(1)).unwrap().members.is_empty());
     fs.remove_member(MemberIndex(1)).unwrap();
     expect(&fs, "first", 5);
-    clean(unmounted_pool(fs));
+    clean(unmounted_pool(&fs));
 }

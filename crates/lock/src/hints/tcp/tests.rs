@@ -9,7 +9,7 @@ use super::*;
 use crate::Mode;
 
 const FS: uuid::Uuid = uuid::Uuid::from_u128(77);
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 fn me(slot: u16) -> Life {
     Life { slot: NodeId(slot), incarnation: Incarnation(3) }

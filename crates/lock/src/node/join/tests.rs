@@ -136,7 +136,6 @@ impl World {
             Action::IsLifeLocked(slot) => Event::Is(self.locked.contains(&slot)),
             Action::IsLifePartlyLocked(_) | Action::IsBehind(_) => Event::Is(false),
             Action::IsFenced(record) => Event::Is(self.fenced.contains(&record.life.slot)),
-            Action::AwaitBehind { .. } => Event::Done,
             Action::Sleep(pause) | Action::AwaitSlot { pause, .. } => {
                 self.now += pause;
                 Event::Done
@@ -145,7 +144,9 @@ impl World {
                 self.has.0 = !self.locked.contains(&slot);
                 Event::Is(self.has.0)
             }
-            Action::Confirm | Action::TakeKey(..) | Action::Follow => Event::Done,
+            Action::AwaitBehind { .. } | Action::Confirm | Action::TakeKey(..) | Action::Follow => {
+                Event::Done
+            }
             Action::Prepare(life) => {
                 let other = active(life.slot.0, 1);
                 let node_uuid = uuid::Uuid::new_v4().into_bytes();

@@ -244,12 +244,12 @@ fn a_member_that_is_being_moved_and_its_successor_are_zeroed_both() {
             .unwrap();
         // Half is copied, then both halves lose something.
         let half = |p: crate::Progress| p.done.0 < p.total.0 / 2;
-        assert!(!pool.evacuate(&mut |p| half(p)).unwrap_or(false));
+        assert!(!pool.evacuate(&|p| half(p)).unwrap_or(false));
         for at in [0, 3 << 20] {
             let given = pool.discard(ByteOffset(at), Bytes(1 << 20)).unwrap();
             assert_eq!(given, Bytes(1 << 20));
         }
-        assert!(pool.evacuate(&mut |_| true).unwrap());
+        assert!(pool.evacuate(&|_| true).unwrap());
         let back = contents(&pool);
         assert_eq!(zeros(&back[..2 << 20], &before[..2 << 20], 0, 1 << 20), 1 << 20);
         assert!(back[3 << 20..].iter().all(|b| *b == 0));

@@ -1,3 +1,5 @@
+#![allow(clippy::large_stack_arrays, reason = "tests")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

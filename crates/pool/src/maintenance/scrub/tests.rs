@@ -143,7 +143,7 @@ fn bad_bytes_are_read_otherwise_and_put_back() {
         assert!(pool.read_otherwise(ReadPath::Read, at, &mut back, 0).unwrap());
         assert_eq!(back, good, "{layout:?}");
         assert!(!pool.read_otherwise(ReadPath::Read, at, &mut vec![0; 4096], 5).unwrap());
-        assert!(pool.heal(at, Bytes::from(good.len()), &|b| b == &good[..]).unwrap());
+        assert!(pool.heal(at, Bytes::from(good.len()), &|b| b == good).unwrap());
         pool.read(at, &mut back).unwrap();
         assert_eq!(back, good);
         consistent(&pool, &all);

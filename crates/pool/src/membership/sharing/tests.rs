@@ -1,5 +1,7 @@
 //! Nodes of one process, each with the pool opened for itself over the same devices.
 
+#![allow(clippy::type_complexity, reason = "used once each")]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -786,7 +788,7 @@ fn weak_mirror() -> (Arc<Node>, [Arc<ScriptedDevice>; 2], Bytes) {
 
 /// Where reads of a mirror turn to its second copy.
 fn second_copy() -> u64 {
-    (0..).map(|n: u64| n << 12).find(|at| Group::read_copy_at(*at, 2) == 1).unwrap()
+    (0..1_u64 << 20).map(|n| n << 12).find(|at| Group::read_copy_at(*at, 2) == 1).unwrap()
 }
 
 /// A copy that could not be read is written anew; another node changes a lock meanwhile.

@@ -13,12 +13,11 @@ const GO: &(dyn Fn(Progress) -> bool + Sync) = &|_| true;
 
 /// A pool with or without redundancy.
 fn made(all: &[Arc<FaultyDevice>], layout: Option<Layout>) -> Pool {
-    let made = match layout {
-        Some(layout) => pool(all, layout),
-        None => {
-            let devices = all.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
-            Pool::create(devices, &CreateOptions::new("plain")).unwrap()
-        }
+    let made = if let Some(layout) = layout {
+        pool(all, layout)
+    } else {
+        let devices = all.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+        Pool::create(devices, &CreateOptions::new("plain")).unwrap()
     };
     made.attach(0).unwrap();
     made

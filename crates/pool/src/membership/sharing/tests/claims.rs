@@ -90,7 +90,7 @@ fn who_has_seen_an_epoch_that_is_taken_back_goes_back() {
             let wiped = vec![0; 4096];
             all[4].write(Label::COPY0_AT, &wiped).unwrap();
         }
-        let b = joins(a, pool, &all);
+        let b = joins(a, &pool, &all);
         assert!(b.pool.follow().unwrap(), "it is none any more");
         assert_eq!(b.pool.epoch_tag(), a.pool.epoch_tag());
         b.pool.attach(1).unwrap();
@@ -107,7 +107,7 @@ fn who_waits_in_an_epoch_that_is_taken_back_goes_on() {
     let (nodes, mut all) = nodes(2, Redundancy::Mirror(2));
     let a = &nodes[0];
     let (_, devices) = begun(a, &mut all);
-    let b = joins(a, Pool::assemble(devices).unwrap(), &all);
+    let b = joins(a, &Pool::assemble(devices).unwrap(), &all);
     all[4].arm(On::Read, 0, FaultKind::Gone);
     all[4].read(Label::COPY0_AT, &mut [0; 512]).unwrap_err();
     let (done, ends) = std::sync::mpsc::channel();
@@ -126,7 +126,7 @@ fn who_goes_back_looks_at_new_members_before() {
     write_copies(&devices, &next, 1, &[4]).unwrap();
     let way = FaultyDevice::new(all[4].clone(), FaultPlan::default());
     devices[4] = way.clone();
-    let b = joins(a, Pool::assemble(devices).unwrap(), &all);
+    let b = joins(a, &Pool::assemble(devices).unwrap(), &all);
     way.arm(On::Read, 0, FaultKind::Gone);
     assert!(!b.pool.follow().unwrap());
     assert_eq!(b.pool.info().epoch, next.epoch);
@@ -190,8 +190,8 @@ fn with_spares(node: &Node, names: &[&str]) -> Label {
 }
 
 /// A second node, which uses `pool` beside `node`.
-fn joins(node: &Arc<Node>, pool: Pool, all: &[Arc<FaultyDevice>]) -> Arc<Node> {
-    for pool in [&node.pool, &pool] {
+fn joins(node: &Arc<Node>, pool: &Pool, all: &[Arc<FaultyDevice>]) -> Arc<Node> {
+    for pool in [&node.pool, pool] {
         pool.simulate(Arc::new(Shelf(all.to_vec())));
     }
     let (world, ended) = (node.world.clone(), AtomicBool::new(false));

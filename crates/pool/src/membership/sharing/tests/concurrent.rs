@@ -28,12 +28,12 @@ fn a_successor_without_copies_is_brought_after_the_device_that_leaves() {
     while_all_follow(&nodes[..1], || b.pool.begin_evacuation(MemberIndex(1), to).unwrap());
     let topology = a.pool.0.epochs.read();
     // A page of the pool on the member that leaves.
-    let pages = (0..).step_by(PAGE).map(ByteOffset);
+    let mut pages = (0..).step_by(PAGE).map(ByteOffset);
     let on = |at: &ByteOffset| {
         let piece = topology.map.pieces(*at, Bytes::from(PAGE)).next().unwrap();
         matches!(piece.place, crate::layout::map::Place::Member(MemberIndex(1))).then_some(piece.at)
     };
-    let (at, place) = pages.filter_map(|at| Some((at, on(&at)?))).next().unwrap();
+    let (at, place) = pages.find_map(|at| Some((at, on(&at)?))).unwrap();
     all[1].write(place, &[2; PAGE]).unwrap();
     target.write(place, &[1; PAGE]).unwrap();
     let requests = [PoolRequest::write(at, &[1; PAGE])];

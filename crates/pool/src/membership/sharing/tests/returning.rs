@@ -160,5 +160,5 @@ fn a_node_that_does_not_take_note_is_not_waited_for_for_ever() {
         },
     );
     failed.unwrap();
-    assert_eq!(a.pool.await_all_nodes(Duration::from_secs(60)).unwrap(), None);
+    assert_eq!(a.pool.await_all_nodes(Duration::from_mins(1)).unwrap(), None);
 }
