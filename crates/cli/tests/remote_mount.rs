@@ -307,11 +307,7 @@ os.close(f)
     for (round, by_path) in [(1, false), (2, true), (3, false)] {
         wait_until("blocks are written", || written() >= reached + 20 || child_ended(&child));
         let size = 5000 + round * 5066;
-        if by_path {
-            sh(&format!("python3 -c 'import os; os.truncate(\"{sized}\", {size})'"));
-        } else {
-            std::fs::File::options().write(true).open(&sized).unwrap().set_len(size).unwrap();
-        }
+        set_size(&sized, size, by_path);
         served.kill();
         let before = written();
         std::thread::sleep(std::time::Duration::from_millis(300));
@@ -339,6 +335,14 @@ os.close(f)
     remote.unmount();
     served.end();
     clean(&disks);
+}
+
+fn set_size(path: &str, size: u64, by_path: bool) {
+    if by_path {
+        sh(&format!("python3 -c 'import os; os.truncate(\"{path}\", {size})'"));
+    } else {
+        std::fs::File::options().write(true).open(path).unwrap().set_len(size).unwrap();
+    }
 }
 
 fn child_ended(child: &std::process::Child) -> bool {

@@ -39,6 +39,9 @@ pub struct FilesAt {
     pub complete: bool,
 }
 
+/// Inodes and a path of each.
+type Paths = Vec<(InodeNo, PathBuf)>;
+
 /// Looks for files with these bytes of the pool. `go_on` is asked before each file and directory. No lock is held
 /// between two of them, so a file that is renamed meanwhile may be missed.
 pub(crate) fn files_at(
@@ -49,7 +52,7 @@ pub(crate) fn files_at(
     let mut places = places.to_vec();
     places.sort_unstable();
     let mut found = FilesAt { complete: true, ..FilesAt::default() };
-    let mut directories = vec![(core.volume.root(), PathBuf::from("/"))];
+    let mut directories: Paths = vec![(core.volume.root(), PathBuf::from("/"))];
     while let Some((directory, path)) = directories.pop() {
         let mut files = Vec::new();
         let listed = list(core, directory, &path, (&mut directories, &mut files));
@@ -79,7 +82,7 @@ fn list(
     core: &Arc<Core>,
     directory: InodeNo,
     path: &Path,
-    (directories, files): (&mut Vec<(InodeNo, PathBuf)>, &mut Vec<(InodeNo, PathBuf)>),
+    (directories, files): (&mut Paths, &mut Paths),
 ) -> Result<()> {
     namei::readdir(core, directory, 0, WithAttrs::No, &mut |entry: DirEntry<'_>| {
         let is = |of: u32| entry.kind == kind_of(of);
