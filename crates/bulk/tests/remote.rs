@@ -510,6 +510,21 @@ impl Hostile {
     }
 }
 
+/// What somebody who neither owns a file nor may write it may not set, and what he is told.
+fn for_owners_only() -> [(SetAttr, Errno); 7] {
+    let nothing = SetAttr::default();
+    [
+        (SetAttr { mode: Some(0o777), ..nothing }, Errno::PERM),
+        (SetAttr { uid: Some(1000), ..nothing }, Errno::PERM),
+        (SetAttr { gid: Some(1000), ..nothing }, Errno::PERM),
+        // What it has already: that would take the set-user-ID bit away.
+        (SetAttr { uid: Some(0), ..nothing }, Errno::PERM),
+        (SetAttr { gid: Some(0), ..nothing }, Errno::PERM),
+        (SetAttr { kill_privileges: true, ..nothing }, Errno::ACCESS),
+        (nothing, Errno::PERM),
+    ]
+}
+
 #[test]
 fn a_hostile_client_reaches_nothing_that_its_users_may_not() {
     let host = Host::new(256);
@@ -542,16 +557,7 @@ fn a_hostile_client_reaches_nothing_that_its_users_may_not() {
     assert_eq!(ask(known, &Request::Mount(cut)), Errno::ACCESS);
     let privileged = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
     fs.setattr(file.ino, &privileged, None).unwrap();
-    for (set, error) in [
-        (SetAttr { mode: Some(0o777), ..SetAttr::default() }, Errno::PERM),
-        (SetAttr { uid: Some(1000), ..SetAttr::default() }, Errno::PERM),
-        (SetAttr { gid: Some(1000), ..SetAttr::default() }, Errno::PERM),
-        // What it has already: that would take the set-user-ID bit away.
-        (SetAttr { uid: Some(0), ..SetAttr::default() }, Errno::PERM),
-        (SetAttr { gid: Some(0), ..SetAttr::default() }, Errno::PERM),
-        (SetAttr { kill_privileges: true, ..SetAttr::default() }, Errno::ACCESS),
-        (SetAttr::default(), Errno::PERM),
-    ] {
+    for (set, error) in for_owners_only() {
         let asked = Request::SetAttr { ino: file.ino, set, handle: 1 };
         assert_eq!(ask(known, &asked), error, "{set:?}");
     }
