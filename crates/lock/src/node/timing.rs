@@ -76,6 +76,10 @@ impl Timing {
     pub fn shows_within(self) -> Duration {
         self.beat() * 11 / 8
     }
+    /// Of a node that lives, another one has seen a new heartbeat in so long, also while both rest.
+    pub fn seen_within(self) -> Duration {
+        self.beat() * 8
+    }
     /// A node that has written no beat for so long issues no change.
     pub fn lease(self) -> Duration {
         self.io_timeout

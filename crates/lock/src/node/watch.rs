@@ -846,6 +846,7 @@ mod tests {
         assert_eq!(rest(7, &other), BEAT);
         (other.foreign_locks, other.record.state) = (false, SlotState::Recovering);
         assert_eq!(rest(8, &other), BEAT);
+        assert!(BEAT * (Watch::QUIET_BEATS + 1) < Timing::default().seen_within());
         let mut alone = watch();
         alone.step(BEAT, 9, WatchEvent::Observed(vec![active(me(0, 1), 1)]));
         assert_eq!(alone.rest(), BEAT * Watch::QUIET_BEATS);
