@@ -581,13 +581,8 @@ fn a_hostile_client_reaches_nothing_that_its_users_may_not() {
     let into_open = [file.generation, dir.generation];
     let link = MountRequest::Link { ino: file.ino, dir: dir.ino, name: b"link".to_vec() };
     assert_eq!(ask(into_open, &Request::Mount(link)), Errno::ACCESS);
-    let device = MountRequest::MakeNode {
-        dir: root,
-        name: b"dev".to_vec(),
-        mode: 0o020_666,
-        umask: 0,
-        rdev: 1,
-    };
+    let (name, mode) = (b"dev".to_vec(), 0o020_666);
+    let device = MountRequest::MakeNode { dir: root, name, mode, umask: 0, rdev: 1 };
     fs.setattr(root, &SetAttr { mode: Some(0o777), ..SetAttr::default() }, None).unwrap();
     assert_eq!(ask([0, 0], &Request::Mount(device)), Errno::PERM);
     let nobody = InodeNo(u64::MAX);

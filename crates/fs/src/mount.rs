@@ -354,7 +354,7 @@ impl Mounted {
     /// See [`crate::Fs::has_silent_neighbour`].
     pub fn has_silent_neighbour(&self) -> bool {
         let me = self.core.me;
-        let silent = |n: &NodeView| n.last_beat.is_none_or(|since| since > n.timing.beat() * 2);
+        let silent = |n: &NodeView| n.last_beat.is_none_or(|since| since > n.timing.seen_within());
         let here = |n: &NodeView| n.life != me && n.fence == FenceMethod::Kernel;
         self.membership.nodes().iter().any(|n| here(n) && silent(n))
     }

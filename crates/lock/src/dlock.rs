@@ -71,6 +71,8 @@ pub enum Hint {
     /// Nothing about the lock itself: the sender changed what stands under it, and something that the receiver
     /// waits for there is free, or will soon be.
     YourTurn,
+    /// Nothing about a lock: the sender's heartbeat says something new, and the receiver is to read it.
+    Look,
 }
 
 /// A record as it was seen, and which of the lives in it are dead and recovered.

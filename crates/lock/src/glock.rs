@@ -388,8 +388,10 @@ impl LockManager {
     /// A hint from another node: the record of `lock` is looked at.
     pub fn hint(&self, lock: LockNo, hint: &Hint) {
         self.core.counters.hints_received.fetch_add(1, Ordering::Relaxed);
-        if matches!(hint, Hint::YourTurn) {
-            return self.core.ops.your_turn(lock);
+        match hint {
+            Hint::YourTurn => return self.core.ops.your_turn(lock),
+            Hint::Look => return,
+            _ => {}
         }
         self.core.on_look(lock, matches!(hint, Hint::Granted | Hint::Give { .. }));
     }

@@ -125,6 +125,12 @@ impl Hints {
             Some(_) => "it does not listen for messages of other hosts",
         })
     }
+    /// Whether messages go both ways between this node and that of the slot, or would: nothing says that they do not.
+    pub fn joins(&self, other: &SlotRecord) -> bool {
+        let way = self.way(other);
+        !matches!(way, MessageWay::Devices | MessageWay::TcpFails)
+            && (way == MessageWay::TcpUnused || self.hears(other))
+    }
     /// Whether hints of the node of this slot come, or would come.
     pub fn hears(&self, from: &SlotRecord) -> bool {
         let here = from.boot_id == self.boot_id && self.unix.is_some();

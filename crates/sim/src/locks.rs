@@ -537,7 +537,7 @@ impl World {
         let event = match hint {
             Hint::Wanted(_) | Hint::Granted => LockEvent::Look,
             // There are no program locks here.
-            Hint::YourTurn => return,
+            Hint::YourTurn | Hint::Look => return,
             Hint::Ask { mode, ticket } => {
                 LockEvent::Message(dlock::Event::Asked { from, mode, ticket })
             }

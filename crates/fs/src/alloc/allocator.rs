@@ -340,7 +340,7 @@ impl Alloc {
     /// not allocated since the last call, gives its idle windows back, so that other nodes may use
     /// what is in them.
     pub fn maintain(&self) -> Result<()> {
-        let short = self.inner.is_short();
+        let short = self.inner.is_short_at_rest();
         let mut refill = self.inner.refill.lock();
         self.inner.drain(&mut refill)?;
         let claims = self.inner.state.lock().claims;

@@ -22,6 +22,9 @@ use crate::volume::Volume;
 /// The cluster's counters on disk are read again after this.
 const COUNTERS_AGE_MAX: Duration = Duration::from_millis(500);
 
+/// The same for a node that has nothing to do, while there is plenty of space.
+const PLENTY_AGE_MAX: Duration = Duration::from_secs(30);
+
 /// A display waits for so long for a device.
 const DISPLAY_WAIT_MAX: Duration = Duration::from_millis(200);
 
@@ -107,12 +110,21 @@ impl Inner {
     }
     /// Whether so little is free that no node should keep windows it does not use.
     pub(super) fn is_short(&self) -> bool {
-        let (counted, closed) = (self.counted(), self.closed_space());
-        let (data, meta) = self.total();
+        self.has_less(self.counted(), LOW_SPACE_DIVISOR)
+    }
+    /// As [`Self::is_short`], for a node that has nothing to do and asks all the time: it does not read while twice
+    /// as much was free a short while ago.
+    pub(super) fn is_short_at_rest(&self) -> bool {
+        let recent = self.counters.lock().0.elapsed() < PLENTY_AGE_MAX;
+        let plenty = recent && !self.has_less(self.last_counted(), LOW_SPACE_DIVISOR / 2);
+        !plenty && self.is_short()
+    }
+    /// Whether less is free, by these counters, than one in `divisor` of data or metadata.
+    fn has_less(&self, counted: Counters, divisor: u64) -> bool {
+        let (closed, (data, meta)) = (self.closed_space(), self.total());
         let (free, data) =
             (counted.free.saturating_sub(closed.free), data.saturating_sub(closed.blocks));
-        free < data / LOW_SPACE_DIVISOR
-            || counted.meta.saturating_sub(closed.meta) < meta / LOW_SPACE_DIVISOR
+        free < data / divisor || counted.meta.saturating_sub(closed.meta) < meta / divisor
     }
 }
 

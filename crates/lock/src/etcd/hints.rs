@@ -23,6 +23,7 @@ pub(super) fn encode(to: Life, lock: LockNo, hint: &Hint) -> String {
         },
         Hint::Granted | Hint::Give { .. } => "granted",
         Hint::YourTurn => "your-turn",
+        Hint::Look => "look",
     };
     format!("{} {} {kind}", to.incarnation.0, lock.0)
 }
@@ -37,6 +38,7 @@ fn decode(value: &[u8], me: Life) -> Option<(LockNo, Hint)> {
         "wanted-concurrent" => Hint::Wanted(Mode::Concurrent),
         "granted" => Hint::Granted,
         "your-turn" => Hint::YourTurn,
+        "look" => Hint::Look,
         _ => return None,
     };
     (to == me.incarnation).then_some((lock, hint))
@@ -95,7 +97,7 @@ mod tests {
     fn hints_are_for_one_life() {
         let me = Life { slot: NodeId(3), incarnation: Incarnation(7) };
         let wanted = [Mode::Shared, Mode::Exclusive, Mode::Concurrent].map(Hint::Wanted);
-        for hint in wanted.into_iter().chain([Hint::Granted, Hint::YourTurn]) {
+        for hint in wanted.into_iter().chain([Hint::Granted, Hint::YourTurn, Hint::Look]) {
             let text = encode(me, LockNo(99), &hint);
             assert_eq!(decode(text.as_bytes(), me), Some((LockNo(99), hint)));
             let next = Life { incarnation: Incarnation(8), ..me };

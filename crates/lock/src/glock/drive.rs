@@ -329,12 +329,14 @@ impl Core {
         hint: &Hint,
         may_visit: bool,
     ) {
-        if matches!(hint, Hint::YourTurn) {
-            return self.ops.your_turn(lock);
+        match hint {
+            Hint::YourTurn => return self.ops.your_turn(lock),
+            Hint::Look => return,
+            _ => {}
         }
         let granted = matches!(hint, Hint::Granted | Hint::Give { .. });
         self.on_hint(lock, granted, may_visit, || match hint {
-            Hint::Wanted(_) | Hint::Granted | Hint::YourTurn => Event::Look,
+            Hint::Wanted(_) | Hint::Granted | Hint::YourTurn | Hint::Look => Event::Look,
             Hint::Ask { mode, ticket } => {
                 Event::Message(dlock::Event::Asked { from, mode: *mode, ticket: *ticket })
             }

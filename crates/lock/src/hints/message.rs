@@ -1,6 +1,6 @@
 //! A message as it travels.
 //!
-//! A message is 168 bytes: "BRHT", version (`u16`), kind (`u16`: 1 wanted, 3 granted, 5 ask, 6 give, 7 your turn), sender's slot
+//! A message is 168 bytes: "BRHT", version (`u16`), kind (`u16`: 1 wanted, 3 granted, 5 ask, 6 give, 7 your turn, 8 look), sender's slot
 //! (`u16`), mode (`u16`: of a wish or an ask; 1 shared, 2 exclusive, 3 concurrent), sender's incarnation, receiver's
 //! incarnation (`u32`), 4 bytes 0, lock number, ticket (`u64`), and for a give the first 128 bytes of the record as in a
 //! sector of 4,096; all little-endian. Anything else is ignored.
@@ -45,6 +45,7 @@ const GRANTED: u16 = 3;
 const ASK: u16 = 5;
 const GIVE: u16 = 6;
 const YOUR_TURN: u16 = 7;
+const LOOK: u16 = 8;
 
 /// A received hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +64,7 @@ pub(super) fn encode(from: Life, to: Life, lock: LockNo, hint: &Hint) -> RawHint
         Hint::Wanted(mode) => (WANTED, *mode, 0, None),
         Hint::Granted => (GRANTED, Mode::Unlocked, 0, None),
         Hint::YourTurn => (YOUR_TURN, Mode::Unlocked, 0, None),
+        Hint::Look => (LOOK, Mode::Unlocked, 0, None),
         Hint::Ask { mode, ticket } => (ASK, *mode, *ticket, None),
         Hint::Give { ticket, record } => match short(record) {
             Some(record) => (GIVE, Mode::Unlocked, *ticket, Some(record)),
@@ -106,6 +108,7 @@ pub(super) fn decode(bytes: &[u8], me: Life) -> Option<Received> {
         WANTED if mode > Mode::Unlocked => Hint::Wanted(mode),
         GRANTED => Hint::Granted,
         YOUR_TURN => Hint::YourTurn,
+        LOOK => Hint::Look,
         ASK if mode > Mode::Unlocked => Hint::Ask { mode, ticket },
         GIVE => {
             let mut sector = [0; SECTOR];
@@ -141,7 +144,7 @@ mod tests {
         record.waiters = (3..15).map(|n| Waiter { life: me(n), mode: Mode::Shared }).collect();
         let give = Hint::Give { ticket: 9, record: Arc::new(record.clone()) };
         let wanted = modes.map(Hint::Wanted).into_iter().chain(modes.map(ask));
-        for hint in wanted.chain([Hint::Granted, Hint::YourTurn, give]) {
+        for hint in wanted.chain([Hint::Granted, Hint::YourTurn, Hint::Look, give]) {
             let raw = encode(me(1), me(2), LockNo(99), &hint);
             let expected = Received { from: me(1), lock: LockNo(99), hint };
             assert_eq!(decode(raw.as_bytes(), me(2)), Some(expected));

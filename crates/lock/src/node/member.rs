@@ -3,6 +3,7 @@
 //! Parts, bottom up:
 //! ```text
 //!  alarm, heartbeat_hints  a thread waits for a moment; hints that wait for a heartbeat
+//!  pace                    how often it beats and looks
 //!  state                   what all threads of this node share
 //!  heartbeat, lease        that this node lives; that it may act no more
 //!  look, view              what is seen of the slots; what of that is shown to people
@@ -16,6 +17,7 @@ mod heartbeat_hints;
 mod lease;
 mod look;
 mod messages;
+mod pace;
 mod peers;
 mod state;
 mod view;
@@ -48,6 +50,7 @@ use crate::hints::Receivers;
 use crate::runtime::join_all;
 use alarm::Alarm;
 use heartbeat_hints::HeartbeatHints;
+use pace::Pace;
 use state::NodeState;
 
 pub use lease::OnLease;
@@ -91,6 +94,7 @@ impl Membership {
             lease: Mutex::new(begun + options.timing.lease()),
             lapsed: AtomicBool::new(false),
             alarm: Alarm::new()?,
+            pace: Pace::new(options.timing),
             options,
             identity,
             recover,
@@ -196,9 +200,7 @@ impl Membership {
     }
     /// The next heartbeat is written at once.
     pub fn announce(&self) {
-        self.inner.hurry.store(true, Ordering::Release);
-        let _stop = self.inner.stop.0.lock();
-        self.inner.stop.1.notify_all();
+        self.inner.announce();
     }
     /// Starts the thread that watches over the lease and tells `on`. Once.
     ///

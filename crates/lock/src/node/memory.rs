@@ -41,6 +41,8 @@ struct Shared {
     frozen: bool,
     /// Compare-and-write is made of locks.
     by_lock: bool,
+    /// Reads of slots and heartbeats, and heartbeats written.
+    requests: u64,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "independent facts and knobs of a test")]
@@ -111,6 +113,10 @@ impl MemoryNodes {
     /// Registered keys.
     pub fn keys(&self) -> Vec<u64> {
         self.shared.lock().keys.iter().flatten().map(|k| k.0).collect()
+    }
+    /// How often slots or heartbeats were read, in one piece, and heartbeats were written, by all processes.
+    pub fn requests(&self) -> u64 {
+        self.shared.lock().requests
     }
     /// Fences fail, or do so no more.
     pub fn deafen(&self, deaf: bool) {
@@ -224,7 +230,10 @@ impl NodeStore for MemoryNodes {
         self.uuid
     }
     fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
-        self.with(NodeId(0), |s, _| s.slots.concat())
+        self.with(NodeId(0), |s, _| {
+            s.requests += 1;
+            s.slots.concat()
+        })
     }
     fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
         self.with(slot, |s, at| s.slots.get(at).cloned().unwrap_or_default())
@@ -246,11 +255,21 @@ impl NodeStore for MemoryNodes {
         })?
     }
     fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
-        self.with(NodeId(0), |s, _| s.beats.concat())
+        self.with(NodeId(0), |s, _| {
+            s.requests += 1;
+            s.beats.concat()
+        })
+    }
+    fn read_slots_and_heartbeats(&self) -> Result<(Vec<u8>, Vec<u8>), StoreError> {
+        self.with(NodeId(0), |s, _| {
+            s.requests += 1;
+            (s.slots.concat(), s.beats.concat())
+        })
     }
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
         self.wait(|p| p.hushed)?;
         self.change(slot, |s, at| {
+            s.requests += 1;
             if let Some(beat) = s.beats.get_mut(at) {
                 beat.copy_from_slice(bytes);
             }

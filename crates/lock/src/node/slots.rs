@@ -43,6 +43,15 @@ pub(super) struct Slots {
 /// waited for to be a write under way.
 pub(super) fn read_slots(store: &dyn NodeStore, known: &[Unreadable]) -> Result<Slots, LockError> {
     let bytes = store.read_slots().map_err(LockError::NodeStore)?;
+    decode_slots(store, &bytes, known)
+}
+
+/// As [`read_slots`], of what was read.
+pub(super) fn decode_slots(
+    store: &dyn NodeStore,
+    bytes: &[u8],
+    known: &[Unreadable],
+) -> Result<Slots, LockError> {
     let mut all = Slots::default();
     for (slot, sector) in (0..store.slots()).map(NodeId).zip(bytes.chunks_exact(store.sector_len()))
     {

@@ -48,6 +48,13 @@ pub trait NodeStore: Send + Sync {
     /// # Errors
     /// The device's.
     fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError>;
+    /// All slot records, and all heartbeats, packed, by one request where they are side by side.
+    ///
+    /// # Errors
+    /// The device's.
+    fn read_slots_and_heartbeats(&self) -> Result<(Vec<u8>, Vec<u8>), StoreError> {
+        Ok((self.read_slots()?, self.read_heartbeats()?))
+    }
     /// Writes one heartbeat: a plain write of its node alone.
     ///
     /// # Errors
@@ -206,6 +213,23 @@ impl PoolNodes {
         let within = Bytes(u64::from(slot.0) * self.areas.lock_sector.0);
         self.areas.block_size.offset_of(area) + within
     }
+    /// Puts in place of slots that are damaged what another copy says.
+    fn mend(&self, slots: &mut [u8]) -> Result<(), StoreError> {
+        for (slot, sector) in (0..).map(NodeId).zip(slots.chunks_exact_mut(self.sector_len())) {
+            if SlotRecord::decode(sector, slot).is_err() {
+                sector.copy_from_slice(&self.sound_slot(slot)?);
+            }
+        }
+        Ok(())
+    }
+    /// Takes over what other copies say of later heartbeats.
+    fn take_later_of_copies(&self, beats: &mut [u8]) -> Result<(), StoreError> {
+        for copy in 1..self.pool.copies() {
+            let other = self.read_area(self.areas.heartbeat_area, copy)?;
+            self.take_later(beats, &other);
+        }
+        Ok(())
+    }
     fn read_area(&self, area: BlockNo, copy: usize) -> Result<Vec<u8>, StoreError> {
         let mut bytes = vec![0; usize::from(self.areas.node_slots) * self.sector_len()];
         self.pool.look(self.at(area, NodeId(0)), &mut bytes, copy)?;
@@ -279,11 +303,7 @@ impl NodeStore for PoolNodes {
     }
     fn read_slots(&self) -> Result<Vec<u8>, StoreError> {
         let mut bytes = self.read_area(self.areas.slot_area, 0)?;
-        for (slot, sector) in (0..).map(NodeId).zip(bytes.chunks_exact_mut(self.sector_len())) {
-            if SlotRecord::decode(sector, slot).is_err() {
-                sector.copy_from_slice(&self.sound_slot(slot)?);
-            }
-        }
+        self.mend(&mut bytes)?;
         Ok(bytes)
     }
     fn read_slot(&self, slot: NodeId) -> Result<Sector, StoreError> {
@@ -312,11 +332,26 @@ impl NodeStore for PoolNodes {
     }
     fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
         let mut bytes = self.read_area(self.areas.heartbeat_area, 0)?;
-        for copy in 1..self.pool.copies() {
-            let other = self.read_area(self.areas.heartbeat_area, copy)?;
-            self.take_later(&mut bytes, &other);
-        }
+        self.take_later_of_copies(&mut bytes)?;
         Ok(bytes)
+    }
+    fn read_slots_and_heartbeats(&self) -> Result<(Vec<u8>, Vec<u8>), StoreError> {
+        let slots_at = self.at(self.areas.slot_area, NodeId(0));
+        let beats_at = self.at(self.areas.heartbeat_area, NodeId(0));
+        let len = usize::from(self.areas.node_slots) * self.sector_len();
+        let apart = beats_at.0.checked_sub(slots_at.0).and_then(|n| usize::try_from(n).ok());
+        // With room for a block's rest between them, no more.
+        let beside = |n: &usize| (len..len + self.areas.block_size.bytes().to_usize()).contains(n);
+        let Some(apart) = apart.filter(beside) else {
+            return Ok((self.read_slots()?, self.read_heartbeats()?));
+        };
+        let mut slots = vec![0; apart + len];
+        self.pool.look(slots_at, &mut slots, 0)?;
+        let mut beats = slots.split_off(apart);
+        slots.truncate(len);
+        self.mend(&mut slots)?;
+        self.take_later_of_copies(&mut beats)?;
+        Ok((slots, beats))
     }
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
         Ok(self.pool.say(self.at(self.areas.heartbeat_area, slot), bytes)?)

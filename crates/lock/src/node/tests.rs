@@ -114,6 +114,33 @@ fn nodes_join_beat_and_leave() {
     assert!(b.log.recovered.lock().is_empty(), "a node that left needs no recovery");
 }
 
+/// In ten beats two nodes wrote 20 heartbeats and read 40 times while each look was of its own beat.
+#[test]
+fn nodes_that_do_nothing_cost_little_and_a_death_is_noticed_nevertheless() {
+    let (all, locks, beat) = (MemoryNodes::new(4), MemoryStore::new(), options().timing.beat());
+    let (a, b) = (node(&all, &locks), node(&all, &locks));
+    until("both seen", || a.member.nodes().len() == 2 && b.member.nodes().len() == 2);
+    let quiet = || {
+        let before = all.requests();
+        std::thread::sleep(beat * 10);
+        all.requests() - before
+    };
+    let mut least = u64::MAX;
+    until("quiet", || {
+        least = least.min(quiet());
+        least <= 24
+    });
+    // What one has to say is heard at once.
+    let deltas = Deltas { free: -5, inodes: 2, meta: -7 };
+    a.member.publish(deltas);
+    until("deltas", || b.member.others_deltas() == deltas);
+    assert!(quiet() > least, "news is followed by more looks");
+    until("quiet again", || quiet() <= 24);
+    let dead = b.member.me();
+    b.kill();
+    until("recovered", || a.member.liveness(dead) == Liveness::Dead);
+}
+
 /// Else a proof, a key or a lock record of the first would be taken for the second's.
 #[test]
 fn a_name_that_died_while_it_took_a_slot_over_is_not_given_again() {

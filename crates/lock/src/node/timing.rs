@@ -68,6 +68,18 @@ impl Timing {
     pub fn beat(self) -> Duration {
         self.io_timeout / Self::BEATS
     }
+    /// Between two heartbeats of a node that has nothing new to say.
+    pub fn quiet_beat(self) -> Duration {
+        self.beat() * 5 / 4
+    }
+    /// A node that lives has shown a new heartbeat in so long, if nothing holds it up.
+    pub fn shows_within(self) -> Duration {
+        self.beat() * 11 / 8
+    }
+    /// Of a node that lives, another one has seen a new heartbeat in so long, also while both rest.
+    pub fn seen_within(self) -> Duration {
+        self.beat() * 8
+    }
     /// A node that has written no beat for so long issues no change.
     pub fn lease(self) -> Duration {
         self.io_timeout

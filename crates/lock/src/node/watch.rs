@@ -1,7 +1,7 @@
 //! Who is dead, and who recovers whom: a pure state machine over what the watcher sees.
 //!
 //! ```text
-//!                      lock gone twice, no beat between (this kernel sees its lock)
+//!                      lock gone twice, no new beat (this kernel sees its lock)
 //!   Active(other) ---- earlier boot of this machine, silent -------> Claim --written--> Recover
 //!        |                                                             ^                   |
 //!        | silent, and its lock, if that is seen here, still held       |                   v
@@ -111,6 +111,8 @@ struct Track {
     since: Time,
     /// Looks in a row at which the liveness lock was gone and no beat had come.
     unlocked: u32,
+    /// When that was so first.
+    unlocked_since: Time,
     /// Of these, at which a new beat had come.
     beats_unlocked: u32,
     /// The actor has beaten without its lock: the lock says nothing about it.
@@ -119,6 +121,20 @@ struct Track {
     foreign_beats: u32,
     suspected: bool,
     gone: bool,
+}
+
+impl Track {
+    /// Whether its liveness lock was seen to be held, at a look.
+    fn note_lock(&mut self, now: Time, held: bool) {
+        if held {
+            (self.unlocked, self.beats_unlocked) = (0, 0);
+            return;
+        }
+        if self.unlocked == 0 {
+            self.unlocked_since = now;
+        }
+        self.unlocked += 1;
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -165,11 +181,15 @@ pub struct Watch {
     finishing: Option<Finishing>,
     /// When it looked last.
     looked: Option<Time>,
+    /// In what time the next look is due after that.
+    rest: Duration,
+    /// Whose liveness locks were seen to be held then, and say whether they live.
+    locked: Vec<NodeId>,
 }
 
 impl Watch {
-    /// Looks in a row without liveness lock and without a beat that prove death, of a node whose lock
-    /// would be seen.
+    /// Looks in a row without liveness lock, over a beat at least, that prove death, of a node whose lock
+    /// would be seen, if it shows no heartbeat for as long as one that lives may need for that.
     pub const LOOKS: u32 = 2;
     /// New beats in a row without liveness lock, after the first look without it, by which the lock is
     /// found to say nothing. The first of them may have been written before the lock was let go.
@@ -178,10 +198,18 @@ impl Watch {
     /// more: an `io_timeout`. When the members that carry the locks change, each node writes that into its
     /// own slot, which takes one compare-and-write; no node needs longer for one and keeps its lease.
     pub const BEATS_FOREIGN: u32 = Timing::BEATS;
-    /// Beats without a look after which what was not seen meanwhile counts for nothing.
+    /// Beats without a look, where one in each beat was meant, after which what was not seen meanwhile counts for
+    /// nothing.
     pub const GAP_BEATS: u32 = 4;
     /// Longest pause between two attempts to recover a node, in beats.
     pub const PAUSE_BEATS_MAX: u32 = 240;
+    /// Beats between two looks while all is quiet and every other node's liveness lock is seen: that says
+    /// sooner than any look that a node has died.
+    pub const QUIET_BEATS: u32 = 6;
+    /// The same, if there is a node whose lock is not seen: its heartbeats alone say that it lives.
+    pub const QUIET_BEATS_UNSEEN: u32 = 2;
+    /// Beats without a new heartbeat of a node after which it is looked at in each beat.
+    pub const SILENT_BEATS: u32 = 3;
     /// Most nodes that are fenced at a time. Apart from the recoveries: those may wait for a fence.
     pub const FENCES_MAX: usize = 4;
     /// Most nodes that are claimed and recovered at a time.
@@ -199,7 +227,19 @@ impl Watch {
             recovered: HashMap::new(),
             finishing: None,
             looked: None,
+            rest: beat,
+            locked: Vec::new(),
         }
+    }
+    /// In what time after a look the next one is due, if all else is quiet: a beat, unless everybody is seen to be
+    /// well. It is due at once if one of [`Self::locked`] lets its liveness lock go. No fence begins later for this
+    /// than with a look in each beat, once the last heartbeat was seen.
+    pub fn rest(&self) -> Duration {
+        if self.is_recovering() { self.beat } else { self.rest }
+    }
+    /// The slots whose liveness locks were seen to be held at the last look, and end with their nodes.
+    pub fn locked(&self) -> &[NodeId] {
+        &self.locked
     }
     /// A recovery is under way here, or something else that is to be seen through.
     pub fn is_recovering(&self) -> bool {
@@ -230,6 +270,7 @@ impl Watch {
         for observed in slots {
             self.track(now, observed, &mut out);
         }
+        self.plan(now, slots);
         if let Some(mine) = slots.iter().find(|s| s.record.life.slot == self.me.slot)
             && (mine.record.life != self.me
                 || mine.record.state != SlotState::Active
@@ -257,6 +298,51 @@ impl Watch {
             out.push(self.finish(Box::new((*dead).clone())));
         }
         out
+    }
+
+    /// When to look next, and at which locks meanwhile.
+    fn plan(&mut self, now: Time, slots: &[SlotObservation]) {
+        let taken = |s: &&SlotObservation| {
+            s.record.state != SlotState::Free && s.record.life.slot != self.me.slot
+        };
+        let others = || slots.iter().filter(taken);
+        let rest = others().map(|s| self.rest_for(now, s)).min();
+        let locked = others().filter(|s| s.life_locked && self.trusts_lock(s));
+        let locked = locked.map(|s| s.record.life.slot).collect();
+        // Alone, a node looks for those who come.
+        self.rest = rest.unwrap_or(self.beat * Self::QUIET_BEATS);
+        self.locked = locked;
+    }
+
+    /// In what time a slot is to be looked at again.
+    fn rest_for(&self, now: Time, observed: &SlotObservation) -> Duration {
+        let record = &observed.record;
+        let timing = Timing::of_slot(record.io_timeout);
+        let beat = self.beat.min(timing.beat());
+        let Some(track) = self.tracks.get(&record.life.slot) else { return beat };
+        let left = |time: Duration| (track.since + time).saturating_sub(now);
+        let trusted = self.trusts_lock(observed);
+        if trusted && !observed.life_locked {
+            // It has died, unless it shows another heartbeat by then.
+            let unlocked = track.unlocked_since + timing.beat();
+            let due = left(timing.shows_within()).max(unlocked.saturating_sub(now));
+            return if due.is_zero() { beat } else { due };
+        }
+        let odd = record.state != SlotState::Active
+            || record.vouched
+            || observed.proven
+            || observed.foreign_locks
+            || (track.distrusted && observed.lock_visible)
+            || now.saturating_sub(track.since) >= beat * Self::SILENT_BEATS;
+        let beats = match (odd, trusted) {
+            (true, _) => 1,
+            (false, true) => Self::QUIET_BEATS,
+            (false, false) => Self::QUIET_BEATS_UNSEEN,
+        };
+        // Whoever may be fenced then is seen in time.
+        let suspect = left(timing.suspect_after() + Duration::from_millis(1));
+        let due = beat * beats;
+        if suspect.is_zero() { due } else { due.min(suspect) }
     }
 
     fn fences_under_way(&self) -> usize {
@@ -322,7 +408,8 @@ impl Watch {
     fn forgive(&mut self, now: Time) {
         let gap = now.saturating_sub(self.looked.unwrap_or(now));
         self.looked = Some(now);
-        if gap > self.beat * Self::GAP_BEATS {
+        // What it meant to rest is no gap.
+        if gap > self.rest + self.beat * (Self::GAP_BEATS - 1) {
             for track in self.tracks.values_mut() {
                 track.since += gap.saturating_sub(self.beat / 2);
             }
@@ -395,6 +482,7 @@ impl Watch {
             sequence: observed.sequence,
             since: now,
             unlocked: 0,
+            unlocked_since: now,
             beats_unlocked: 0,
             distrusted: false,
             foreign_beats: if observed.foreign_locks { Self::BEATS_FOREIGN - 1 } else { 0 },
@@ -435,10 +523,7 @@ impl Watch {
             }
             SlotState::Active | SlotState::Recovering => {
                 track.gone = false;
-                track.unlocked = if observed.life_locked { 0 } else { track.unlocked + 1 };
-                if observed.life_locked {
-                    track.beats_unlocked = 0;
-                }
+                track.note_lock(now, observed.life_locked);
                 if track.beats_unlocked >= Self::BEATS_DISTRUSTED && !track.distrusted {
                     track.distrusted = true;
                     if observed.lock_visible {
@@ -505,7 +590,10 @@ impl Watch {
         let (timing, silent) =
             (Timing::of_slot(observed.record.io_timeout), now.saturating_sub(track.since));
         if self.trusts_lock(observed) {
-            return track.unlocked >= Self::LOOKS && silent >= timing.beat();
+            let unlocked = now.saturating_sub(track.unlocked_since);
+            return track.unlocked >= Self::LOOKS
+                && unlocked >= timing.beat()
+                && silent >= timing.shows_within();
         }
         // A clone that is not told from this machine may live: so where it can be fenced, it is.
         self.identity.is_earlier_boot_of(&observed.record)
@@ -693,6 +781,75 @@ mod tests {
         assert_eq!(claims(&actions), Some(me(1, 1)));
         let actions = w.step(BEAT * (at + 3), 9, WatchEvent::Wrote(NodeId(1), true));
         assert_eq!(recovers(&actions), Some(me(1, 1)));
+    }
+
+    /// Looks as the watcher does, by `rest` and glances, at a node that beats and dies at `dies`. When it acts, and how
+    /// often it had looked before the death.
+    fn watched(other: &SlotObservation, dies: Time) -> (Time, usize) {
+        const GLANCE: Duration = BEAT.checked_div(4).unwrap();
+        let timing = Timing::default();
+        let (mut w, mut looks) = (watch(), 0);
+        let (mut now, mut due) = (Time::ZERO, Time::ZERO);
+        loop {
+            let dead = now >= dies;
+            let gone = dead && w.locked().contains(&other.record.life.slot);
+            if now >= due || gone {
+                let mut seen = other.clone();
+                seen.life_locked &= !dead;
+                let beats = now.min(dies).as_nanos() / timing.quiet_beat().as_nanos();
+                seen.sequence = Some(u64::try_from(beats).unwrap());
+                let slots = vec![active(me(0, 1), 1), seen];
+                let said = w.step(now, 9, WatchEvent::Observed(slots));
+                if claims(&said).or(fences(&said)).is_some() {
+                    return (now, looks);
+                }
+                due = now + w.rest();
+                looks += usize::from(!dead);
+            }
+            assert!(now < dies + timing.fence_after(), "{other:?}");
+            now = (now + GLANCE).min(due.max(now + Duration::from_millis(1)));
+        }
+    }
+
+    #[test]
+    fn deaths_are_noticed_as_soon_where_nobody_looks_often() {
+        let (seconds, timing) = (20, Timing::default());
+        let here = active(me(1, 1), 1);
+        for n in 0..60 {
+            let dies = Duration::from_secs(seconds) + Duration::from_millis(23) * n;
+            let (at, looks) = watched(&here, dies);
+            assert!(at - dies >= BEAT && at - dies <= BEAT * Watch::LOOKS);
+            assert!((13..=15).contains(&looks), "{looks}");
+            // As with a look in each beat: within one the last heartbeat is seen, at the next its age.
+            let (at, looks) = watched(&elsewhere(me(1, 1)), dies);
+            let silent = at - dies;
+            assert!(silent > timing.suspect_after() - timing.quiet_beat(), "{silent:?}");
+            assert!(silent <= timing.suspect_after() + BEAT * 2, "{silent:?}");
+            assert!((39..=44).contains(&looks), "{looks}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_not_well_is_looked_at_in_each_beat() {
+        let mut w = watch();
+        let mut rest = |now: u32, other: &SlotObservation| {
+            let slots = vec![active(me(0, 1), 1), other.clone()];
+            w.step(BEAT * now, 9, WatchEvent::Observed(slots));
+            w.rest()
+        };
+        let mut other = active(me(1, 1), 1);
+        assert_eq!(rest(0, &other), BEAT * Watch::QUIET_BEATS);
+        assert_eq!(rest(5, &other), BEAT, "it has shown no new heartbeat");
+        other.sequence = Some(2);
+        assert_eq!(rest(6, &other), BEAT * Watch::QUIET_BEATS);
+        other.foreign_locks = true;
+        assert_eq!(rest(7, &other), BEAT);
+        (other.foreign_locks, other.record.state) = (false, SlotState::Recovering);
+        assert_eq!(rest(8, &other), BEAT);
+        assert!(BEAT * (Watch::QUIET_BEATS + 1) < Timing::default().seen_within());
+        let mut alone = watch();
+        alone.step(BEAT, 9, WatchEvent::Observed(vec![active(me(0, 1), 1)]));
+        assert_eq!(alone.rest(), BEAT * Watch::QUIET_BEATS);
     }
 
     /// Two hosts lose power, one comes back: what its dead node left may need what the other host's
@@ -978,7 +1135,7 @@ mod tests {
             let said = w.step(BEAT * n, 9, WatchEvent::Observed(slots));
             at = at.or(claims(&said).map(|_| n));
         }
-        assert_eq!(at, Some(7));
+        assert_eq!(at, Some(8));
     }
     #[test]
     fn an_earlier_boot_is_fenced_if_it_can_be() {
@@ -1101,16 +1258,16 @@ mod tests {
         other.life_locked = false;
         let slots = vec![active(me(0, 1), 1), other];
         w.step(BEAT, 9, WatchEvent::Observed(slots.clone()));
-        assert!(claims(&w.step(BEAT * 2, 9, WatchEvent::Observed(slots.clone()))).is_some());
-        assert_eq!(w.step(BEAT * 2, 9, WatchEvent::Wrote(NodeId(1), false)), vec![]);
         assert!(claims(&w.step(BEAT * 3, 9, WatchEvent::Observed(slots.clone()))).is_some());
-        w.step(BEAT * 3, 9, WatchEvent::Wrote(NodeId(1), true));
+        assert_eq!(w.step(BEAT * 3, 9, WatchEvent::Wrote(NodeId(1), false)), vec![]);
+        assert!(claims(&w.step(BEAT * 4, 9, WatchEvent::Observed(slots.clone()))).is_some());
+        w.step(BEAT * 4, 9, WatchEvent::Wrote(NodeId(1), true));
         assert!(w.is_recovering());
-        assert_eq!(w.step(BEAT * 4, 9, WatchEvent::Recovered(NodeId(1), Recovery::Failed)), vec![]);
+        assert_eq!(w.step(BEAT * 5, 9, WatchEvent::Recovered(NodeId(1), Recovery::Failed)), vec![]);
         let mut slots = slots;
         slots[1].record.state = SlotState::Recovering;
         slots[1].record.recoverer = Some(me(0, 1));
-        assert!(claims(&w.step(BEAT * 5, 9, WatchEvent::Observed(slots))).is_some());
+        assert!(claims(&w.step(BEAT * 6, 9, WatchEvent::Observed(slots))).is_some());
     }
 
     #[test]
@@ -1125,9 +1282,9 @@ mod tests {
         second.life_locked = false;
         let mut slots = vec![first, active(me(1, 1), 1), second];
         w.step(BEAT, 9, WatchEvent::Observed(slots.clone()));
-        let actions = w.step(BEAT * 2, 9, WatchEvent::Observed(slots.clone()));
+        let actions = w.step(BEAT * 3, 9, WatchEvent::Observed(slots.clone()));
         assert_eq!(claims(&actions), Some(me(2, 1)));
-        w.step(BEAT * 2, 9, WatchEvent::Wrote(NodeId(2), true));
+        w.step(BEAT * 3, 9, WatchEvent::Wrote(NodeId(2), true));
         slots[2].record.state = SlotState::Recovering;
         slots[2].record.recoverer = Some(me(1, 1));
         // Its journal is damaged: nothing is known of the first one's windows.
@@ -1136,12 +1293,12 @@ mod tests {
             part: braid_format::node::DamagedPart::Journal,
             replayed: false,
         };
-        w.step(BEAT * 3, 9, WatchEvent::Recovered(NodeId(2), Recovery::Damaged(damage)));
-        w.step(BEAT * 3, 9, WatchEvent::Wrote(NodeId(2), true));
+        w.step(BEAT * 4, 9, WatchEvent::Recovered(NodeId(2), Recovery::Damaged(damage)));
+        w.step(BEAT * 4, 9, WatchEvent::Wrote(NodeId(2), true));
         slots[2].record.damage = Some(damage);
-        assert_eq!(claims(&w.step(BEAT * 3, 9, WatchEvent::Observed(slots.clone()))), None);
+        assert_eq!(claims(&w.step(BEAT * 4, 9, WatchEvent::Observed(slots.clone()))), None);
         slots[2].record.damage = Some(SlotDamage { replayed: true, ..damage });
-        let actions = w.step(BEAT * 3, 9, WatchEvent::Observed(slots));
+        let actions = w.step(BEAT * 4, 9, WatchEvent::Observed(slots));
         assert_eq!(claims(&actions), Some(me(0, 1)));
     }
 
@@ -1359,7 +1516,7 @@ mod tests {
             }
         }
         assert_eq!(notes, 1);
-        assert_eq!(tries[..6], [2, 3, 5, 9, 17, 33]);
+        assert_eq!(tries[..6], [3, 4, 6, 10, 18, 34]);
         let gaps = tries.windows(2).map(|w| w[1] - w[0]);
         assert_eq!(gaps.max(), Some(Watch::PAUSE_BEATS_MAX));
         // Repaired meanwhile.

@@ -11,6 +11,7 @@ use braid_pool::EpochTag;
 
 use super::super::lease::{Action, Event, Lease, Loss};
 use super::super::slots::decode_slot;
+use super::pace::has_news;
 use super::state::NodeState;
 use crate::Mode;
 use crate::error::{LockError, StoreError};
@@ -34,7 +35,10 @@ impl NodeState {
         let mut sector = vec![0; self.store.sector_len()];
         let mut lease = Lease::new(self.options.timing, begun.since_boot());
         self.lease(begun);
+        // Who rests sees this node at once.
+        self.call_for_looks();
         loop {
+            let before = beat.clone();
             beat.sequence += 1;
             if self.watcher.lock().is_none()
                 && let Err(e) = self.store.pool().follow()
@@ -52,7 +56,11 @@ impl NodeState {
             beat.wishes = self.wishes();
             self.heartbeat_hints.take(&mut beat.wishes);
             beat.encode(&mut sector);
+            let calls = has_news(Some(&before), &beat) && self.pace.stir();
             self.write(&sector, &mut lease);
+            if calls {
+                self.call_for_looks();
+            }
             if self.rest() {
                 return;
             }
@@ -68,7 +76,7 @@ impl NodeState {
             if *stop {
                 return true;
             }
-            let rest = self.heartbeat_hints.rest(self.options.timing.beat());
+            let rest = self.heartbeat_hints.rest(self.pace.heartbeat());
             let left = rest.saturating_sub(since.elapsed());
             if left.is_zero() || self.hurry.swap(false, Ordering::AcqRel) {
                 return false;

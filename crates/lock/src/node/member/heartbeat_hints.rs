@@ -63,7 +63,10 @@ impl HeartbeatHints {
     }
     /// When it is looked for next, at the latest at `look`.
     pub fn next(&self, now: Instant, look: Instant) -> Instant {
-        let awaited = self.awaits.lock().is_some_and(|until| now < until);
-        if awaited { look.min(now + PACE) } else { look }
+        if self.awaits(now) { look.min(now + PACE) } else { look }
+    }
+    /// Whether it is looked for at that pace.
+    pub fn awaits(&self, now: Instant) -> bool {
+        self.awaits.lock().is_some_and(|until| now < until)
     }
 }

@@ -8,7 +8,8 @@ use braid_format::node::{Heartbeat, LockPlace, SlotRecord};
 
 use super::super::cached::Cached;
 use super::super::observation::{Observer, SlotObservation};
-use super::super::slots::{Slots, decode_slot, first_places, log_new, read_slots};
+use super::super::slots::{Slots, decode_slot, decode_slots, first_places, log_new};
+use super::pace::has_news;
 use super::state::NodeState;
 use crate::dlock::Time;
 use crate::error::LockError;
@@ -17,13 +18,23 @@ use crate::store::CawOutcome;
 impl NodeState {
     /// All slots that can be read; what else was known before of the others stays so.
     pub(super) fn read_slots(&self) -> Result<Vec<SlotRecord>, LockError> {
+        let bytes = self.store.read_slots().map_err(LockError::NodeStore)?;
+        self.note_slots(&bytes)
+    }
+    fn note_slots(&self, bytes: &[u8]) -> Result<Vec<SlotRecord>, LockError> {
         let known = self.unreadable.lock().clone();
-        let Slots { records, unreadable } = read_slots(&*self.store, &known)?;
+        let Slots { records, unreadable } = decode_slots(&*self.store, bytes, &known)?;
         log_new(&unreadable, &known);
+        if !unreadable.is_empty() {
+            self.pace.stir();
+        }
         *self.unreadable.lock() = unreadable;
         let mut slots = self.slots.write();
         for record in &records {
             if let Some(slot) = slots.get_mut(usize::from(record.life.slot.0)) {
+                if slot.record != *record {
+                    self.pace.stir();
+                }
                 *slot = Cached::now(record.clone());
             }
         }
@@ -31,8 +42,9 @@ impl NodeState {
     }
 
     pub(super) fn observe(&self) -> Result<Vec<SlotObservation>, LockError> {
-        let records = self.read_slots()?;
-        let bytes = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
+        let read = self.store.read_slots_and_heartbeats();
+        let (slots, bytes) = read.map_err(LockError::NodeStore)?;
+        let records = self.note_slots(&slots)?;
         let observer = Observer {
             me: self.me,
             identity: &self.identity,
@@ -83,7 +95,13 @@ impl NodeState {
         let note = |record: &SlotRecord| {
             let slot = record.life.slot;
             let sector = bytes.chunks_exact(len).nth(usize::from(slot.0)).unwrap_or_default();
-            beats.note(now, slot, sector);
+            let before = beats.of_slot(slot).cloned();
+            if let Some(beat) = beats.note(now, slot, sector)
+                && beat.life != self.me
+                && has_news(before.as_ref(), beat)
+            {
+                self.pace.stir();
+            }
             observer.asks_for_lock(now, record, &beats)
         };
         records.iter().map(note).collect()

@@ -6,6 +6,7 @@ use braid_format::node::SlotState;
 use braid_format::{LockNo, NodeId};
 
 use super::state::NodeState;
+use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::hints::Received;
 use crate::{Life, Mode};
@@ -18,9 +19,30 @@ impl NodeState {
         let slot = slots.get(usize::from(from.slot.0)).map(|s| &s.record);
         let shown = slot.is_some_and(|r| r.life == *from && r.state != SlotState::Free);
         drop(slots);
+        if !shown || *hint == Hint::Look {
+            // It has just come, or says that there is something to be seen.
+            self.pace.call();
+        }
         if shown && let Some(manager) = self.manager_of(*lock) {
             manager.message(*from, *lock, hint, may_visit);
         }
+    }
+
+    /// Has the others look: this node's heartbeat says something that they wait for.
+    pub(super) fn call_for_looks(&self) {
+        let slots = self.slots.read();
+        let others = slots.iter().map(|s| &s.record);
+        for other in others.filter(|r| r.state != SlotState::Free && r.life != self.me) {
+            self.hints.send(other, LockNo(0), &Hint::Look);
+        }
+    }
+
+    /// Whether there is another node that learns of wanted locks from heartbeats alone, or lets this node learn so.
+    pub(super) fn is_cut_off(&self) -> bool {
+        let slots = self.slots.read();
+        let others = slots.iter().map(|s| &s.record);
+        let mut others = others.filter(|r| r.state != SlotState::Free && r.life != self.me);
+        others.any(|r| !self.hints.joins(r))
     }
 
     /// Says, once of each life, that messages for it go through the devices, and why.

@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::alarm::Alarm;
 use super::heartbeat_hints::HeartbeatHints;
+use super::pace::Pace;
 use crate::Life;
 use crate::error::LockError;
 use crate::glock::LockManager;
@@ -37,6 +38,7 @@ pub(in crate::node) struct NodeState {
     pub(super) recover: Arc<dyn Recover>,
     pub(in crate::node) hints: Hints,
     pub(super) heartbeat_hints: HeartbeatHints,
+    pub(super) pace: Pace,
     /// Lives of which it was said that messages for them go through the devices, one for each slot.
     pub(super) slow_ways: Mutex<HashMap<NodeId, Life>>,
     /// The threads that receive hints by the Unix socket.
@@ -86,6 +88,13 @@ pub(in crate::node) struct NodeState {
 impl NodeState {
     pub(super) fn nonce(&self) -> u64 {
         self.nonces.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+    /// The next heartbeat is written at once.
+    pub(super) fn announce(&self) {
+        self.pace.stir();
+        self.hurry.store(true, Ordering::Release);
+        let _stop = self.stop.0.lock();
+        self.stop.1.notify_all();
     }
     pub(super) fn stopped(&self) -> bool {
         *self.stop.0.lock()

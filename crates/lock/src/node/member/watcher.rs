@@ -44,14 +44,21 @@ impl NodeState {
         let mut watch = Watch::new(self.me, self.identity.clone(), self.options.timing.beat());
         let (mut wishes, mut wait_log) = (Wishes::default(), WaitLog::default());
         let beat = self.options.timing.beat();
-        let mut look = Instant::now() + beat;
+        let mut last = Instant::now();
+        let mut look = last + beat;
         loop {
             let now = Instant::now();
-            let next = self.heartbeat_hints.next(now, look);
+            let glance = self.pace.glance();
+            if now >= last + glance && (self.pace.take_call() || self.loses_a_lock(&watch)) {
+                look = now;
+            }
+            let next = self.heartbeat_hints.next(now, look.min(now + glance));
             let event = match inbox.recv_timeout(next.saturating_duration_since(now)) {
                 Ok(Some(answer)) => answer,
                 Err(RecvTimeoutError::Timeout) if next < look => {
-                    if let Err(e) = self.read_mail() {
+                    if self.heartbeat_hints.awaits(now)
+                        && let Err(e) = self.read_mail()
+                    {
                         tracing::debug!("mail: {e}");
                     }
                     continue;
@@ -77,15 +84,23 @@ impl NodeState {
             }
             self.has_claimed.store(watch.has_claimed(), Ordering::Release);
             if looked {
-                look = Instant::now() + beat;
                 self.expect_mail(Instant::now());
                 self.note_epoch();
-                self.follow_epochs();
+                if self.follow_epochs() || self.is_cut_off() || self.lapsed.load(Ordering::SeqCst) {
+                    self.pace.stir();
+                }
+                last = Instant::now();
+                look = last + self.pace.look(watch.rest());
                 self.check_own_slot();
                 self.pass_on_wishes(&mut wishes);
                 wait_log.log(self.waits());
             }
         }
+    }
+
+    /// Whether a liveness lock is gone that was held at the last look. Asks the kernel alone.
+    fn loses_a_lock(&self, watch: &Watch) -> bool {
+        watch.locked().iter().any(|slot| !self.store.life_locked(*slot).is_ok_and(|held| held))
     }
 
     fn perform(self: &Arc<Self>, action: WatchAction) -> Option<WatchEvent> {
@@ -253,7 +268,8 @@ impl NodeState {
 
     /// Another node may have changed the pool. Whoever follows waits for the requests under way: not
     /// the watcher, which others may need the eyes of.
-    fn follow_epochs(self: &Arc<Self>) {
+    /// Whether there is one.
+    fn follow_epochs(self: &Arc<Self>) -> bool {
         let mine = self.store.pool().epoch();
         let other = {
             let (slots, beats) = (self.slots.read(), self.beats.lock());
@@ -263,6 +279,7 @@ impl NodeState {
         if other {
             self.follow_in_background(true);
         }
+        other
     }
 
     /// Follows a change of the pool, if there is one; `must`: there is, so this node does not go on
