@@ -93,7 +93,8 @@ mod tests {
         let timing = Timing::of_beat(Duration::from_millis(20));
         let (pace, quiet) = (Pace::new(timing), timing.beat() * 5);
         assert_eq!((pace.heartbeat(), pace.look(quiet)), (timing.beat(), timing.beat()));
-        *pace.stirred.lock() = Instant::now() - timing.beat() * (STIRRED_BEATS + 1);
+        let before = Instant::now().checked_sub(timing.beat() * (STIRRED_BEATS + 1));
+        *pace.stirred.lock() = before.unwrap();
         assert_eq!((pace.heartbeat(), pace.look(quiet)), (timing.quiet_beat(), quiet));
         assert!(pace.stir() && !pace.stir(), "others are told once");
         pace.call();
