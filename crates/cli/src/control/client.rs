@@ -50,7 +50,8 @@ pub fn look(name: &str) -> Result<Option<Mount>> {
 
 /// The mounts of this host that a user names: by their pool, a directory, or a device.
 pub fn named(name: &str) -> Vec<Mount> {
-    let path = std::fs::canonicalize(name).ok();
+    // The node of a mount that is named may have withdrawn: nothing is asked of its directory.
+    let path = mounts::resolved(Path::new(name)).ok();
     let named = |m: &Mount| {
         m.pool == name
             || path

@@ -6,8 +6,9 @@ use std::time::SystemTime;
 
 use anyhow::{Result, anyhow, bail};
 use braid_bulk::client::PORT;
-use braid_bulk::error::moment;
+use braid_bulk::error::{CertificateError, moment};
 use braid_bulk::tls::{self, Client, Folder, Role, Validity, write_secret};
+use braid_pool::PoolInfo;
 use serde_json::{Value, json};
 
 use crate::commands::identity;
@@ -142,17 +143,29 @@ pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The folder of the pool that a user has named.
+/// The folder of the pool that a user has named: as certificates are found by its name or number where nothing of the
+/// pool is, or else by its directory or devices.
 fn folder(place: &Place, pool: &str) -> Result<Folder> {
-    Ok(Folder::find(&place.dir, pool)?)
+    let found = Folder::find(&place.dir, pool);
+    if matches!(found, Err(CertificateError::NoFolder { .. }))
+        && let Ok(info) = info_of(pool)
+    {
+        return Ok(Folder::of(&place.dir, info.uuid, pool)?);
+    }
+    Ok(found?)
+}
+
+/// The pool that a user has named by its name, its directory, or its devices.
+fn info_of(pool: &str) -> Result<PoolInfo> {
+    let sources = match control::look(pool)? {
+        Some(mount) => mount.sources,
+        None => vec![pool.to_owned()],
+    };
+    Ok((*sources::open_to_read(&sources, true)?.info()).clone())
 }
 
 fn init(args: &Init) -> Result<()> {
-    let sources = match control::look(&args.pool)? {
-        Some(mount) => mount.sources,
-        None => vec![args.pool.clone()],
-    };
-    let info = sources::open_to_read(&sources, true)?.info();
+    let info = info_of(&args.pool)?;
     let (name, uuid) = (info.name.clone(), info.uuid);
     if args.renew {
         let folder = Folder::of(&args.place.dir, uuid, &name)?;
