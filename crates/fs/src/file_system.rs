@@ -81,6 +81,10 @@ pub trait FileSystem: Send + Sync + 'static {
     fn open(&self, ino: InodeNo, flags: i32) -> Answer<Fh>;
     fn release(&self, fh: Fh) -> Answer<()>;
     fn flush(&self, fh: Fh, lock_owner: u64) -> Answer<()>;
+    /// Whether a flush may be broken off if its program is killed. It then gives the program's locks up later.
+    fn flush_may_be_interrupted(&self) -> bool {
+        false
+    }
     fn fsync(&self, fh: Fh, data_only: bool) -> Answer<()>;
     fn fsync_dir(&self, ino: InodeNo) -> Answer<()>;
     fn sync(&self) -> Answer<()>;

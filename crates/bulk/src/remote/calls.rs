@@ -90,7 +90,7 @@ impl Remote {
     ) -> Answer<(R, u64)> {
         let _change = self.change_begins(about, &request(&[0; 2]));
         loop {
-            let slot = self.slots.take();
+            let slot = self.slots.take_unless_interrupted()?;
             let session = self.current();
             let trouble = match self.ask_in((session, slot.number), about, &request, &mut take) {
                 Ok(done) => return Ok((done, session)),

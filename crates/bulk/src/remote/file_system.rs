@@ -129,6 +129,9 @@ impl FileSystem for RemoteFs {
         let lost = self.0.pending.lock().losses.tell_at_close(file.inode.ino, &file.told);
         lost.map_or(Ok(()), Err)
     }
+    fn flush_may_be_interrupted(&self) -> bool {
+        true
+    }
     fn fsync(&self, fh: Fh, _data_only: bool) -> Answer<()> {
         self.0.sync_file(fh)
     }

@@ -1,6 +1,13 @@
 //! Connections: each does one request at a time, so a request takes one as long as it is under way.
 
+use std::time::Duration;
+
+use braid_fs::lock::interrupt;
+use braid_fs::{Answer, Errno};
 use parking_lot::{Condvar, Mutex};
+
+/// Between two looks at whether whoever waits is interrupted.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Those that no request has. Those of low numbers are taken first, so that few are made for few requests.
 #[derive(Debug)]
@@ -39,13 +46,33 @@ impl Slots {
     }
     /// One that is free; waits for it.
     pub fn take(&self) -> Taken<'_> {
-        let mut free = self.free.lock();
         loop {
-            if let Some(number) = free.pop() {
-                return Taken { slots: self, number };
+            if let Some(taken) = self.take_within(LOOK) {
+                return taken;
             }
-            self.changed.wait(&mut free);
         }
+    }
+    /// The same, unless the program that asks is interrupted: all may be taken by requests that a silent server does
+    /// not answer.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn take_unless_interrupted(&self) -> Answer<Taken<'_>> {
+        loop {
+            if let Some(taken) = self.take_within(LOOK) {
+                return Ok(taken);
+            }
+            if interrupt::is_interrupted() {
+                return Err(Errno::INTR);
+            }
+        }
+    }
+    fn take_within(&self, time: Duration) -> Option<Taken<'_>> {
+        let mut free = self.free.lock();
+        if free.is_empty() {
+            self.changed.wait_for(&mut free, time);
+        }
+        free.pop().map(|number| Taken { slots: self, number })
     }
 }
 
@@ -60,6 +87,8 @@ impl Drop for Taken<'_> {
 
 #[cfg(test)]
 mod tests {
+    use braid_fs::lock::interrupt::Interrupt;
+
     use super::*;
 
     #[test]
@@ -72,5 +101,16 @@ mod tests {
         assert_eq!((slots.events(), slots.recalls()), (5, Some(4)));
         assert_eq!(Slots::new(1).take().number, 1);
         assert_eq!(Slots::new(2).recalls(), None);
+    }
+
+    #[test]
+    fn who_is_interrupted_waits_for_none() {
+        let (slots, program) = (Slots::new(1), Interrupt::of_steps());
+        let _scope = program.scope();
+        let taken = slots.take();
+        program.trip_current();
+        assert_eq!(slots.take_unless_interrupted().err(), Some(Errno::INTR));
+        drop(taken);
+        assert!(slots.take_unless_interrupted().is_ok());
     }
 }

@@ -36,7 +36,7 @@ use braid_fs::{Answer, FileSystem};
 use braid_fs::{Attr, Cred};
 
 /// Whether a request's waits may end when its program is killed. What gives something back, which a
-/// program's end brings about itself, is always seen through.
+/// program's end brings about itself, is always seen through; a flush if the file system says so.
 fn may_be_killed(opcode: u32) -> bool {
     !matches!(
         opcode,
@@ -200,7 +200,9 @@ impl<F: FileSystem> Server<F> {
         let _pages = call.holds_pages();
         let holds_pages = call.may_hold_pages();
         let admitted = self.link.gate().admit(header.opcode, holds_pages).map_err(Fault::from);
-        if may_be_killed(header.opcode) {
+        let is_open_to_kills = may_be_killed(header.opcode)
+            || header.opcode == op::FLUSH && self.files.flush_may_be_interrupted();
+        if is_open_to_kills {
             let any = if header.opcode == op::SETLKW { ANY_SIGNAL } else { 0 };
             let by_others = if call.may_be_answered_by_others() { BY_OTHERS } else { 0 };
             interrupt::begin(header.unique, header.pid | any | by_others);
