@@ -152,6 +152,8 @@ pub(crate) fn blocks(volume: &Volume, node: NodeId, header: &Header) -> HashSet<
     each_record(volume, node, header, &mut |ring, head, _, record| {
         let names = record.get(RawTxHeader::LEN..Bytes(ring.head_len(head.count)).to_usize());
         let names = names.unwrap_or_default().chunks_exact(size_of::<RawTxBlock>());
+        // Zeros follow the names, up to the sector's end.
+        let names = names.take(usize::try_from(head.count).unwrap_or(usize::MAX));
         let blocks = names.filter_map(|name| RawTxBlock::read_from_prefix(name).ok());
         known.extend(blocks.map(|(name, _)| BlockNo(name.block.get())));
     });

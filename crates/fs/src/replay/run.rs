@@ -109,7 +109,7 @@ pub(crate) fn salvage(
 /// The number of the next record, so that what is dropped here never comes back. It is above all
 /// whole records (`highest` is the last), and above a record in the place of the next one that has
 /// a right checksum and makes no sense, and a skip record before that.
-fn beyond(scan: &Scan, highest: u64) -> u64 {
+pub(super) fn beyond(scan: &Scan, highest: u64) -> u64 {
     (scan.sequence + 2).max(highest + 1)
 }
 
@@ -184,8 +184,8 @@ fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<(Scan, Option<E
     let mut left = ring.len;
     loop {
         let Some((head, record)) = next_record(volume, ring, header, &scan, left)? else {
-            if begins_anew(volume, ring, header, &scan, left)? {
-                left -= ring.len - scan.offset;
+            if begins_anew(volume, ring, header, &scan)? {
+                left = ring.len;
                 scan.offset = 0;
                 continue;
             }
@@ -222,19 +222,13 @@ fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<(Scan, Option<E
     Ok((scan, damage))
 }
 
-/// Whether the journal goes on at the start of the ring, because it was empty: a header said so, which
-/// is lost.
-fn begins_anew(
-    volume: &Volume,
-    ring: &Ring,
-    header: &Header,
-    scan: &Scan,
-    left: u64,
-) -> Result<bool> {
-    let to_end = ring.len - scan.offset;
-    if !header.alone || scan.offset == 0 || left <= to_end {
+/// Whether the journal goes on at the start of the ring, because it was empty there: the header that said so is lost.
+/// All of the ring was free, and the record may take more of it than stands before the tail: it is why the journal
+/// was rewound.
+fn begins_anew(volume: &Volume, ring: &Ring, header: &Header, scan: &Scan) -> Result<bool> {
+    if !header.alone || scan.offset == 0 || scan.sequence != header.tail_sequence {
         return Ok(false);
     }
     let first = Scan { sequence: scan.sequence, ..Scan::default() };
-    Ok(next_record(volume, ring, header, &first, left - to_end)?.is_some())
+    Ok(next_record(volume, ring, header, &first, ring.len)?.is_some())
 }

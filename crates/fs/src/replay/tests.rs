@@ -3,6 +3,7 @@
 use braid_format::journal::{RawJournalHeader, RawTxBlock, RawTxHeader};
 use braid_format::lock_record::{Life, LockRecord};
 use braid_format::meta::{Geometry, MetaHeader, MetaKind};
+use braid_format::node::{SlotRecord, SlotState};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, BlockSize, ByteOffset, Bytes, Incarnation, LockNo, NodeId};
 use braid_pool::device::AlignedBuf;
@@ -764,4 +765,339 @@ fn a_damaged_block_whose_owner_is_no_lock_is_mended() {
     let mut image: MetaHeader = zerocopy::FromZeros::new_zeroed();
     image.owner.set(data.get());
     assert!(may_mend(&volume, dead, block, &image).unwrap());
+}
+
+#[test]
+fn a_ring_lies_in_the_pool_and_holds_the_largest_transaction() {
+    let mut t = TestVolume::new(Shape::default());
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let end = (ring.at + Bytes(ring.len)).get() / Geometry::DEFAULT.block_size.bytes().get();
+    let volume = std::sync::Arc::get_mut(&mut t.volume).unwrap();
+    volume.sb.total_blocks.set(end);
+    assert_eq!(Ring::of(volume, NODE).unwrap(), ring);
+    volume.sb.total_blocks.set(end - 1);
+    assert!(matches!(Ring::of(volume, NODE), Err(Error::Superblock(_))));
+    volume.sb.total_blocks.set(end);
+    volume.sb.journal_blocks.set(111);
+    assert!(matches!(Ring::of(volume, NODE), Err(Error::Superblock(_))), "too few images");
+    volume.sb.journal_blocks.set(112);
+    assert!(matches!(Ring::of(volume, NodeId(2)), Err(Error::Superblock(_))), "no such node");
+    // The names of images begin behind the head, 16 bytes each, and images at the next sector.
+    let in_first = (512 - RawTxHeader::LEN as u64) / 16;
+    assert_eq!([1, in_first, in_first + 1].map(|n| ring.head_len(n)), [512, 512, 1024]);
+    assert_eq!(ring.record_len(in_first + 1), 1024 + (in_first + 1) * ring.image);
+}
+
+#[test]
+fn a_record_that_would_be_cut_by_the_end_of_the_ring_needs_the_rest_of_it_besides() {
+    let t = TestVolume::new(Shape::default());
+    put(&t, &open(&t, 1), 9, 1);
+    replay(&t.volume, NODE).unwrap();
+    let mut journal = journal::Journal::open(&t.volume, NODE, Incarnation(2)).unwrap();
+    let ring = *journal.ring();
+    let left = ring.len - ring.record_len(9);
+    let fitting = (1..128).rev().find(|n| ring.record_len(*n) <= left).unwrap();
+    assert!(journal.used() == 0 && journal.fits(fitting));
+    assert!(!journal.fits(fitting + 1), "the ring is empty, but not from here on");
+    let start = journal::Placed { sequence: 1000, position: 0 };
+    assert_eq!(journal.used_from(start), ring.record_len(9));
+    let events = t.tape.len();
+    journal.move_tail(&t.volume, journal.end()).unwrap();
+    assert_eq!(t.tape.len(), events, "nothing to say of a clean journal");
+}
+
+#[test]
+fn a_head_with_any_wrong_field_is_no_record() {
+    let t = TestVolume::new(Shape::default());
+    put(&t, &open(&t, 1), 3, 1);
+    let (ring, bytes) = ring_bytes(&t);
+    let raw = RawTxHeader::read_from_prefix(&bytes).unwrap().0;
+    let len = ring.record_len(3);
+    let decode = |room, change: &dyn Fn(&mut RawTxHeader)| {
+        let mut raw = raw;
+        change(&mut raw);
+        RecordHead::decode(&ring, raw.as_bytes(), room)
+    };
+    assert_eq!(decode(len, &|_| {}).unwrap().len, len);
+    assert_eq!(decode(len - 512, &|_| {}), None);
+    let wrong: [&dyn Fn(&mut RawTxHeader); 5] = [
+        &|raw| raw.magic.set(7),
+        &|raw| raw.slot.set(0),
+        &|raw| raw.reserved.set(1),
+        &|raw| raw.count.set(2),
+        &|raw| raw.len.set(len + 512),
+    ];
+    for (n, change) in wrong.into_iter().enumerate() {
+        assert_eq!(decode(ring.len, change), None, "{n}");
+    }
+    // A skip record ends with the ring.
+    let skip = |raw: &mut RawTxHeader| raw.count.set(0);
+    assert!(decode(len, &skip).is_some() && decode(len + 512, &skip).is_none());
+}
+
+#[test]
+fn a_header_with_a_number_that_was_never_written_is_damaged() {
+    let t = TestVolume::new(Shape::default());
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let most = Header::SEQUENCE_MAX;
+    for (tail_sequence, generation, sound) in
+        [(most - 1, 10, true), (most, 10, false), (7, most - 2, true), (7, most - 1, false)]
+    {
+        let after = t.crash();
+        let mut header = Header { generation, tail_sequence, ..Header::anew(0) };
+        // Both copies: counted up by each write.
+        header.write(&after.volume, NODE).unwrap();
+        header.generation -= 1;
+        header.write(&after.volume, NODE).unwrap();
+        let read = Header::read(&after.volume, &ring);
+        assert_eq!(read.is_ok(), sound, "{tail_sequence} {generation}: {read:?}");
+    }
+}
+
+/// Gives the record at `at` another number.
+fn renumber(t: &TestVolume, ring: &Ring, (at, len): (u64, u64), sequence: u64) {
+    let mut record = vec![0; usize_of(len)];
+    t.volume.pool.read(ring.at + Bytes(at), &mut record).unwrap();
+    let mut raw = RawTxHeader::read_from_prefix(&record).unwrap().0;
+    raw.sequence.set(sequence);
+    raw.write_to_prefix(&mut record).unwrap();
+    reseal(&mut record);
+    t.volume.pool.write(ring.at + Bytes(at), &record).unwrap();
+}
+fn spoil_image(t: &TestVolume, ring: &Ring, at: u64) {
+    t.volume.pool.write(ring.at + Bytes(at + 512), &[0x5a; 512]).unwrap();
+}
+/// Number, place and life of the first record of the newest chain.
+fn chain(t: &TestVolume, ring: &Ring) -> Option<(u64, u64, u32)> {
+    let found = super::proof::newest_chain(&t.volume, ring, &|_| true).unwrap()?;
+    assert!(!found.clean);
+    Some((found.tail_sequence, found.tail_offset, found.incarnation.get()))
+}
+
+#[test]
+fn the_newest_chain_of_records_ends_at_a_gap_in_numbers_places_or_lives() {
+    let t = TestVolume::new(Shape::default());
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let highest = |t: &TestVolume| super::proof::highest(&t.volume, &ring).unwrap();
+    assert_eq!((chain(&t, &ring), highest(&t)), (None, 0));
+    let meta = open(&t, 1);
+    (1..=3).for_each(|v| put(&t, &meta, 3, v));
+    let len = ring.record_len(3);
+    assert_eq!((chain(&t, &ring), highest(&t)), (Some((1000, 0, 1)), 1002));
+    let after = t.crash();
+    spoil_image(&after, &ring, len);
+    assert_eq!((chain(&after, &ring), highest(&after)), (Some((1002, 2 * len, 1)), 1002));
+    let after = t.crash();
+    spoil_image(&after, &ring, 2 * len);
+    assert_eq!((chain(&after, &ring), highest(&after)), (Some((1000, 0, 1)), 1001));
+    // The second one stands elsewhere.
+    let after = t.crash();
+    let mut record = vec![0; usize_of(len)];
+    after.volume.pool.read(ring.at + Bytes(len), &mut record).unwrap();
+    after.volume.pool.write(ring.at + Bytes(5 * len), &record).unwrap();
+    spoil_image(&after, &ring, len);
+    assert_eq!(chain(&after, &ring), Some((1002, 2 * len, 1)));
+    // Numbers that were never written count for nothing.
+    let after = t.crash();
+    renumber(&after, &ring, (2 * len, len), Header::SEQUENCE_MAX / 2);
+    assert_eq!((chain(&after, &ring), highest(&after)), (Some((1000, 0, 1)), 1001));
+    // The next life continues numbers and places.
+    meta.close().unwrap();
+    let meta = open(&t, 2);
+    (4..=5).for_each(|v| put(&t, &meta, 3, v));
+    assert_eq!((chain(&t, &ring), highest(&t)), (Some((1003, 3 * len, 2)), 1004));
+}
+
+#[test]
+fn the_newest_chain_of_records_goes_on_over_the_end_of_the_ring() {
+    // Fourteen records of nine images fill it.
+    let t = TestVolume::new(Shape::default());
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let len = ring.record_len(9);
+    assert_eq!(14 * len, ring.len);
+    let meta = open(&t, 1);
+    (1..=15).for_each(|v| put(&t, &meta, 9, v));
+    assert_eq!(chain(&t, &ring), Some((1001, len, 1)));
+    // Nothing can have been skipped between the two.
+    renumber(&t, &ring, (0, len), 1015);
+    assert_eq!(chain(&t, &ring), Some((1015, 0, 1)));
+    // Of three images there is a rest, which a record with a number of its own skips.
+    let t = TestVolume::new(Shape::default());
+    let len = ring.record_len(3);
+    let in_ring = ring.len / len;
+    let meta = open(&t, 1);
+    (0..=in_ring).for_each(|v| put(&t, &meta, 3, u8::try_from(v + 1).unwrap()));
+    assert_eq!(super::proof::highest(&t.volume, &ring).unwrap(), 1000 + in_ring + 1);
+    assert_eq!(chain(&t, &ring), Some((1001, len, 1)));
+}
+
+#[test]
+fn a_repair_continues_above_all_numbers_that_may_stand_in_the_ring() {
+    let scan = super::records::Scan { sequence: 10, ..Default::default() };
+    assert_eq!(super::run::beyond(&scan, 3), 12, "a record and a skip record may follow");
+    assert_eq!(super::run::beyond(&scan, 11), 12);
+    assert_eq!(super::run::beyond(&scan, 50), 51);
+}
+
+#[test]
+fn a_slot_says_whose_records_may_count() {
+    let mut record = SlotRecord::free(NODE);
+    assert_eq!(Writer::of_record(Some(&record)), Writer::Nobody);
+    record.state = SlotState::Active;
+    assert_eq!(Writer::of_record(Some(&record)), Writer::Life(record.life.incarnation));
+    assert_eq!(Writer::of_record(None), Writer::Unknown);
+}
+
+/// What is known of the ring by its records is what stands there.
+fn knows_its_ring(t: &TestVolume, transactions: u64) {
+    let (ring, bytes) = ring_bytes(t);
+    let header = Header::read(&t.volume, &ring).unwrap();
+    let known = sectors(&t.volume, NODE, &header);
+    for (at, crc) in &known {
+        let at = usize_of(*at);
+        assert_eq!(braid_format::crc::crc32c(&bytes[at..at + 512]), *crc, "{at}");
+    }
+    let written = |at: &usize| RawTxHeader::read_from_prefix(&bytes[*at..]).unwrap().0;
+    let mut at = usize_of(header.tail_offset);
+    let (mut sequence, mut found, mut len) = (header.tail_sequence, 0, 0);
+    while written(&at).magic.get() == RawTxHeader::MAGIC && written(&at).sequence.get() == sequence
+    {
+        let raw = written(&at);
+        found += u64::from(raw.count.get() > 0);
+        len += if raw.count.get() > 0 { raw.len.get() } else { 512 };
+        at = (at + usize_of(raw.len.get())) % bytes.len();
+        sequence += 1;
+    }
+    assert_eq!((known.len() as u64, found), (len / 512, transactions));
+    assert_eq!(replay(&t.crash().volume, NODE).unwrap().transactions, transactions);
+}
+
+#[test]
+fn the_sectors_and_blocks_of_a_journal_in_use_are_known() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    (1..=3).for_each(|v| put(&t, &meta, 3, v));
+    knows_its_ring(&t, 3);
+    let header = Header::read(&t.volume, &Ring::of(&t.volume, NODE).unwrap()).unwrap();
+    let named = (0..3).map(|n| t.slot(n)).collect();
+    assert_eq!(blocks(&t.volume, NODE, &header), named);
+    // A skip record, and the records behind it at the start of the ring; then the next lap.
+    meta.close().unwrap();
+    let meta = open(&t, 2);
+    (1..=39).for_each(|v| put(&t, &meta, 3, v));
+    knows_its_ring(&t, 39);
+}
+
+#[test]
+fn a_skip_record_of_a_single_sector_is_followed() {
+    let t = TestVolume::new(Shape::default());
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    assert_eq!(5 * ring.record_len(21) + ring.record_len(22) + 512, ring.len);
+    let meta = open(&t, 1);
+    for count in [21, 21, 21, 21, 21, 22] {
+        put(&t, &meta, count, 1);
+    }
+    put(&t, &meta, 3, 2);
+    knows_its_ring(&t, 2);
+}
+
+#[test]
+fn a_record_after_the_end_of_the_ring_proves_those_before_it() {
+    let large = Shape { size: Bytes(16 << 20), journal_blocks: 600, ..Shape::default() };
+    for shape in [Shape::default(), large] {
+        let t = TestVolume::new(shape);
+        let (ring, meta) = (Ring::of(&t.volume, NODE).unwrap(), open(&t, 1));
+        let (len, fit) = (ring.record_len(9), ring.len / ring.record_len(9));
+        (2..fit).for_each(|_| put(&t, &meta, 9, 1));
+        meta.close().unwrap();
+        let meta = open(&t, 2);
+        (1..=4).for_each(|v| put(&t, &meta, 9, v));
+        assert_eq!(replay(&t.crash().volume, NODE).unwrap().transactions, 4);
+        for n in [fit - 2, fit - 1] {
+            spoil_image(&t, &ring, n * len);
+        }
+        let refused = replay(&t.volume, NODE);
+        assert!(matches!(refused, Err(Error::Journal { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_number_that_the_ring_has_no_room_for_proves_nothing() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    (1..=3).for_each(|v| put(&t, &meta, 3, v));
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let (len, most) = (ring.record_len(3), ring.len / 512);
+    spoil_image(&t, &ring, len);
+    for (sequence, proves) in [(1001 + most, true), (1002 + most, false)] {
+        let after = TestVolume::from_image(&t.tape.bytes());
+        renumber(&after, &ring, (2 * len, len), sequence);
+        assert_eq!(replay(&after.volume, NODE).is_err(), proves, "{sequence}");
+    }
+}
+
+#[test]
+fn a_journal_that_was_rewound_is_followed_though_that_header_is_lost() {
+    let t = TestVolume::new(Shape::default());
+    let meta = open(&t, 1);
+    put(&t, &meta, 9, 1);
+    put(&t, &meta, 120, 2);
+    let ring = Ring::of(&t.volume, NODE).unwrap();
+    let rewound = Header::read(&t.volume, &ring).unwrap();
+    assert_eq!((rewound.tail_sequence, rewound.tail_offset), (1001, 0));
+    let after = t.crash();
+    spoil_copy(&after, rewound.copy);
+    let former = Header::read(&after.volume, &ring).unwrap();
+    assert_eq!((former.tail_sequence, former.tail_offset), (1001, ring.record_len(9)));
+    assert_eq!(replay(&after.volume, NODE).unwrap().transactions, 1);
+    assert_eq!(value(&after, 119), Some(2));
+}
+
+#[test]
+fn a_journal_whose_records_do_not_count_continues_above_them() {
+    let next = |t: &TestVolume, ring| {
+        let header = Header::read(&t.volume, ring).unwrap();
+        assert!(header.clean);
+        header.tail_sequence
+    };
+    let (t, ring) = used_again(4);
+    let newest = Header::read(&t.volume, &ring).unwrap();
+    spoil_copy(&t, newest.copy);
+    super::replay(&t.volume, NODE, Writer::Nobody).unwrap();
+    assert_eq!(next(&t, &ring), 1004);
+    let (t, ring) = used_again(3);
+    let meta = open(&t, 2);
+    (1..=2).for_each(|v| put(&t, &meta, 3, v));
+    for (writer, transactions) in [(Writer::Nobody, 0), (Writer::Life(Incarnation(1)), 3)] {
+        let after = t.crash();
+        (0..2).for_each(|copy| spoil_copy(&after, copy));
+        let (done, _) = super::salvage(&after.volume, NODE, writer).unwrap();
+        assert_eq!((done.transactions, next(&after, &ring)), (transactions, 1005));
+    }
+}
+
+#[test]
+fn what_is_in_place_already_is_not_written_again() {
+    let t = TestVolume::new(Shape::default());
+    put(&t, &open(&t, 1), 3, 1);
+    let blocks = [0, 1].map(|n| t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + n));
+    let headers = blocks.map(|block| t.volume.read_body(block).unwrap().0);
+    assert_eq!(replay(&t.volume, NODE).unwrap().written, 3);
+    // The header that said so is lost.
+    for (block, body) in blocks.iter().zip(&headers) {
+        t.volume.write_bodies(&[(*block, body)]).unwrap();
+    }
+    let done = replay(&t.volume, NODE).unwrap();
+    assert_eq!(done, Replayed { transactions: 1, written: 0, skipped: 3 });
+}
+
+#[test]
+fn a_damaged_header_is_told_of_while_the_other_one_is_sound() {
+    let (t, ring) = used_again(1);
+    assert!(Header::damaged_copy(&t.volume, &ring).unwrap().is_none());
+    spoil_copy(&t, 0);
+    let damage = Header::damaged_copy(&t.volume, &ring).unwrap();
+    assert!(matches!(damage, Some(Error::Damaged { .. })), "{damage:?}");
+    spoil_copy(&t, 1);
+    assert!(Header::damaged_copy(&t.volume, &ring).unwrap().is_none());
 }
