@@ -79,12 +79,18 @@ fn is_open_elsewhere(abort: &File) -> bool {
         aborts.any(|fd| std::fs::metadata(fd.path()).is_ok_and(|m| id(m) == own))
     };
     let lives = |dir: &Path| {
-        let stat = std::fs::read_to_string(dir.join("stat")).ok();
-        stat.is_some_and(|stat| is_dying(&stat) != Some(true))
+        let status = std::fs::read_to_string(dir.join("status"));
+        status.is_ok_and(|status| has_memory(&status))
     };
     let me = std::process::id();
     let others = processes().filter(|dir| dir.file_name().and_then(number) != Some(me));
     others.into_iter().any(|dir| lives(&dir) && has_it(&dir))
+}
+
+/// Whether what the kernel says of a process shows that it has memory, as all have that run a program. One that ends
+/// has lost it before anything else.
+fn has_memory(status: &str) -> bool {
+    status.lines().any(|line| line.starts_with("VmSize:"))
 }
 
 fn number(name: &OsStr) -> Option<u32> {
@@ -144,13 +150,15 @@ impl Process {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
     /// Whether it is of this user (what another one's process has open says nothing; its directory's
-    /// owner does not tell, if it may not be dumped), and its first thread neither runs nor sleeps so that
-    /// a signal would wake it. One file is read, which the kernel never makes wait: `stat`, `fd` and `exe`
+    /// owner does not tell, if it may not be dumped), its first thread neither runs nor sleeps so that
+    /// a signal would wake it, and it has no memory any more. One file is read, which the kernel never makes wait: `stat`, `fd` and `exe`
     /// of a process that waits for a dead disk may.
     fn may_be_left_behind(&self) -> bool {
         let status = std::fs::read_to_string(self.path().join("status"));
         status.is_ok_and(|status| {
-            is_of_user(&status, rustix::process::geteuid().as_raw()) && cannot_be_woken(&status)
+            is_of_user(&status, rustix::process::geteuid().as_raw())
+                && cannot_be_woken(&status)
+                && !has_memory(&status)
         })
     }
     /// Whether its first thread has ended or will not run its program any more.

@@ -28,7 +28,9 @@ use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Body, Request};
 use crate::waits::handle_lookups::HandleLookups;
 use crate::waits::interrupts::Interrupts;
-use crate::waits::killed_programs::{ANY_SIGNAL, BY_OTHERS, KilledPrograms, Parked, Watched};
+use crate::waits::killed_programs::{
+    ANY_SIGNAL, AT_EXIT, BY_OTHERS, KilledPrograms, Parked, Watched,
+};
 use crate::waits::lock_owners::LockOwners;
 use crate::waits::lock_waits::{LockWaits, RingWaits};
 use braid_fs::lock::interrupt;
@@ -205,7 +207,8 @@ impl<F: FileSystem> Server<F> {
         if is_open_to_kills {
             let any = if header.opcode == op::SETLKW { ANY_SIGNAL } else { 0 };
             let by_others = if call.may_be_answered_by_others() { BY_OTHERS } else { 0 };
-            interrupt::begin(header.unique, header.pid | any | by_others);
+            let at_exit = if header.opcode == op::FLUSH { AT_EXIT } else { 0 };
+            interrupt::begin(header.unique, header.pid | any | by_others | at_exit);
         }
         self.files.begins(&call.cred);
         let done = admitted.and_then(|()| call.run());

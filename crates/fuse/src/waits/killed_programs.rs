@@ -54,8 +54,12 @@ pub const ANY_SIGNAL: u32 = 1 << 31;
 /// first of two, and tells whoever comes second that there is no such request. Not where an answer is bound
 /// to a thread's ring, nor of pages that the kernel writes back, which would count as lost.
 pub const BY_OTHERS: u32 = 1 << 30;
+/// Beside it too: the program ends, or has ended, if it has no memory any more. A program's end closes its files, and
+/// nobody is told what comes of that. Then no signal is pending, and the kernel sends no INTERRUPT. Not of other
+/// requests: a thread of the kernel has no memory either.
+pub const AT_EXIT: u32 = 1 << 29;
 /// The thread's number.
-const THREAD: u32 = !(ANY_SIGNAL | BY_OTHERS);
+const THREAD: u32 = !(ANY_SIGNAL | BY_OTHERS | AT_EXIT);
 
 struct Suspect {
     unique: u64,
@@ -194,7 +198,7 @@ impl KilledPrograms {
             if unique == 0 {
                 continue;
             }
-            let ends = before.contains_key(&unique) && killed(whose & THREAD);
+            let ends = before.contains_key(&unique) && killed(whose & (THREAD | AT_EXIT));
             now.insert(unique, ends);
             if ends {
                 interrupt.trip(unique);
@@ -295,10 +299,18 @@ fn is_dying(thread: u32) -> bool {
         }
 }
 
-/// Whether a thread is about to end. A thread that has ended may have left a request that serves
-/// others, such as a readahead.
-fn is_killed(thread: u32) -> bool {
-    thread != 0 && status_of(thread).is_ok_and(|status| has_fatal(&status))
+/// Whether a thread is about to end, or its program is ending, if that counts ([`AT_EXIT`]). A thread that has ended
+/// may have left a request that serves others, such as a readahead.
+fn is_killed(whose: u32) -> bool {
+    let (thread, at_exit) = (whose & THREAD, whose & AT_EXIT != 0);
+    let ends = |status: String| has_fatal(&status) || at_exit && !has_memory(&status);
+    thread != 0 && status_of(thread).is_ok_and(ends)
+}
+
+/// Whether what the kernel says of a thread shows that it has memory: the kernel takes that before it closes the files
+/// of a program that ends. (`stat` would say it outright, but readers of that wait for a program that is being started.)
+fn has_memory(status: &str) -> bool {
+    status.lines().any(|line| line.starts_with("VmSize:"))
 }
 
 /// What the kernel says of a thread (proc(5), *status*).
@@ -338,6 +350,23 @@ mod tests {
         assert!(!says(1 << 13, 0), "the kernel makes it SIGKILL where it is fatal");
         assert!(!says(0, 0) && !has_fatal("") && !is_dying(0));
         assert!(!is_dying(std::process::id()));
+    }
+
+    #[test]
+    fn a_program_that_ends_has_no_memory() {
+        let me = std::process::id();
+        assert!(!is_killed(me) && !is_killed(me | AT_EXIT));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ended = |whose| {
+            let end = Instant::now() + Duration::from_secs(10);
+            while !is_killed(whose) && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            is_killed(whose)
+        };
+        assert!(ended(child.id() | AT_EXIT), "it has ended, and nobody has asked for its status");
+        assert!(!is_killed(child.id()), "by no signal");
+        child.wait().unwrap();
     }
 
     /// Where answers go, and those that went there.
