@@ -1,5 +1,5 @@
 # Two commands: `make demo` sets everything up and runs the main job; `make test` runs every test.
-# Others: build, install, deb, bench, seeds, tidy.
+# Others: build, install, deb, bench, seeds, lint, tidy.
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -9,7 +9,7 @@ CONFIRM ?=
 RESULTS ?= bench-results
 CARGO   ?= cargo
 
-.PHONY: demo test build install deb bench lab seeds tidy setup clean
+.PHONY: demo test build install deb bench lab seeds lint tidy setup clean
 
 demo: setup build
 	@DEVICES="$(DEVICES)" KEEP="$(KEEP)" CONFIRM="$(CONFIRM)" scripts/demo.sh
@@ -45,6 +45,10 @@ seeds: setup build
 # A real kernel's NFS client against an export (scripts/lab/README.md).
 lab: setup build
 	@scripts/lab/run.sh
+
+# What `make test` asks of the program, also of its tests and benchmarks.
+lint: tidy
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 tidy:
 	$(CARGO) run -q --locked -p xtask -- tidy

@@ -8,7 +8,7 @@ step() { printf '\n== %s\n' "$1"; }
 step "format"
 cargo fmt --all --check
 step "lints"
-cargo clippy --locked --workspace --all-targets -- -D warnings
+cargo clippy --locked --workspace -- -D warnings
 step "tidy"
 cargo run -q --locked -p xtask -- tidy
 step "tests"

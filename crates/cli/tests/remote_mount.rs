@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::io::Read;
 use std::process::{Command, Stdio};
 
 use common::remote::Remote;
@@ -362,14 +363,21 @@ fn a_dead_server_keeps_nobody() {
     sh(&format!("echo old > {}/file", remote.dir));
     let read = format!("exec 9< {}/file; flock 9; exec cat {}/file", remote.dir, remote.dir);
     assert_eq!(sh(&read), "old\n");
+    // One has written what is not durable, and the close at its end waits for that.
+    let writes = format!("exec 8> {}/new; echo new >&8; echo; exec sleep 1000", remote.dir);
+    let mut writer =
+        Command::new("sh").args(["-c", &writes]).stdout(Stdio::piped()).spawn().unwrap();
+    writer.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
     served.kill();
-    let mut child = Command::new("cat").arg(format!("{}/file", remote.dir)).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    assert!(child.try_wait().unwrap().is_none(), "it waits");
-    child.kill().unwrap();
-    let begun = std::time::Instant::now();
-    child.wait().unwrap();
-    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    let reader = Command::new("cat").arg(format!("{}/file", remote.dir)).spawn().unwrap();
+    for (mut child, name) in [(reader, "reader"), (writer, "writer")] {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        assert!(child.try_wait().unwrap().is_none(), "the {name} waits");
+        child.kill().unwrap();
+        let begun = std::time::Instant::now();
+        child.wait().unwrap();
+        assert!(begun.elapsed().as_secs() < 10, "{name}: {:?}", begun.elapsed());
+    }
     let begun = std::time::Instant::now();
     remote.unmount();
     assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());

@@ -30,6 +30,13 @@ pub struct FileAt {
     pub offsets: Vec<u64>,
 }
 
+impl FileAt {
+    /// Its path in quotes, on one line whatever stands in it.
+    pub fn quoted(&self) -> String {
+        format!("{:?}", self.path.to_string_lossy())
+    }
+}
+
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FilesAt {

@@ -330,8 +330,8 @@ impl Worker {
         let is_over = || over() || self.pool.info().epoch != epoch;
         let files = (self.file_search)(&found.places, &|| pacer.pace(&is_over));
         for file in &files.files {
-            let (path, offsets) = (file.path.display(), &file.offsets);
-            tracing::error!(%path, ino = %file.ino, ?offsets, "nothing says what is right of this file's bytes");
+            let (path, offsets) = (&file.path, &file.offsets);
+            tracing::error!(?path, ino = %file.ino, ?offsets, "nothing says what is right of this file's bytes");
         }
         files
     }
@@ -379,7 +379,7 @@ fn said(member: MemberIndex, found: &Scrubbed, files: &FilesAt) -> String {
         .first()
         .map_or_else(String::new, |at| format!(", first at byte {at} of the pool"));
     let named = files.files.first().map_or_else(String::new, |file| {
-        format!(", in {} files, such as {}", files.files.len(), file.path.display())
+        format!(", in {} files, such as {}", files.files.len(), file.quoted())
     });
     format!(
         "member {member} is filled, but the others differ in {bytes} bytes{first}{named}, and nothing says which is right: see the log, and restore what is there"

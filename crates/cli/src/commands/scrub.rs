@@ -136,7 +136,7 @@ fn report_files(found: &ScrubView) {
         let offsets: Vec<String> = offsets.collect();
         let more = file.offsets.len().saturating_sub(OFFSETS_SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        say!("  {} (inode {}): at byte {}{more}", file.path, file.inode, offsets.join(", "));
+        say!("  {:?} (inode {}): at byte {}{more}", file.path, file.inode, offsets.join(", "));
     }
     if found.files.len() > SHOWN_MAX {
         say!("  ... and {} more files", found.files.len() - SHOWN_MAX);

@@ -146,7 +146,7 @@ pub struct PoolFacts {
     pub damaged: usize,
     /// Bytes that copies disagree on, of which nothing says which are right.
     pub undecided: u64,
-    /// Files with such bytes: how many are known, and the path of one.
+    /// Files with such bytes: how many are known, and the path of one, quoted.
     pub undecided_files: Option<(usize, String)>,
     /// Why the node that was asked has withdrawn, and where it is mounted.
     pub withdrawn: Option<(String, String)>,
@@ -194,7 +194,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
         space: Some((space.blocks * block, space.available * block)),
         damaged: status.damaged.len(),
         undecided,
-        undecided_files: named.first().map(|f| (named.len(), f.path.display().to_string())),
+        undecided_files: named.first().map(|f| (named.len(), f.quoted())),
         withdrawn: fs.withdrawn().map(|why| (why, dir)),
         nodes: status.nodes.into_iter().filter(there).collect(),
     }
