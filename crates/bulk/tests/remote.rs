@@ -7,6 +7,7 @@ mod common;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid_bulk::client::ClientOptions;
@@ -303,6 +304,30 @@ fn a_late_unlock_does_not_take_the_next_lock_with_it() {
     host.finish();
 }
 
+/// Has a name in the root directory renamed to "moved", or removed. That is done at the server, but its reply does not
+/// come; the network is cut then. What comes of it for the program.
+fn take_unanswered(
+    (host, proxy): (&Host, &Proxy),
+    fs: &RemoteFs,
+    name: &'static [u8],
+    renames: bool,
+) -> JoinHandle<Result<(), Errno>> {
+    let (there, root) = (fs.clone(), fs.root());
+    proxy.cut_after(1, 0);
+    let takes = std::thread::spawn(move || {
+        if renames {
+            there.rename((root, name), (root, b"moved"), 0)
+        } else {
+            there.unlink(root, name)
+        }
+    });
+    wait_until("it is done", || {
+        matches!(FileSystem::lookup(&host.fs, root, name), Err(Errno::NOENT))
+    });
+    proxy.close();
+    takes
+}
+
 /// What a server has removed or renamed without an answer is not removed or renamed once more: another may have made
 /// something of that name since.
 #[test]
@@ -315,20 +340,7 @@ fn a_name_is_taken_once_whatever_others_make_of_it() {
     for renames in [false, true] {
         fs.mknod(root, b"lock", 0o100_600, 0, &ROOT).unwrap();
         fs.lookup(root, b"lock").unwrap();
-        // The reply does not come.
-        proxy.cut_after(1, 0);
-        let there = fs.clone();
-        let takes = std::thread::spawn(move || {
-            if renames {
-                there.rename((root, b"lock"), (root, b"moved"), 0)
-            } else {
-                there.unlink(root, b"lock")
-            }
-        });
-        wait_until("it is done", || {
-            matches!(FileSystem::lookup(&host.fs, root, b"lock"), Err(Errno::NOENT))
-        });
-        proxy.close();
+        let takes = take_unanswered((&host, &proxy), &fs, b"lock", renames);
         let anew = FileSystem::mknod(&host.fs, root, b"lock", 0o100_600, 0, &ROOT).unwrap();
         drop(server);
         server = host.serve();
@@ -337,6 +349,8 @@ fn a_name_is_taken_once_whatever_others_make_of_it() {
         takes.join().unwrap().unwrap();
         let found = FileSystem::lookup(&host.fs, root, b"lock").unwrap();
         assert_eq!((found.ino, found.generation), (anew.ino, anew.generation), "{renames}");
+        // As the kernel does before it has a name removed.
+        fs.lookup(root, b"lock").unwrap();
         fs.unlink(root, b"lock").unwrap();
         for ino in [found.ino; 2] {
             FileSystem::forgotten(&host.fs, ino).unwrap();
@@ -362,19 +376,7 @@ fn a_name_that_another_has_made_again_is_not_taken() {
         fs.link(file.ino, root, b"two").unwrap();
         fs.lookup(root, b"one").unwrap();
         assert_eq!(fs.lookup(root, b"moved").unwrap_err(), Errno::NOENT);
-        proxy.cut_after(1, 0);
-        let there = fs.clone();
-        let takes = std::thread::spawn(move || {
-            if renames {
-                there.rename((root, b"one"), (root, b"moved"), 0)
-            } else {
-                there.unlink(root, b"one")
-            }
-        });
-        wait_until("it is done", || {
-            matches!(FileSystem::lookup(&host.fs, root, b"one"), Err(Errno::NOENT))
-        });
-        proxy.close();
+        let takes = take_unanswered((&host, &proxy), &fs, b"one", renames);
         if renames {
             FileSystem::rename(&host.fs, (root, b"moved"), (root, b"one"), 0).unwrap();
             FileSystem::mknod(&host.fs, root, b"moved", 0o100_600, 0, &ROOT).unwrap();

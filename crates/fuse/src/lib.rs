@@ -50,3 +50,4 @@ pub use options::{CacheNames, FuseOptions};
 pub use session::Session;
 pub use session::connect::unmount;
 pub use terms::Terms;
+pub use waits::killed_programs::has_memory;

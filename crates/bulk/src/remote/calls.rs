@@ -9,7 +9,6 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use braid_format::InodeNo;
 use braid_fs::lock::interrupt;
@@ -20,12 +19,10 @@ use super::Remote;
 use super::files::{Place, RemoteFile};
 use super::held::Whose;
 use super::leases;
+use super::slots::LOOK;
 use crate::client::Ask;
 use crate::error::Error;
 use crate::wire::{Caller, LockRequest, MountRequest, Reply, Request, Status, how};
-
-/// Between two looks at whether whoever waits is interrupted.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// What a request is about.
 #[derive(Debug, Default, Clone, Copy)]

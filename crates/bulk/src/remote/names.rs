@@ -9,14 +9,14 @@ use super::calls::About;
 use super::files::RemoteFile;
 use super::recent_names::Remembered;
 use super::{Inode, Remote, caller};
-use crate::wire::{Caller, MountRequest, Reply, Request, read_entries, read_listed};
+use crate::wire::{
+    Caller, MountRequest, RENAME_EXCHANGE, Reply, Request, read_entries, read_listed,
+};
 
 /// Bytes of a directory that are asked for at a time.
 const ENTRIES: usize = 64 << 10;
 /// Of open(2): what is done once, and not again when the file is opened again.
 const ONCE: u32 = 0o1000 | 0o200 | 0o100;
-/// Of renameat2(2).
-const RENAME_EXCHANGE: u32 = 2;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFMT: u32 = 0o170_000;
 

@@ -33,13 +33,11 @@ impl Led {
     pub fn is_same(&self, now: &Attr) -> bool {
         self.inode == Self::to(now).inode
     }
-    /// Whether the name may have been removed or renamed meanwhile, and made again: only an inode with other names, or
-    /// a file that another renames back, comes back under its name, and its change time shows that. Renaming back is
-    /// not told from other changes of the inode, which are much more likely.
+    /// Whether the name may have been removed or renamed meanwhile, and made again by another. An inode with other
+    /// names can be linked again, and its change time shows that. A file with one name can only be renamed back, which
+    /// looks like any other change of it: since those are much more likely, it counts as not made again.
     pub fn may_be_made_again(&self, now: &Attr) -> bool {
-        const S_IFMT: u32 = 0o170_000;
-        const S_IFDIR: u32 = 0o040_000;
-        now.mode & S_IFMT != S_IFDIR && now.nlink > 1 && now.ctime != self.changed
+        !now.is_dir() && now.nlink > 1 && now.ctime != self.changed
     }
 }
 
@@ -89,7 +87,7 @@ impl RecentNames {
     pub fn note(&self, dir: InodeNo, name: &[u8], attr: Option<&Attr>) {
         self.put((dir, name), attr.map(Led::to));
     }
-    /// The same, as another name did, perhaps.
+    /// The same, of what another name is known to have led to.
     pub fn put(&self, (dir, name): (InodeNo, &[u8]), led: Option<Led>) {
         let mut state = self.0.lock();
         let name = (dir, name.to_vec());

@@ -7,7 +7,7 @@ use braid_fs::{Answer, Errno};
 use parking_lot::{Condvar, Mutex};
 
 /// Between two looks at whether whoever waits is interrupted.
-const LOOK: Duration = Duration::from_millis(20);
+pub const LOOK: Duration = Duration::from_millis(20);
 
 /// Those that no request has. Those of low numbers are taken first, so that few are made for few requests.
 #[derive(Debug)]

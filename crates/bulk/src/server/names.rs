@@ -5,11 +5,12 @@ use braid_fs::{Attr, Errno, FileSystem, SetAttr, TimeSet};
 use super::operations::{MODE_BITS, O_EXCL, O_RDWR, Served, seen};
 use super::session::Session;
 use super::who::{READ, SEARCH, Visit, WRITE};
-use crate::wire::{Caller, OpenFlags, Reply, Request, Status, write_entry, write_listed};
+use crate::wire::{
+    Caller, OpenFlags, RENAME_EXCHANGE, Reply, Request, Status, write_entry, write_listed,
+};
 
 /// Of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1;
-const RENAME_EXCHANGE: u32 = 2;
 const SETGID: u32 = 0o2000;
 
 impl<F: FileSystem> Served<F> {
@@ -172,7 +173,7 @@ fn may_set<F: FileSystem>(
     if (is_exact(set.atime) || is_exact(set.mtime)) && !owns {
         return refused;
     }
-    // What changes nothing but the change time, and that of anybody's file, is in nobody's interest.
+    // Nothing is to be set: only the change time of somebody else's file would be.
     let times = set.atime.is_some() || set.mtime.is_some();
     let by_writing = set.size.is_some() || set.kill_privileges;
     if !owns && !times && !by_writing {

@@ -21,7 +21,7 @@ pub use fields::NAME_MAX;
 pub use header::{ARGS_MAX, DATA_MAX, FrameError, Header, Kind, RawHeader, within};
 pub use leases::{LeaseNote, Recalls};
 pub use locks::{LockEvent, LockRequest, read_events, write_event};
-pub use mount::{MountRequest, XATTR_MAX};
+pub use mount::{MountRequest, RENAME_EXCHANGE, XATTR_MAX};
 pub use reply::{Reply, Welcome};
 pub use request::{Begin, Hello, OpenFlags, Request, SessionId, how, op};
 pub use status::Status;

@@ -104,6 +104,8 @@ pub enum MountRequest {
 
 /// Of open(2): what changes the file that is opened.
 const O_TRUNC: u32 = 0o1000;
+/// Of renameat2(2): both names stay, each with what the other had.
+pub const RENAME_EXCHANGE: u32 = 2;
 
 impl MountRequest {
     /// Its operation's number.

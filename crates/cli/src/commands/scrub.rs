@@ -125,7 +125,9 @@ fn report(found: &ScrubView) -> ExitCode {
 /// The files that have what disagrees.
 fn report_files(found: &ScrubView) {
     if found.files.is_empty() && found.files_complete {
-        say!("No file has any of that: it is free space, or of a removed file that is still open");
+        say!(
+            "No file has any of that: it is free space, what no longer counts of a journal, or of a removed file that is still open"
+        );
         return;
     }
     if !found.files.is_empty() {

@@ -33,6 +33,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use braid_fuse::has_memory;
+
 use super::connection;
 
 /// Between two looks of a mounted node at the others of its host.
@@ -85,12 +87,6 @@ fn is_open_elsewhere(abort: &File) -> bool {
     let me = std::process::id();
     let others = processes().filter(|dir| dir.file_name().and_then(number) != Some(me));
     others.into_iter().any(|dir| lives(&dir) && has_it(&dir))
-}
-
-/// Whether what the kernel says of a process shows that it has memory, as all have that run a program. One that ends
-/// has lost it before anything else.
-fn has_memory(status: &str) -> bool {
-    status.lines().any(|line| line.starts_with("VmSize:"))
 }
 
 fn number(name: &OsStr) -> Option<u32> {

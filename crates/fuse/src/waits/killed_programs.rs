@@ -307,9 +307,10 @@ fn is_killed(whose: u32) -> bool {
     thread != 0 && status_of(thread).is_ok_and(ends)
 }
 
-/// Whether what the kernel says of a thread shows that it has memory: the kernel takes that before it closes the files
-/// of a program that ends. (`stat` would say it outright, but readers of that wait for a program that is being started.)
-fn has_memory(status: &str) -> bool {
+/// Whether what the kernel says of a thread or process (proc(5), *status*) shows that it has memory, as all have that run
+/// a program: the kernel takes it from one that ends before it closes its files. (*stat* says outright that it ends, but
+/// its readers may wait for a program that is being started.)
+pub fn has_memory(status: &str) -> bool {
     status.lines().any(|line| line.starts_with("VmSize:"))
 }
 

@@ -143,8 +143,8 @@ pub fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The folder of the pool that a user has named: as certificates are found by its name or number where nothing of the
-/// pool is, or else by its directory or devices.
+/// The folder of the pool that a user has named: by its name or UUID, which needs no device of the pool, or else by its
+/// directory or devices.
 fn folder(place: &Place, pool: &str) -> Result<Folder> {
     let found = Folder::find(&place.dir, pool);
     if matches!(found, Err(CertificateError::NoFolder { .. }))
