@@ -105,6 +105,8 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
 struct Rules {
     /// To the server, and back; below 0: everything.
     budget: [AtomicI64; 2],
+    /// Nothing comes back from the server, by whatever connection.
+    mute: AtomicBool,
     /// No connection is made at all.
     closed: AtomicBool,
 }
@@ -150,7 +152,13 @@ impl Proxy {
     pub fn cut_after(&self, direction: usize, bytes: i64) {
         self.rules.budget[direction].store(bytes, Ordering::SeqCst);
     }
+    /// No reply arrives any more, also none that is asked for again by another connection.
+    pub fn lose_replies(&self) {
+        self.rules.mute.store(true, Ordering::SeqCst);
+    }
+    /// Everything passes again.
     pub fn no_cut(&self) {
+        self.rules.mute.store(false, Ordering::SeqCst);
         self.cut_after(0, i64::MIN);
         self.cut_after(1, i64::MIN);
     }
@@ -178,6 +186,9 @@ fn forward(mut from: TcpStream, mut to: TcpStream, rules: &Rules, direction: usi
             Ok(n) if n > 0 => n,
             _ => break,
         };
+        if direction == 1 && rules.mute.load(Ordering::SeqCst) {
+            continue;
+        }
         // Below zero: whoever takes the last byte cuts.
         let budget = &rules.budget[direction];
         let mut pass = n;
