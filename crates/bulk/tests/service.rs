@@ -298,10 +298,10 @@ fn files_and_locks_of_a_client_that_is_gone_are_given_back() {
     first.unlink(first.root(), b"file").unwrap();
     // Clients that do nothing stay.
     std::thread::sleep(2 * Host::options().session_time + Duration::from_millis(500));
-    assert_eq!(server.clients().len(), 2);
+    assert_eq!(server.observer().clients().len(), 2);
     assert_eq!(errno(second.open(file.attr(), flags)), Errno::AGAIN);
     proxy.close();
-    wait_until("the client is forgotten", || server.clients().len() == 1);
+    wait_until("the client is forgotten", || server.observer().clients().len() == 1);
     let is_gone = |e: Error| e.errno() == Some(Errno::STALE);
     wait_until("its file is gone", || second.open(file.attr(), flags).is_err_and(is_gone));
     proxy.open_to(server.address());

@@ -4,8 +4,12 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
 
+use common::remote::Remote;
+use common::served::Served;
 use common::{Cluster, Disks, can_mount, fails, is_mounted, ok, sh, wait_until};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
@@ -167,6 +171,90 @@ fn top_tells_of_nodes_members_locks_and_programs() {
     drop(writer);
     assert!(fails(&["top", "no-such-pool"]).contains("not mounted"));
     cluster.finish();
+}
+
+/// What a server serves for Prometheus at a socket, one client of which has written 1 MiB and more.
+fn metrics_tell_of_clients(socket: &str) {
+    let mut caller = UnixStream::connect(socket).unwrap();
+    caller.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut told = String::new();
+    caller.read_to_string(&mut told).unwrap();
+    let value = |begin: &str| {
+        let line = told.lines().find(|line| line.starts_with(begin) && line.contains("write"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+    };
+    assert!(told.contains("\nbraid_service_clients 1\n"), "{told}");
+    assert!(value("braid_service_request_duration_seconds_count{") >= Some(16.0), "{told}");
+    assert!(value("braid_service_client_bytes_total{") >= Some(1_048_576.0), "{told}");
+}
+
+/// A pool that is served and not mounted is seen through its server, which tells of its clients.
+#[test]
+fn a_server_tells_of_its_clients() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(2, 700);
+    ok(&disks.with(&["create", "served-only", "--nodes", "4"], &[]));
+    let socket = disks.path("metrics.sock");
+    let metrics = format!("unix:{socket}");
+    let words = ["--insecure", "--listen", "127.0.0.1:0", "--metrics", &metrics];
+    let served = Served::new(&disks, &words);
+    let (url, disk) = (served.url.as_str(), disks.names()[0]);
+    let said = ok(&["status", url]);
+    assert!(said.starts_with("health: OK") && said.contains("for 0 clients"), "{said}");
+    let remote = Remote::plain(&disks, "remote", &served);
+    let dir = &remote.dir;
+    sh(&format!(
+        "dd if=/dev/zero of={dir}/f bs=64k count=16 conv=fsync 2>/dev/null; cat {dir}/f >/dev/null"
+    ));
+    // By where it is served, and by its pool.
+    for name in [url, "served-only"] {
+        let said = ok(&["status", name]);
+        assert!(said.contains("for 1 client\n") && said.contains("127.0.0.1"), "{said}");
+        assert!(said.contains("1 MiB") && said.contains("pool served-only"), "{said}");
+    }
+    let said = ok(&["status"]);
+    assert!(said.contains(&format!("served at {url}, for 1 client")), "{said}");
+    let of_url = |said: &Value| {
+        let services = said["services"].as_array().unwrap().clone();
+        services.into_iter().find(|service| service["url"] == url).unwrap()
+    };
+    let client = |said: &Value| of_url(said)["clients"][0].clone();
+    let seen = client(&json(&["status", url, "--json"]));
+    assert_eq!(seen["requests"]["writes"]["bytes"], 1 << 20, "{seen}");
+    assert!(seen["connections"].as_u64() > Some(0), "{seen}");
+    wait_until("it keeps something", || {
+        sh(&format!("stat {dir}/f"));
+        client(&json(&["status", url, "--json"]))["leases"].as_u64() > Some(0)
+    });
+    assert_eq!(
+        (&seen["repeated"], &seen["requests"]["writes"]["in_progress"]),
+        (&0.into(), &0.into())
+    );
+    // What it does now.
+    let mut writer = Writer::start(dir);
+    let report = ok(&["top", url, "--plain", "-n", "1", "-d", "0.5"]);
+    assert!(report.contains(&format!("CLIENTS of {url}: 1")), "{report}");
+    let rates = report.lines().find(|line| line.contains("127.0.0.1")).unwrap();
+    assert!(rates.contains("MiB/s"), "{report}");
+    assert!(!report.lines().next().unwrap().contains(" 0.0 writes/s"), "{report}");
+    writer.0.kill().unwrap();
+    writer.0.wait().unwrap();
+    // Orders go through the server as through a mounted node.
+    assert!(ok(&["nodes", url]).contains("alive"));
+    let refused = fails(&["export", url, "--nfs"]);
+    assert!(refused.contains("not mounted on this host"), "{refused}");
+    let refused = fails(&["destroy", disk, "--yes"]);
+    assert!(refused.contains("served at"), "{refused}");
+    metrics_tell_of_clients(&socket);
+    remote.unmount();
+    wait_until("the client has left", || {
+        of_url(&json(&["status", "--json"]))["clients"] == Value::Array(vec![])
+    });
+    served.end();
+    assert!(!ok(&["status"]).contains("served at"));
+    assert!(!std::path::Path::new(&socket).exists());
 }
 
 #[test]

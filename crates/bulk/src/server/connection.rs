@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use braid_fs::FileSystem;
 
+use super::counts::Counted;
 use super::operations::{Asked, Served};
 use super::references::References;
 use super::session::{Session, Sessions, Slot};
@@ -265,6 +266,10 @@ impl<F: FileSystem> Shared<F> {
             return None;
         }
         let again = state.last == Some(*header);
+        if again {
+            session.counters.repeated();
+            self.served.counters.repeated();
+        }
         if again && let Some((header, args)) = &state.kept {
             let args = args.clone();
             return Some(Answer { header: *header, args, data_len: 0, last: false });
@@ -280,8 +285,10 @@ impl<F: FileSystem> Shared<F> {
         };
         let (is_read, ends) = (request.is_read(), matches!(request, Request::Bye));
         let references = &self.served.references;
+        let counted = Counted::begin([&session.counters, &self.served.counters], &request);
         References::begin(session.holder, request.changed_inodes().unwrap_or_default());
         let outcome = self.served.run(session, Asked { header, caller, request }, buffer);
+        counted.end(header, &outcome);
         let note = references.end();
         if ends {
             self.sessions.end(session);

@@ -120,6 +120,10 @@ impl Events {
             }
         }
     }
+    /// How many there are.
+    pub fn waits(&self) -> usize {
+        self.state.lock().waits.len()
+    }
     /// Whether nothing is waited for.
     pub fn is_idle(&self) -> bool {
         self.state.lock().waits.is_empty()

@@ -493,6 +493,10 @@ impl Leases {
         }
     }
 
+    /// Leases that somebody has.
+    pub fn held_by(&self, holder: Holder) -> usize {
+        self.table.lock().clients.get(&holder).map_or(0, |client| client.leases.len())
+    }
     /// Counts, for displays.
     pub fn counts(&self) -> LeaseCounts {
         self.table.lock().counts

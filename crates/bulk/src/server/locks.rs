@@ -61,6 +61,10 @@ impl Held {
             self.owners.remove(&owner);
         }
     }
+    /// Files, each as often as owners have locked it.
+    pub fn len(&self) -> usize {
+        self.count
+    }
     fn number(&self, owner: u64) -> Option<u64> {
         self.owners.get(&owner).map(|entry| entry.number)
     }

@@ -1,6 +1,7 @@
 //! The server: takes connections and serves a file system by them.
 
 mod connection;
+mod counts;
 mod events;
 mod leases;
 mod locks;
@@ -27,6 +28,8 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use connection::Shared;
+use counts::Counters;
+pub use counts::{ClientView, Counts, Operation, RequestCounts};
 pub use leases::LeaseCounts;
 use leases::{MARGIN, TERM};
 use operations::Served;
@@ -140,7 +143,8 @@ impl<F: FileSystem> Server<F> {
         let sessions = Sessions::new(options.sessions_max, options.slots);
         let owners = AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0);
         let begun = Instant::now();
-        let served = Served { files, references, options, verifier, begun, owners };
+        let counters = Counters::default();
+        let served = Served { files, references, options, verifier, begun, owners, counters };
         let (ending, strangers) = (AtomicBool::new(false), Strangers::default());
         let shared = Arc::new(Shared { served, sessions, ending, strangers });
         let connections = Arc::<Connections>::default();
@@ -168,9 +172,9 @@ impl<F: FileSystem> Server<F> {
         &self.shared.served.files
     }
 
-    /// Names of clients, and files that each has open.
-    pub fn clients(&self) -> Vec<(String, usize)> {
-        self.shared.sessions.list()
+    /// For those who look at it, also after it has ended.
+    pub fn observer(&self) -> Observer<F> {
+        Observer(Arc::clone(&self.shared))
     }
 
     /// Ends all connections. On return no request is under way, and no file open.
@@ -187,6 +191,37 @@ impl<F: FileSystem> Server<F> {
         self.connections.cut_strangers();
         self.connections.wait();
         served.references.leases().resume();
+    }
+}
+
+/// Sees what a server does. No I/O.
+pub struct Observer<F>(Arc<Shared<F>>);
+
+impl<F> Clone for Observer<F> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+impl<F> std::fmt::Debug for Observer<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Observer").finish_non_exhaustive()
+    }
+}
+
+impl<F: FileSystem> Observer<F> {
+    /// The clients, by their names.
+    pub fn clients(&self) -> Vec<ClientView> {
+        let mut clients = self.0.sessions.views(self.0.served.references.leases());
+        clients.sort_by(|a, b| (&a.name, b.age).cmp(&(&b.name, a.age)));
+        clients
+    }
+    /// What all clients have asked for since the server began, those that are gone, too.
+    pub fn counts(&self) -> Counts {
+        self.0.served.counters.now()
+    }
+    /// What clients keep.
+    pub fn leases(&self) -> LeaseCounts {
+        self.0.served.references.lease_counts()
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
 
+use super::counts::Counters;
 use super::leases::TERM;
 use super::open_files::OpenFile;
 use super::options::ServerOptions;
@@ -41,6 +42,8 @@ pub struct Served<F> {
     pub begun: std::time::Instant,
     /// Makes owners of locks.
     pub owners: std::sync::atomic::AtomicU64,
+    /// What all clients have asked for.
+    pub counters: Counters,
 }
 
 /// A reply, and how many bytes of the buffer go with it.

@@ -14,14 +14,15 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_fs::FileSystem;
 use parking_lot::Mutex;
 
+use super::counts::{ClientView, Counters};
 use super::events::Events;
-use super::leases::Holder;
+use super::leases::{Holder, Leases};
 use super::locks::{Held, give_up};
 use super::open_files::{OpenFile, OpenFiles};
 use crate::link::Cutter;
@@ -72,6 +73,11 @@ pub struct Session {
     pub held: Mutex<Held>,
     /// What its programs wait for.
     pub events: Arc<Events>,
+    /// What it has asked for.
+    pub counters: Counters,
+    /// As sessions are counted.
+    number: u64,
+    begun: Instant,
     /// It can be joined no more.
     ended: AtomicBool,
     presence: Mutex<Presence>,
@@ -144,6 +150,21 @@ impl Session {
             file.close(files);
         }
     }
+    fn view(&self, leases: &Leases) -> ClientView {
+        ClientView {
+            number: self.number,
+            name: self.client.clone(),
+            address: self.from,
+            read_only: self.peer.as_ref().is_some_and(|peer| peer.read_only),
+            age: self.begun.elapsed(),
+            connections: self.presence.lock().connections,
+            open_files: self.files.lock().len(),
+            locks: self.held.lock().len(),
+            lock_waits: self.events.waits(),
+            leases: self.holder.map_or(0, |holder| leases.held_by(holder)),
+            counts: self.counters.now(),
+        }
+    }
     fn cut_all(&self) {
         for slot in &self.slots {
             if let Some((_, cutter)) = &*slot.user.lock() {
@@ -157,6 +178,8 @@ impl Session {
 #[derive(Debug)]
 pub struct Sessions {
     all: Mutex<HashMap<SessionId, Arc<Session>>>,
+    /// How many have begun.
+    begun: AtomicU64,
     most: usize,
     slots: u16,
 }
@@ -164,7 +187,7 @@ pub struct Sessions {
 impl Sessions {
     /// None yet; at most `most`, each with so many slots.
     pub fn new(most: usize, slots: u16) -> Self {
-        Self { all: Mutex::default(), most, slots }
+        Self { all: Mutex::default(), begun: AtomicU64::new(0), most, slots }
     }
 
     /// Begins a session; `holder` makes it one that has leases, by the client's name. Of a client who has as many
@@ -215,6 +238,9 @@ impl Sessions {
             files: Mutex::default(),
             held: Mutex::default(),
             events: Arc::default(),
+            counters: Counters::default(),
+            number: self.begun.fetch_add(1, Ordering::Relaxed),
+            begun: Instant::now(),
             ended: AtomicBool::new(false),
             presence: Mutex::new(Presence { connections: 0, idle: Instant::now() }),
         });
@@ -295,9 +321,9 @@ impl Sessions {
         over
     }
 
-    /// Names of the clients, and files that each has open.
-    pub fn list(&self) -> Vec<(String, usize)> {
-        let all = self.all.lock();
-        all.values().map(|s| (s.client.clone(), s.files.lock().len())).collect()
+    /// The clients as they are now, in no order.
+    pub fn views(&self, leases: &Leases) -> Vec<ClientView> {
+        let all: Vec<_> = self.all.lock().values().cloned().collect();
+        all.iter().map(|session| session.view(leases)).collect()
     }
 }

@@ -43,10 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let [one] = &args.sources[..]
         && let Some(mount) = control::look(one)?
     {
-        bail!(
-            "{one} is mounted on {}: `braid unmount` it on every node first",
-            mount.mount_point.display()
-        );
+        bail!("{one} is {}", mount.in_the_way());
     }
     if let Some(devices) = left_of_it(&args.sources) {
         return end(args, devices, braid_pool::finish_destroy);

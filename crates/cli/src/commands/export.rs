@@ -109,7 +109,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// The mount, and the directory in it that a user names: `NAME`, `NAME:/SUBTREE`.
 fn find(name: &str) -> Result<(Mount, Option<String>)> {
     if let Some(mount) = control::look(name)? {
-        return Ok((mount, None));
+        return mounted(mount).map(|mount| (mount, None));
     }
     match name.rsplit_once(":/") {
         Some((pool, rest)) if !pool.is_empty() => {
@@ -121,10 +121,22 @@ fn find(name: &str) -> Result<(Mount, Option<String>)> {
                     _ => bail!("/{rest}: name the directory by its path in the pool, without .."),
                 }
             }
-            Ok((control::find(pool)?, Some(format!("/{}", parts.join("/")))))
+            Ok((mounted(control::find(pool)?)?, Some(format!("/{}", parts.join("/")))))
         }
-        _ => Ok((control::find(name)?, None)),
+        _ => Ok((mounted(control::find(name)?)?, None)),
     }
+}
+
+/// What is served only has no directory.
+fn mounted(mount: Mount) -> Result<Mount> {
+    if mount.is_service {
+        bail!(
+            "{} is served at {} and not mounted on this host: mount it to export it by NFS",
+            mount.pool,
+            mount.mount_point.display()
+        );
+    }
+    Ok(mount)
 }
 
 /// The mount's directory, by the name that the mount table has.

@@ -39,6 +39,7 @@ pub mod spare;
 pub mod status;
 pub mod status_io;
 mod status_remote;
+mod status_services;
 pub mod target;
 pub mod top;
 pub mod trim;

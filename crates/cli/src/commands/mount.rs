@@ -340,7 +340,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let holds = Holds::of(&fs);
     let guard = Guard::start(&plan_dir);
     let begun = Instant::now();
-    let node = Node { fs: fs.clone(), requests: session.counters(), begun };
+    let node = Node { fs: fs.clone(), requests: session.counters(), begun, service: None };
     let neighbours = fs.clone();
     let neighbours = left_behind::LeftBehindWatch::start(move || neighbours.has_silent_neighbour());
     let note = mounts::Note::begin();

@@ -23,11 +23,7 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(mount) = control::look(&args.pool)? {
-        bail!(
-            "{} is mounted on {}: `braid unmount` it on every node first",
-            args.pool,
-            mount.mount_point.display()
-        );
+        bail!("{} is {}", args.pool, mount.in_the_way());
     }
     let pool = sources::open(std::slice::from_ref(&args.pool), false)?;
     let (before, uuid) = (pool.info().name.clone(), pool.info().uuid);

@@ -15,7 +15,7 @@ use braid_pool::layout::Facts;
 use braid_pool::{MemberInfo, PoolInfo, device};
 use serde_json::json;
 
-use crate::commands::{status_io, status_remote};
+use crate::commands::{status_io, status_remote, status_services};
 use crate::control::health::{Health, Lost, MemberFacts, PoolFacts, REPAIR as ADVICE};
 use crate::control::nodes::{WITHDRAWN, state};
 use crate::control::{self, MemberView, View};
@@ -71,11 +71,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     args.patience.begin();
     let mounts = mounts::mounts();
-    let remotes = mounts::remotes();
+    let (remotes, services) = (mounts::remotes(), mounts::services());
     if status_remote::is_shown(&args.sources, &remotes) {
         return Ok(ExitCode::SUCCESS);
     }
-    let (sources, node) = meant(args, &mounts)?;
+    let nodes: Vec<Mount> = mounts.iter().chain(&services).cloned().collect();
+    let (sources, node) = meant(args, &nodes)?;
     let seen = if sources.is_empty() {
         None
     } else {
@@ -87,7 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let (info, label) = (pool.info().clone(), pool.label());
         if args.topology && !answer::is_json() {
             topology::print(&label, &paths(&info));
-            status_io::print_slow(&info.name, &mounts);
+            status_io::print_slow(&info.name, &nodes);
             return Ok(ExitCode::SUCCESS);
         }
         let mut cluster = braid_fs::inspect(pool)?;
@@ -101,6 +102,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let state = |health: Option<Health>| health.map(|h| h.state());
         let of_pool = |m: &Mount| seen.as_ref().is_none_or(|seen| seen.info.name == m.pool);
         let mounts: Vec<Mount> = mounts.into_iter().filter(of_pool).collect();
+        let services = services.iter().filter(|s| of_pool(s)).map(status_services::json);
+        answer::add("services", services.collect::<Vec<_>>());
         let mounts: Vec<_> = mounts
             .iter()
             .zip(healths(&mounts))
@@ -117,20 +120,31 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if let Some(seen) = &seen {
         show(seen);
-    } else if mounts.is_empty() && remotes.is_empty() {
+        let services = services.iter().filter(|service| service.pool == seen.info.name);
+        services.for_each(status_services::show);
+    } else if nodes.is_empty() && remotes.is_empty() {
         let others = mounts::of_others();
         say!("nothing is mounted on this host{others}; name a pool to see it");
     } else {
-        let mut table = ui::table(&["pool", "health", "mounted on", "process"]);
-        for (m, health) in mounts.iter().zip(healths(&mounts)) {
-            let health = health.map_or("does not answer", |health| health.state().name());
-            let dir = m.mount_point.display().to_string();
-            table.add_row([m.pool.clone(), health.to_owned(), dir, m.pid.to_string()]);
-        }
-        table.add_rows(remotes.iter().map(status_remote::row));
-        say!("{table}");
+        list(&nodes, &remotes);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A line for each node and each mount from a server.
+fn list(nodes: &[Mount], remotes: &[Mount]) {
+    let mut table = ui::table(&["pool", "health", "mounted on", "process"]);
+    for (node, health) in nodes.iter().zip(healths(nodes)) {
+        let health = health.map_or("does not answer", |health| health.state().name());
+        if node.is_service {
+            table.add_row(status_services::row(node, health));
+        } else {
+            let dir = node.mount_point.display().to_string();
+            table.add_row([node.pool.clone(), health.to_owned(), dir, node.pid.to_string()]);
+        }
+    }
+    table.add_rows(remotes.iter().map(status_remote::row));
+    say!("{table}");
 }
 
 /// How the pools of mounts are, as their nodes say.

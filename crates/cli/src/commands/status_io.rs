@@ -1,5 +1,7 @@
 //! Requests that mounted nodes issued to each member: `braid status --io`.
 
+use std::path::Path;
+
 use anyhow::{Result, bail};
 use braid_format::Bytes;
 use serde_json::{Value, json};
@@ -16,7 +18,8 @@ use crate::terminal::{
 /// # Errors
 /// No such mount. A node that does not answer is named on standard error.
 pub fn show(sources: &[String]) -> Result<()> {
-    let mounts: Vec<Mount> = mounts::mounts().into_iter().filter(|m| named(m, sources)).collect();
+    let nodes = mounts::mounts().into_iter().chain(mounts::services());
+    let mounts: Vec<Mount> = nodes.filter(|m| named(m, sources)).collect();
     if mounts.is_empty() {
         bail!(
             "nothing of that name is mounted on this host: `braid status` lists what is{}",
@@ -42,8 +45,11 @@ fn named(mount: &Mount, sources: &[String]) -> bool {
     sources.is_empty() || sources.iter().any(is)
 }
 
-/// Whether a mount's directory is meant.
+/// Whether a mount's directory is meant, or the place where a server serves.
 pub fn is_on(mount: &Mount, dir: &str) -> bool {
+    if mount.is_service {
+        return mount.mount_point == Path::new(dir);
+    }
     let same = |p: std::path::PathBuf| p == mount.mount_point;
     std::path::absolute(dir).is_ok_and(same) || std::fs::canonicalize(dir).is_ok_and(same)
 }

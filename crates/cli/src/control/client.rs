@@ -48,7 +48,8 @@ pub fn look(name: &str) -> Result<Option<Mount>> {
     }
 }
 
-/// The mounts of this host that a user names: by their pool, a directory, or a device.
+/// The mounts of this host that a user names: by their pool, a directory, or a device. If there is none, servers of
+/// this host: by their pool, where clients find them, or a device.
 pub fn named(name: &str) -> Vec<Mount> {
     // The node of a mount that is named may have withdrawn: nothing is asked of its directory.
     let path = mounts::resolved(Path::new(name)).ok();
@@ -58,7 +59,12 @@ pub fn named(name: &str) -> Vec<Mount> {
                 .as_ref()
                 .is_some_and(|p| *p == m.mount_point || m.sources.iter().any(|s| Path::new(s) == p))
     };
-    mounts::mounts().into_iter().filter(named).collect()
+    let found: Vec<Mount> = mounts::mounts().into_iter().filter(named).collect();
+    if !found.is_empty() {
+        return found;
+    }
+    let named = |m: &Mount| named(m) || m.mount_point == Path::new(name);
+    mounts::services().into_iter().filter(named).collect()
 }
 
 /// One of the nodes that have a pool mounted and answer within `time`: the one that fills members,

@@ -4,6 +4,7 @@
 //! pool what the mount's owner may.
 
 mod client;
+pub mod clients;
 pub mod health;
 mod leaving;
 pub mod locks;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use braid_bulk::server::Observer;
 use braid_fs::Fs;
 use braid_fuse::RequestCounters;
 
-/// A mounted node.
+/// A node of this host: mounted, or serving clients.
 #[derive(Clone)]
 pub struct Node {
     /// Its file system.
@@ -15,4 +16,6 @@ pub struct Node {
     pub requests: Arc<RequestCounters>,
     /// When it was mounted.
     pub begun: Instant,
+    /// Clients, if it is a server.
+    pub service: Option<Observer<Fs>>,
 }

@@ -21,6 +21,8 @@ pub enum Order {
     Settle,
     /// What programs ask of it.
     Programs,
+    /// Its clients, if it is a server.
+    Clients,
     /// What it has asked of each member.
     Io,
     /// The nodes, as it sees them.
@@ -131,6 +133,7 @@ impl Order {
             Self::Members
                 | Self::Look
                 | Self::Programs
+                | Self::Clients
                 | Self::Io
                 | Self::Nodes
                 | Self::Locks { .. }

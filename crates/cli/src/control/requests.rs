@@ -1,6 +1,7 @@
 //! Requests that a node issued to each member, and that programs made: the answer to
 //! [`Order::Io`](crate::control::Order::Io).
 
+use braid_bulk::server::{Counts, Operation};
 use braid_fuse::OperationCounts;
 use braid_pool::device::{Times, Traffic};
 use serde::{Deserialize, Serialize};
@@ -142,6 +143,21 @@ impl Flow {
     }
 }
 
+impl ProgramsIo {
+    /// What programs of a server's clients asked for: of one, or of all.
+    pub fn of_clients(counts: &Counts) -> Self {
+        let of = |operation| {
+            let counts = counts.of(operation);
+            Flow { bytes: counts.bytes, ..Flow::of_times(&counts.times, counts.in_progress) }
+        };
+        Self {
+            reads: of(Operation::Read),
+            writes: of(Operation::Write),
+            others: of(Operation::Sync).plus(&of(Operation::Other)),
+        }
+    }
+}
+
 /// The answer of a node.
 pub fn answer(node: &Node) -> IoView {
     let pool = node.fs.pool();
@@ -168,6 +184,10 @@ pub fn answer(node: &Node) -> IoView {
             _ => &mut programs.others,
         };
         *all = all.plus(&flow);
+    }
+    // Of a server's clients: their programs' requests.
+    if let Some(service) = &node.service {
+        programs = ProgramsIo::of_clients(&service.counts());
     }
     IoView {
         pool: pool.info().name.clone(),

@@ -19,7 +19,7 @@ use crate::control::member::MemberId;
 use crate::control::node::Node;
 use crate::control::orders::{Answer, Order, Target};
 use crate::control::views::{View, view};
-use crate::control::{locks, nodes, programs, requests};
+use crate::control::{clients, locks, nodes, programs, requests};
 use crate::pools::shape::ShapeArgs;
 use crate::pools::topology;
 use crate::process::mounts;
@@ -100,6 +100,9 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
         Ok(Order::Programs) => {
             Ok(Answer::Value(serde_json::to_value(programs::answer(&node.requests))?))
         }
+        Ok(Order::Clients) => {
+            clients::answer(node).and_then(|view| Ok(Answer::Value(serde_json::to_value(view)?)))
+        }
         Ok(Order::Io) => Ok(Answer::Value(serde_json::to_value(requests::answer(node))?)),
         Ok(Order::Nodes) => Ok(Answer::Value(nodes::answer(fs))),
         Ok(Order::Locks { hot, lines }) => Ok(Answer::Value(locks::answer(fs, hot, lines))),
@@ -134,6 +137,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         Order::Settle => said = settled(fs)?,
         Order::Look
         | Order::Programs
+        | Order::Clients
         | Order::Io
         | Order::Nodes
         | Order::Locks { .. }

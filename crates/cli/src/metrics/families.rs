@@ -113,6 +113,21 @@ NODES = Gauge "nodes" "" ["state"] "Nodes of the pool as this one sees them";
 NODE_LAST_BEAT = Gauge "node_last_beat" "seconds" ["node" "host"] "How long ago a heartbeat of another node was seen";
 RECOVERIES = Counter "recoveries" "" [] "Dead nodes that this node has recovered";
 NODE_WAITS = Gauge "node_waits" "" [] "Other nodes for which programs here have waited longer than 5 s";
+"Service":
+SERVICE_CLIENTS = Gauge "service_clients" "" [] "Clients of the server: sessions, with or without a connection. All of this section is served by braid serve only";
+SERVICE_CONNECTIONS = Gauge "service_connections" "" [] "Connections of these";
+SERVICE_DURATION = Histogram "service_request_duration" "seconds" ["operation"] "How long the server took for requests of clients, with waits for cluster locks and for recalls of leases, and without the network";
+SERVICE_BYTES = Counter "service" "bytes" ["operation"] "Bytes that clients have read and written";
+SERVICE_ERRORS = Counter "service_errors" "" ["operation"] "Requests of clients answered by EIO";
+SERVICE_IN_PROGRESS = Gauge "service_requests_in_progress" "" ["operation"] "Requests of clients that are being answered";
+SERVICE_REPEATED = Counter "service_repeated_requests" "" [] "Requests that came once more, since their replies were lost";
+SERVICE_LEASES = Gauge "service_leases" "" [] "Leases that clients have";
+SERVICE_LEASES_GRANTED = Counter "service_leases_granted" "" [] "Leases that were given";
+SERVICE_LEASES_RECALLED = Counter "service_leases_recalled" "" [] "Leases that were recalled, since something changed";
+SERVICE_LEASES_LATE = Counter "service_leases_late" "" [] "How often a client was late to carry out a recall";
+CLIENT_BYTES = Counter "service_client" "bytes" ["client" "operation"] "Bytes that the sessions of a client have read and written; its name is that of its certificate and, in brackets, what it calls itself. Gone with its last session";
+CLIENT_REQUESTS = Counter "service_client_requests" "" ["client"] "Requests of these sessions";
+CLIENT_OPEN_FILES = Gauge "service_client_open_files" "" ["client"] "Files that they have open";
 "Space":
 POOL_SIZE = Gauge "pool_size" "bytes" [] "Size of the pool, without redundancy";
 SPACE_SIZE = Gauge "filesystem_size" "bytes" [] "Space for file data";

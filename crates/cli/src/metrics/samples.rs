@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_bulk::server::{ClientView, Observer, Operation};
 use braid_format::label::MemberState;
 use braid_format::node::SlotState;
 use braid_format::{Bytes, MemberIndex};
@@ -107,6 +108,9 @@ pub fn gather(node: &Node) -> Vec<Sample> {
     add_redundancy(&mut all, fs, &status);
     add_nodes(&mut all, fs, &status);
     add_space(&mut all, fs);
+    if let Some(service) = &node.service {
+        add_service(&mut all, service);
+    }
     all.0
 }
 
@@ -288,6 +292,43 @@ fn add_space(all: &mut Samples, fs: &Fs) {
     all.whole(&f::SPACE_AVAILABLE, &[], space.available * block);
     all.whole(&f::INODES, &[], space.files.saturating_sub(space.files_free));
     all.whole(&f::INODES_FREE, &[], space.files_free);
+}
+
+fn add_service(all: &mut Samples, service: &Observer<Fs>) {
+    let clients = service.clients();
+    all.whole(&f::SERVICE_CLIENTS, &[], clients.len() as u64);
+    let connections: usize = clients.iter().map(|client| client.connections).sum();
+    all.whole(&f::SERVICE_CONNECTIONS, &[], connections as u64);
+    let counts = service.counts();
+    for operation in Operation::ALL {
+        let (labels, of) = ([operation.name()], counts.of(operation));
+        all.times(&f::SERVICE_DURATION, &labels, &of.times);
+        if matches!(operation, Operation::Read | Operation::Write) {
+            all.whole(&f::SERVICE_BYTES, &labels, of.bytes);
+        }
+        all.whole(&f::SERVICE_ERRORS, &labels, of.errors);
+        all.whole(&f::SERVICE_IN_PROGRESS, &labels, of.in_progress);
+    }
+    all.whole(&f::SERVICE_REPEATED, &[], counts.repeated);
+    let leases = service.leases();
+    all.whole(&f::SERVICE_LEASES, &[], leases.held as u64);
+    all.whole(&f::SERVICE_LEASES_GRANTED, &[], leases.granted);
+    all.whole(&f::SERVICE_LEASES_RECALLED, &[], leases.recalled);
+    all.whole(&f::SERVICE_LEASES_LATE, &[], leases.late);
+    // A name has a sample each, however many sessions it has. They come sorted by name.
+    for sessions in clients.chunk_by(|a, b| a.name == b.name) {
+        let name = sessions.first().map_or("", |client| client.name.as_str());
+        let sum = |of: &dyn Fn(&ClientView) -> u64| sessions.iter().map(of).sum();
+        for operation in [Operation::Read, Operation::Write] {
+            let bytes = sum(&|client| client.counts.of(operation).bytes);
+            all.whole(&f::CLIENT_BYTES, &[name, operation.name()], bytes);
+        }
+        let requests = |client: &ClientView| {
+            Operation::ALL.iter().map(|op| client.counts.of(*op).times.count()).sum()
+        };
+        all.whole(&f::CLIENT_REQUESTS, &[name], sum(&requests));
+        all.whole(&f::CLIENT_OPEN_FILES, &[name], sum(&|client| client.open_files as u64));
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ use crate::process::notes::{self, Writer};
 const KIND: &str = "mount";
 /// That of mounts from a server, which are no nodes of their pools.
 const REMOTE: &str = "remote";
+/// That of servers, which are nodes of their pools without a mount.
+const SERVICE: &str = "service";
 
 /// A mount of this host.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -22,7 +24,7 @@ pub struct Mount {
     pub pid: u32,
     /// Pool.
     pub pool: String,
-    /// Directory.
+    /// Directory; of a server, where clients find it.
     #[expect(clippy::struct_field_names, reason = "the term that mount(8) uses")]
     pub mount_point: PathBuf,
     /// Device number of the mounted file system. Directories of one name may be in many mount namespaces.
@@ -32,6 +34,20 @@ pub struct Mount {
     /// The process that serves it.
     #[serde(skip)]
     pub server: Writer,
+    /// It is no mount but a server for other hosts (`braid serve`).
+    #[serde(skip)]
+    pub is_service: bool,
+}
+
+impl Mount {
+    /// How the pool is in use by it, and what to do about it, in words.
+    pub fn in_the_way(&self) -> String {
+        let at = self.mount_point.display();
+        if self.is_service {
+            return format!("served at {at}: end process {} first", self.pid);
+        }
+        format!("mounted on {at}: `braid unmount` it on every node first")
+    }
 }
 
 /// Symbolic links that are followed, one to the next.
@@ -70,9 +86,13 @@ impl Note {
     pub fn begin_remote() -> Self {
         Self::begin_kind(REMOTE)
     }
+    /// The same for a server.
+    pub fn begin_service() -> Self {
+        Self::begin_kind(SERVICE)
+    }
     fn begin_kind(kind: &str) -> Self {
         // Those of dead ones go.
-        drop((mounts(), remotes()));
+        drop((mounts(), remotes(), services()));
         let begun =
             private_dir().and_then(|dir| notes::Note::begin(&dir, kind, std::process::id()));
         Self { begun: begun.inspect_err(warn).ok() }
@@ -105,6 +125,7 @@ impl Note {
                 })
                 .collect(),
             server: Writer::default(),
+            is_service: false,
         };
         note.write(&mount).inspect_err(warn).ok();
     }
@@ -125,10 +146,17 @@ pub fn remotes() -> Vec<Mount> {
     private_dir().map(|dir| mounts_in(&dir, REMOTE)).unwrap_or_default()
 }
 
+/// Servers whose process lives. Each is a node of its pool.
+pub fn services() -> Vec<Mount> {
+    private_dir().map(|dir| mounts_in(&dir, SERVICE)).unwrap_or_default()
+}
+
 fn mounts_in(dir: &Path, kind: &str) -> Vec<Mount> {
     let forget = |id: &str| drop(std::fs::remove_file(control_socket_in(dir, id)));
+    let is_service = kind == SERVICE;
+    let of_note = |(mount, server)| Mount { server, is_service, ..mount };
     let living = notes::living::<Mount>(dir, kind, forget).into_iter();
-    let mut mounts: Vec<Mount> = living.map(|(mount, server)| Mount { server, ..mount }).collect();
+    let mut mounts: Vec<Mount> = living.map(of_note).collect();
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
     mounts
 }
@@ -173,8 +201,8 @@ mod tests {
     fn first_of_a_namespace(mount_point: &str) -> Mount {
         // Everywhere some process has this number.
         let (pid, pool, sources) = (1, "pool".to_owned(), Vec::new());
-        let (device, server) = (None, Writer::default());
-        Mount { pid, pool, mount_point: mount_point.into(), device, sources, server }
+        let (device, server, is_service) = (None, Writer::default(), false);
+        Mount { pid, pool, mount_point: mount_point.into(), device, sources, server, is_service }
     }
     fn found(dir: &Path) -> Vec<PathBuf> {
         mounts_in(dir, KIND).into_iter().map(|m| m.mount_point).collect()

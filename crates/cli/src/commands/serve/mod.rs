@@ -4,10 +4,10 @@ mod certificates;
 
 use std::io::Write;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use braid_bulk::client::PORT;
@@ -15,9 +15,10 @@ use braid_bulk::server::{References, Server, ServerOptions, Squash};
 use braid_fs::{Fs, Holds, MountOptions};
 use serde_json::json;
 
-use crate::control;
+use crate::control::{self, Control, Node};
+use crate::metrics::{self, Address};
 use crate::pools::sources;
-use crate::process::{left_behind, signals};
+use crate::process::{left_behind, mounts, signals};
 use crate::terminal::answer;
 
 /// Serve a pool to hosts that do not reach its disks: `braid mount` mounts it there, `braid cp` copies files.
@@ -49,6 +50,9 @@ pub struct Args {
     /// --owner
     #[arg(long, value_enum, default_value = "none")]
     squash: SquashWord,
+    /// Serve metrics of this node and of its clients for Prometheus, at ADDRESS:PORT or unix:/PATH
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    metrics: Option<Address>,
 }
 
 /// A word for [`Squash`].
@@ -105,10 +109,12 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
         Some(mount) => mount.sources,
         None => vec![name.to_owned()],
     };
+    let metrics = args.metrics.as_ref().map(metrics::Server::bind).transpose()?;
     // A node that ends in the middle has to be recovered.
     signals::catch()?;
     let pool = sources::open(&sources, false)?;
     let name = pool.info().name.clone();
+    let devices: Vec<_> = pool.info().members.iter().map(|member| member.path.clone()).collect();
     let tls = if args.insecure {
         None
     } else {
@@ -130,18 +136,26 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     let owner = args.owner.unwrap_or(usual);
     let options = ServerOptions { owner, squash, tls, ..ServerOptions::new(&name) };
     let mut server = Server::start(listener, fs.clone(), references, options)?;
+    let (requests, begun) = (Arc::default(), Instant::now());
+    let node = Node { fs: fs.clone(), requests, begun, service: Some(server.observer()) };
+    let note = mounts::Note::begin_service();
+    let control = Control::serve(&node, &note);
     let mut stdout = std::io::stdout();
     let url = format!("braid://{address}/{name}");
+    note.write(Path::new(&url), &name, &devices);
+    let metrics = metrics.map(|server| server.serve(&node)).transpose()?;
+    drop(node);
     answer::line(json!({"url": url}));
     let told = if answer::is_json() { Ok(()) } else { writeln!(stdout, "{url}") };
     let told = told.and_then(|()| stdout.flush());
     while told.is_ok() && !signals::asked_to_end() && fs.withdrawn().is_none() {
         std::thread::sleep(LOOK);
     }
+    drop((control, metrics));
     server.stop();
     let why = fs.withdrawn();
     let left = fs.unmount();
-    drop((neighbours, holds));
+    drop((note, neighbours, holds));
     if let Some(why) = why {
         bail!("{name}: this node has withdrawn: {why}; it is recovered by the next one that joins");
     }

@@ -9,11 +9,12 @@ use serde_json::Value;
 
 use super::order::{Order, Sort};
 use crate::commands::iostat::show_time;
+use crate::control::clients::{ClientView, ServiceView};
 use crate::control::health::Health;
 use crate::control::programs::ProgramView;
 use crate::control::requests::{Flow, IoView};
 use crate::control::{self, Order as Ask};
-use crate::process::mounts::Mount;
+use crate::process::mounts::{self, Mount};
 use crate::terminal::size;
 
 /// Locks that are shown.
@@ -28,6 +29,23 @@ pub struct Look {
     nodes: Value,
     locks: Value,
     programs: Vec<ProgramView>,
+    /// Servers of the pool on this host.
+    services: Vec<Service>,
+}
+
+/// A server, and where its clients find it.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Service {
+    url: String,
+    #[serde(flatten)]
+    view: ServiceView,
+}
+
+impl Service {
+    fn at(mount: &Mount) -> Result<Self> {
+        let view = serde_json::from_value(control::value(mount, &Ask::Clients)?)?;
+        Ok(Self { url: mount.mount_point.display().to_string(), view })
+    }
 }
 
 impl Look {
@@ -37,7 +55,9 @@ impl Look {
     /// It does not answer.
     pub fn at(mount: &Mount) -> Result<Self> {
         let ask = |order| control::value(mount, &order);
+        let services = mounts::services().into_iter().filter(|s| s.pool == mount.pool);
         Ok(Self {
+            services: services.map(|service| Service::at(&service)).collect::<Result<_>>()?,
             dir: mount.mount_point.display().to_string(),
             health: control::order(mount, &Ask::Look)?.health,
             io: serde_json::from_value(ask(Ask::Io)?)?,
@@ -132,12 +152,13 @@ impl Shown {
             stretch.speed(writes.bytes),
             stretch.each_second(others.requests),
         );
-        let parts = vec![
+        let mut parts = vec![
             nodes(&now.nodes),
             members(now, before, &stretch),
             locks(now, before, &stretch),
             programs(now, before, &stretch, order),
         ];
+        parts.extend(now.services.iter().map(|service| clients(service, &before.services)));
         let health = now.health.as_ref().map(Health::lines).unwrap_or_default();
         Self { title, health, parts }
     }
@@ -325,6 +346,60 @@ fn programs(now: &Look, before: &Look, stretch: &Stretch, order: Order) -> Part 
             "under way",
         ],
         rows: all.iter().map(row).collect(),
+        numbers_from: 2,
+    }
+}
+
+/// The clients of a server, with what they asked for since `before`.
+fn clients(service: &Service, before: &[Service]) -> Part {
+    let was = before.iter().find(|was| was.url == service.url);
+    let nanos = was.map_or(0, |was| service.view.at_ns.saturating_sub(was.view.at_ns));
+    let stretch = Stretch(Duration::from_nanos(nanos.max(1)).as_secs_f64());
+    let known: HashMap<u64, &ClientView> = was
+        .iter()
+        .flat_map(|was| &was.view.clients)
+        .map(|client| (client.number, client))
+        .collect();
+    let none = ClientView::default();
+    let row = |client: &ClientView| {
+        let was = known.get(&client.number).copied().unwrap_or(&none);
+        let (reads, writes, others) = (
+            client.requests.reads.since(&was.requests.reads),
+            client.requests.writes.since(&was.requests.writes),
+            client.requests.others.since(&was.requests.others),
+        );
+        let all = reads.plus(&writes).plus(&others);
+        let mean = all.nanos.checked_div(all.ended).map(Duration::from_nanos);
+        vec![
+            client.said(),
+            client.address.clone().unwrap_or_else(|| "-".to_owned()),
+            stretch.each_second(all.requests),
+            stretch.speed(reads.bytes),
+            stretch.speed(writes.bytes),
+            mean.map_or_else(|| "-".to_owned(), show_time),
+            all.in_progress.to_string(),
+            client.connections.to_string(),
+            client.open_files.to_string(),
+            client.leases.to_string(),
+            client.repeated.to_string(),
+        ]
+    };
+    Part {
+        title: format!("CLIENTS of {}: {}", service.url, service.view.clients.len()),
+        header: vec![
+            "client",
+            "address",
+            "requests/s",
+            "read",
+            "written",
+            "time of one",
+            "now",
+            "connections",
+            "open files",
+            "leases",
+            "repeated",
+        ],
+        rows: service.view.clients.iter().map(row).collect(),
         numbers_from: 2,
     }
 }
