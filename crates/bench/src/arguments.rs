@@ -13,7 +13,17 @@ pub(crate) enum DeviceKind {
     File,
     Loop,
     /// A loop device of so many bytes per second.
-    Throttled(u64),
+    Throttled {
+        read: u64,
+        write: u64,
+    },
+}
+
+impl DeviceKind {
+    /// The same in both directions.
+    pub fn throttled(rate: u64) -> Self {
+        Self::Throttled { read: rate, write: rate }
+    }
 }
 
 /// Options of modes that make their own testbed.
@@ -43,7 +53,7 @@ impl Common {
     /// What its devices are.
     pub(crate) fn device_kind(&self) -> DeviceKind {
         match (self.throttle, self.loop_devices) {
-            (Some(rate), _) => DeviceKind::Throttled(rate),
+            (Some(rate), _) => DeviceKind::throttled(rate),
             (None, true) => DeviceKind::Loop,
             (None, false) => DeviceKind::File,
         }

@@ -15,6 +15,7 @@ pub struct Args {
 enum Mode {
     Ladder(Run<modes::ladder::Args>),
     Buffered(Run<modes::buffered::Args>),
+    Bulk(Run<modes::bulk::Args>),
     Memory(Run<modes::memory::Args>),
     Meta(Run<modes::meta::Args>),
     Surface(Run<modes::surface::Args>),
@@ -39,6 +40,7 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.mode {
         Mode::Ladder(mode) => mode.run(),
         Mode::Buffered(mode) => mode.run(),
+        Mode::Bulk(mode) => mode.run(),
         Mode::Memory(mode) => mode.run(),
         Mode::Meta(mode) => mode.run(),
         Mode::Surface(mode) => mode.run(),

@@ -2,6 +2,7 @@
 
 mod at_once;
 pub(crate) mod buffered;
+pub(crate) mod bulk;
 pub(crate) mod copy;
 pub(crate) mod curve;
 pub(crate) mod first_write;

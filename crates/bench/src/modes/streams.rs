@@ -55,7 +55,7 @@ impl Phase {
         row.cache = Some(cache.to_owned());
         Ok(())
     }
-    fn streams(self, files: &[PathBuf]) -> Result<Vec<Stream>> {
+    pub fn streams(self, files: &[PathBuf]) -> Result<Vec<Stream>> {
         let write = self.direction == Direction::Write;
         let how = OpenMode { write, direct: self.direct, overwrite: true, ..OpenMode::default() };
         let bytes = self.bytes / self.request * self.request;

@@ -68,12 +68,12 @@ impl Loop {
         };
         Ok(Self { path: PathBuf::from(path), throttled: None })
     }
-    /// Limits the device to `rate` bytes per second in each direction (cgroup v1 blkio, this
+    /// Limits the device to so many bytes per second in each direction (cgroup v1 blkio, this
     /// process and its children).
-    pub fn throttle(&mut self, rate: u64) -> Result<()> {
+    pub fn throttle(&mut self, read: u64, write: u64) -> Result<()> {
         let device = command("lsblk", &["-dno", "MAJ:MIN", text(&self.path)?])?;
         let device = device.trim().to_owned();
-        for file in ["read_bps_device", "write_bps_device"] {
+        for (file, rate) in [("read_bps_device", read), ("write_bps_device", write)] {
             let path = format!("{}/blkio.throttle.{file}", Self::THROTTLES);
             std::fs::write(&path, format!("{device} {rate}"))
                 .with_context(|| format!("cannot throttle through {path}"))?;

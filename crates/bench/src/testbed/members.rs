@@ -46,8 +46,8 @@ impl Members {
         if kind != DeviceKind::File {
             for path in &testbed.paths {
                 let mut device = Loop::new(path)?;
-                if let DeviceKind::Throttled(rate) = kind {
-                    device.throttle(rate)?;
+                if let DeviceKind::Throttled { read, write } = kind {
+                    device.throttle(read, write)?;
                 }
                 testbed.loops.push(device);
             }

@@ -5,6 +5,8 @@ pub(crate) mod kernel;
 mod loop_device;
 pub(crate) mod members;
 pub(crate) mod memory_limit;
+pub(crate) mod service;
+pub(crate) mod wire;
 
 use std::path::{Path, PathBuf};
 
@@ -14,6 +16,12 @@ use kernel::Kernel;
 
 pub(crate) use commands::{braid, command, text};
 pub(crate) use loop_device::{Backing, Loop};
+
+/// Makes a Braid pool on `devices`.
+pub(crate) fn make_braid(devices: &[PathBuf]) -> Result<()> {
+    let names = devices.iter().map(|d| text(d)).collect::<Result<Vec<_>>>()?;
+    braid(&[["create", "bench", "--force"].as_slice(), &names].concat()).map(drop)
+}
 
 /// A directory with something mounted on it.
 #[derive(Debug)]
@@ -60,9 +68,12 @@ impl Mount {
     }
     /// The same, with `-o` options.
     pub fn braid_with(devices: &[PathBuf], dir: PathBuf, options: Option<&str>) -> Result<Self> {
-        let names = devices.iter().map(|d| text(d)).collect::<Result<Vec<_>>>()?;
-        braid(&[["create", "bench", "--force"].as_slice(), &names].concat())?;
+        make_braid(devices)?;
         Self::braid_again(devices, dir, options)
+    }
+    /// What `braid mount` has mounted there.
+    fn of_braid(dir: PathBuf) -> Self {
+        Self { dir, unmount: Unmount::Braid }
     }
     /// A Braid pool that is there already.
     pub fn braid_again(devices: &[PathBuf], dir: PathBuf, options: Option<&str>) -> Result<Self> {
@@ -73,7 +84,7 @@ impl Mount {
             words.extend(["-o", options]);
         }
         braid(&words)?;
-        Ok(Self { dir, unmount: Unmount::Braid })
+        Ok(Self::of_braid(dir))
     }
     /// The process that serves a Braid mount.
     pub fn server(&self) -> Result<u32> {

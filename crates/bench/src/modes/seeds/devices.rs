@@ -9,10 +9,8 @@ use crate::report::{Goal, Parameters, Report, Row};
 use crate::statistics::Samples;
 
 /// What this command cannot measure, and why.
-pub(super) const CANNOT: [(&str, &str); 2] = [
-    ("S0.1 NFSstones through an export", "there is no NFS gateway yet"),
-    ("S1.6 BDS over XFS", "there is no bulk service beside NFS yet"),
-];
+pub(super) const CANNOT: [(&str, &str); 1] =
+    [("S0.1 NFSstones through an export", "an NFS client is not part of the kit")];
 
 /// The volume, the file system and the mount over raw devices in RAM; what the mount costs.
 pub(super) fn layers(args: &Args, report: &mut Report) -> Result<()> {

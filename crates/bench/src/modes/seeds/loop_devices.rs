@@ -32,7 +32,7 @@ pub(super) fn members(
     size: (usize, u64),
     throttle: Option<u64>,
 ) -> Result<Members> {
-    Members::new(&args.dir, name, size, throttle.map_or(DeviceKind::Loop, DeviceKind::Throttled))
+    Members::new(&args.dir, name, size, throttle.map_or(DeviceKind::Loop, DeviceKind::throttled))
 }
 
 /// Written and read through the file system's caches, and past them, on one slow device and on

@@ -2,6 +2,7 @@
 //! time run on disk models, the others on this machine's devices. Each gets a verdict beside the result
 //! that was published then.
 
+mod bulk;
 mod compared;
 mod devices;
 mod experiment;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use super::experiment::Args;
-use super::{compared, devices, file_systems, loop_devices, surfaces};
+use super::{bulk, compared, devices, file_systems, loop_devices, surfaces};
 use crate::modes::RunOptions;
 use crate::report::Report;
 
@@ -34,12 +34,13 @@ const fn planned(
     Planned { numbers, run, setup, round }
 }
 
-pub(super) const ALL: [Planned; 14] = [
+pub(super) const ALL: [Planned; 15] = [
     planned(&["S0.2"], file_systems::s0_2, (2.0, 6.0)),
     planned(&["S0.3", "S0.8", "S3.4", "S3.10"], devices::layers, (2.0, 3.0)),
     planned(&["S0.4"], loop_devices::s0_4, (4.0, 9.0)),
     planned(&["S0.9"], file_systems::s0_9, (2.0, 0.0)),
     planned(&["S1.1", "S1.2"], loop_devices::s1_1, (1.0, 3.0)),
+    planned(&["S1.6"], bulk::s1_6, (1.0, 60.0)),
     planned(&["S1.7"], loop_devices::s1_7, (1.0, 0.5)),
     planned(&compared::SWEEP, compared::factors, (5.0, 27.0)),
     planned(&["S3.3"], loop_devices::s3_3, (1.0, 7.0)),
