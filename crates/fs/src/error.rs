@@ -48,7 +48,7 @@ pub enum Error {
     /// Not done here.
     #[error("operation not supported: {0}")]
     NotSupported(&'static str),
-    /// The inode refuses it (immutable, append only, sticky).
+    /// The inode refuses it (immutable, append only; a further name of a directory).
     #[error("operation not permitted")]
     NotPermitted,
     /// The mount is read-only.

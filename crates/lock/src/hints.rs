@@ -4,9 +4,9 @@
 //! may as well write the devices.
 //!
 //! They travel by datagrams over Unix sockets among the nodes of one host ([`unix`]), and by TCP,
-//! sealed, between hosts ([`tcp`]). If neither reaches a node, it hears of wanted locks by the
-//! heartbeats (`node/member/messages.rs`). A slot says where its node hears them: `unix:PATH`, `tcp:ADDRESS:PORT`, or
-//! both with a space between.
+//! sealed, between hosts ([`tcp`]). If neither reaches a node, it learns which locks others want from
+//! their heartbeats (`node/member/messages.rs`). A slot says where its node listens: `unix:PATH`,
+//! `tcp:ADDRESS:PORT`, or both with a space between.
 //!
 //! Parts, bottom up:
 //! ```text

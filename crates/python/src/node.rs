@@ -6,8 +6,8 @@
 //! the parent's kernel locks: with them the node would seem to live as long as the child does.
 //!
 //! Nor can a child join by itself: what all nodes of a process share (locks, lists of threads that wait) is as the
-//! parent's threads had it in the moment of the fork. So who uses a pool natively has it refused in all children that do
-//! not begin with a new program (`multiprocessing` with "spawn" or "forkserver").
+//! parent's threads had it in the moment of the fork. So if a process has used a pool natively, its children are refused
+//! that, unless they begin with a new program (`multiprocessing` with "spawn" or "forkserver").
 
 use std::fs::Metadata;
 use std::mem::ManuallyDrop;

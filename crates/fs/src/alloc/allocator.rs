@@ -91,7 +91,7 @@ impl Alloc {
         // A mount says it once.
         let _ = self.inner.leaving.set(wait);
     }
-    /// Promises space, taking windows (group locks, I/O, a transaction of its own) and draining
+    /// Reserves space, taking windows (group locks, I/O, a transaction of its own) and draining
     /// the free log where needed. Call with inode locks held and no transaction open.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl Alloc {
         let reserved = home.state.lock().reserve(data, 0, 0);
         reserved.then(|| Reservation { data, slots: 0, frees: 0, home: home.clone() })
     }
-    /// Promises all blocks that this node's windows have.
+    /// Reserves all blocks that this node's windows have.
     #[cfg(test)]
     pub fn reserve_all_here(&self) -> Reservation {
         let data = self.inner.state.lock().data_free();

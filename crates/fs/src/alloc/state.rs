@@ -81,7 +81,7 @@ impl State {
     pub fn log_free(&self) -> u64 {
         self.log.room().saturating_sub(self.frees_reserved)
     }
-    /// Promises all, or nothing.
+    /// Reserves all, or nothing. These are the node's counts of reserved space.
     pub fn reserve(&mut self, data: u64, slots: u64, frees: u64) -> bool {
         let fits = (data == 0 || self.data_free() >= data)
             && (slots == 0 || self.slots_free() >= slots)

@@ -266,8 +266,8 @@ impl Membership {
         join_all(ends);
         join_all(std::mem::take(&mut *self.inner.tasks.lock()));
     }
-    /// The operator's word that the host of the node in `slot` is off. It is recovered at the next
-    /// look.
+    /// The operator vouches that the host of the node in `slot` is off. That node is recovered at the
+    /// next look.
     ///
     /// # Errors
     /// [`LockError::NotDead`]: it shows signs of life, or the kernel knows better.

@@ -6,7 +6,7 @@
 //!        |                                                             ^                   |
 //!        | silent, and its lock, if that is seen here, still held       |                   v
 //!        v                                            Recovering(by a dead node)    say: replayed
-//!      Fence ---- done, or the operator's word: proven ----------------^                   |
+//!      Fence ---- done, or the operator vouches: proven ---------------^                   |
 //!        | no way to do so                                                                 v
 //!        v                                                              Finish --> Free the slot
 //!     Suspect: said once, nothing is done
@@ -890,7 +890,7 @@ mod tests {
         recovered.sort_unstable();
         fenced.sort_unstable();
         assert_eq!((recovered, fenced, suspected), (vec![0, 1, 2, 3], vec![2, 3], true));
-        // The operator's word, then.
+        // The operator vouches for it, then.
         slots[4].record.vouched = true;
         slots[4].proven = true;
         let now = BEAT * (suspect_beats() + 21);
@@ -902,7 +902,7 @@ mod tests {
 
     /// A command that turns a host off may take minutes.
     #[test]
-    fn the_operators_word_does_not_wait_for_a_fence_under_way() {
+    fn what_the_operator_vouches_for_waits_for_no_fence_under_way() {
         let mut w = watch();
         let mut slots = vec![active(me(0, 1), 1), elsewhere(me(1, 1))];
         let n = suspect_beats() + 1;
@@ -941,7 +941,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operators_word_is_enough() {
+    fn that_the_operator_vouches_is_enough() {
         let mut w = watch();
         let mut other = elsewhere(me(1, 1));
         (other.fenceable, other.proven) = (false, true);
