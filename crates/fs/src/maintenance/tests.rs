@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::label::MemberState;
-use braid_format::lock_record::LockRecord;
+use braid_format::lock_record::{LockRecord, RawLockRecord};
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::node::{RawSlot, SlotRecord};
 use braid_format::{BlockNo, ByteOffset, Bytes, LockNo, MemberIndex, NodeId};
@@ -312,6 +312,60 @@ fn a_scrub_mends_records_of_nodes() {
         assert!(found.healed.0 >= 1024 && found.undecided.0 == 0, "copy {rotten}: {found:?}");
         fs.unmount().unwrap();
         assert_eq!(problems(pool), Vec::<String>::new(), "copy {rotten}");
+    }
+}
+
+/// A record of a lock that is gone from one copy (it reads as zeros) is written there anew from the other one, whichever
+/// decides, and whichever has the better body. Nodes hold some of these locks.
+#[test]
+fn a_scrub_brings_back_records_of_locks() {
+    const START: ByteOffset = ByteOffset(1 << 20);
+    for (lost, rotten) in [(0, false), (1, false), (0, true), (1, true)] {
+        let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+        let devices = disks.iter().map(|d| d.clone() as Arc<dyn Device>).collect();
+        let redundancy = Redundancy::Mirror(2);
+        let options = CreateOptions { redundancy, log_slots: 4, ..CreateOptions::new("test") };
+        let pool = Pool::create(devices, &options).unwrap();
+        let options = MakeOptions { journal_size: Some(JOURNAL), ..MakeOptions::default() };
+        make(&pool, &options, &mut |_, _| {}).unwrap();
+        let fs = mount(&pool);
+        let made = fs.mkdir(fs.root(), b"dir", 0o755, &Cred::default()).unwrap();
+        fs.fsync_dir(made.ino).unwrap();
+        let mut copies = [vec![0; 16 << 20], vec![0; 16 << 20]];
+        for (disk, copy) in disks.iter().zip(&mut copies) {
+            disk.read(START, copy).unwrap();
+        }
+        let is_lock = |s: &[u8]| s.starts_with(&RawLockRecord::MAGIC.to_le_bytes());
+        let has_body = |slot: &[u8]| slot[512..].starts_with(&MetaHeader::MAGIC.to_le_bytes());
+        let slots: Vec<usize> = (0..16 << 20).step_by(4096).collect();
+        let slots = slots.into_iter().filter(|at| {
+            let slot = &copies[0][*at..at + 4096];
+            is_lock(slot) && has_body(slot)
+        });
+        let slots: Vec<usize> = slots.collect();
+        assert!(slots.len() > 10, "{}", slots.len());
+        for (n, at) in slots.iter().enumerate() {
+            copies[lost][*at..at + 512].fill(0);
+            if rotten && n % 2 == 0 {
+                copies[1 - lost][at + 2000] ^= 1;
+            }
+        }
+        for (disk, copy) in disks.iter().zip(&copies) {
+            disk.write(START, copy).unwrap();
+        }
+        fs.scrub(true);
+        wait("the scrub ends", || fs.maintenance().scrubbed.is_some());
+        let found = fs.maintenance().scrubbed.unwrap();
+        assert_eq!(found.undecided.0, 0, "{lost} {rotten}: {found:?}");
+        assert!(found.healed.0 >= 512, "{lost} {rotten}: {found:?}");
+        let mut healed = vec![0; 16 << 20];
+        disks[lost].read(START, &mut healed).unwrap();
+        let is_back = |at: &&usize| is_lock(&healed[**at..]);
+        assert_eq!(slots.iter().filter(is_back).count(), slots.len(), "{lost} {rotten}");
+        fs.mkdir(made.ino, b"below", 0o755, &Cred::default()).unwrap();
+        fs.unmount().unwrap();
+        let problems = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap().problems;
+        assert_eq!(problems, Vec::<String>::new(), "{lost} {rotten}");
     }
 }
 

@@ -9,6 +9,7 @@
 //! that differ on the first copy are left alone too, if other nodes compare and write there: a new
 //! record reaches the other copies a moment later, and counts only then.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -237,13 +238,34 @@ impl Compared<'_> {
         range: &Range<usize>,
         verifier: &dyn ChecksumVerifier,
     ) -> Vec<(MemberIndex, ByteOffset)> {
-        let read = self.read(range);
         let at = ByteOffset(self.logical + range.start as u64);
-        let known = || read.iter().find(|b| verifier.verify(at, b) == Some(true));
-        let Some(truth) = differs(&read).then(known).flatten() else { return Vec::new() };
-        let unlike = |c: &&Copied| c.part(range).is_some_and(|part| part != *truth);
+        let known = || self.known(range, verifier);
+        let Some(truth) = differs(&self.read(range)).then(known).flatten() else {
+            return Vec::new();
+        };
+        let unlike = |c: &&Copied| c.part(range).is_some_and(|part| part != &*truth);
         let member = |c: &Copied| (self.group.at(c.column, self.from).0, at);
         self.copies.iter().filter(unlike).map(member).collect()
+    }
+
+    /// A piece as a checksum says that it is right. A record that is whole on some copy is part of it: where a copy
+    /// has none, it has lost it.
+    fn known(
+        &self,
+        range: &Range<usize>,
+        verifier: &dyn ChecksumVerifier,
+    ) -> Option<Cow<'_, [u8]>> {
+        let at = ByteOffset(self.logical + range.start as u64);
+        let mut read = self.read(range).into_iter();
+        let good = read.find(|piece| verifier.verify(at, piece) == Some(true))?;
+        let sector = self.topology.label.lock_sector.to_usize().min(good.len());
+        let (record, body) = good.split_at(sector);
+        if verifier.verify_sector(at, record) {
+            return Some(Cow::Borrowed(good));
+        }
+        let records = self.read(&(range.start..range.start + sector)).into_iter();
+        let whole = records.into_iter().find(|other| verifier.verify_sector(at, other));
+        Some(whole.map_or(Cow::Borrowed(good), |whole| Cow::Owned([whole, body].concat())))
     }
 
     /// A part as the copies have it of which it can be read.
@@ -266,8 +288,7 @@ impl Compared<'_> {
         if !differ && whole {
             return Ok(());
         }
-        let at = ByteOffset(self.logical + range.start as u64);
-        let known = read.iter().find(|b| verifier.verify(at, b) == Some(true));
+        let known = self.known(&range, verifier);
         if known.is_none() && !whole && range.len() > sector {
             // Each may have other sectors that cannot be read.
             for start in range.clone().step_by(sector) {
@@ -277,8 +298,9 @@ impl Compared<'_> {
             return Ok(());
         }
         let many = |b: &&&[u8]| read.iter().filter(|o| o == b).count() * 2 > self.copies.len();
-        let truth = if differ { known.or_else(|| read.iter().find(many)) } else { read.first() };
-        let Some(truth) = truth else {
+        let most = || read.iter().find(many).map(|b| Cow::Borrowed(*b));
+        let only = || read.first().map(|b| Cow::Borrowed(*b));
+        let Some(truth) = known.or_else(|| if differ { most() } else { only() }) else {
             return self.decide_records(range, verifier, report, lost);
         };
         for (start, new) in range.step_by(sector).zip(truth.chunks(sector)) {
@@ -331,13 +353,15 @@ impl Compared<'_> {
 
     /// Whether a sector may be another than `new` on the first copy because a compare-and-write of
     /// another node, which is acknowledged when the others have it too, has landed there. (What is
-    /// damaged nobody has written so.)
+    /// damaged nobody has written so, nor nothing where a whole record stands elsewhere.)
     fn is_in_doubt(&self, start: usize, new: &[u8], verifier: &dyn ChecksumVerifier) -> bool {
         let first = self.copies.first().and_then(|f| f.part(&(start..start + new.len())));
         let at = ByteOffset(self.logical + start as u64);
         first.is_some_and(|first| {
             let record = is_record(first) || is_record(new);
-            first != new && record && !verifier.has_damaged_record(at, first)
+            let whole = |sector| verifier.verify_sector(at, sector);
+            let sound = !verifier.has_damaged_record(at, first) && (whole(first) || !whole(new));
+            first != new && record && sound
         })
     }
 
