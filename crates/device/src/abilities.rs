@@ -13,12 +13,27 @@ use crate::traffic::IoCounters;
 pub const CHANGE_BYTE: u64 = 0;
 
 /// Keeps a liveness byte locked until it is dropped; the kernel lets go when the process ends.
-pub struct ByteLockGuard(Box<dyn Send + Sync>);
+pub struct ByteLockGuard(Box<dyn HeldByte>);
+
+/// A liveness byte that is held: dropping it lets it go.
+pub(crate) trait HeldByte: Send + Sync {
+    /// See [`ByteLockGuard::leave`].
+    fn leave(&mut self) {}
+}
 
 impl ByteLockGuard {
     /// A guard that unlocks by dropping `inner`.
-    pub(crate) fn new(inner: impl Send + Sync + 'static) -> Self {
+    pub(crate) fn new(inner: impl HeldByte + 'static) -> Self {
         Self(Box::new(inner))
+    }
+    /// Lets the byte go on a device that the pool does not use any more, while the life that it stands for goes on
+    /// by its bytes on other devices.
+    pub fn leave(mut self) {
+        self.leaves();
+    }
+    /// The same, ahead of dropping it.
+    pub(crate) fn leaves(&mut self) {
+        self.0.leave();
     }
 }
 impl Debug for ByteLockGuard {

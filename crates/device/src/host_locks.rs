@@ -164,6 +164,7 @@ pub(crate) struct ByteHeld {
     bytes: Arc<Mutex<HashSet<u64>>>,
     byte: u64,
 }
+impl crate::abilities::HeldByte for ByteHeld {}
 impl Drop for ByteHeld {
     fn drop(&mut self) {
         // Under the table's lock, so that no taker comes between.

@@ -14,6 +14,7 @@ use braid_format::node::LockPlace;
 use braid_format::{ByteOffset, Bytes};
 use parking_lot::{Mutex, RwLock};
 
+use crate::abilities::HeldByte;
 use crate::{
     Abilities, ByteLockGuard, CAW_MAX, Capabilities, Command, Completion, Device, DeviceError,
     DeviceInfo, LivenessLocks,
@@ -143,6 +144,7 @@ fn all_zero(bytes: &[u8]) -> bool {
 }
 
 struct LivenessByte(Arc<Mutex<HashSet<u64>>>, u64);
+impl HeldByte for LivenessByte {}
 impl Drop for LivenessByte {
     fn drop(&mut self) {
         self.0.lock().remove(&self.1);

@@ -18,8 +18,11 @@ const TASK: &str = "BRAID_ISCSI_TEST_TASK";
 const UNIT: &str = "BRAID_ISCSI_TEST_UNIT";
 
 fn serve() -> (Target, String, Arc<IscsiDevice>) {
-    let device = MemoryDevice::new("memory", Bytes(16 << 20), Bytes(512));
-    let luns = vec![LunOptions { device, identity: None, reservations: None }];
+    let lun = |name: &str| {
+        let device = MemoryDevice::new(name, Bytes(16 << 20), Bytes(512));
+        LunOptions { device, identity: None, reservations: None }
+    };
+    let luns = vec![lun("memory"), lun("other")];
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let options = TargetOptions { name: NAME.into(), luns, chap: Chap::default() };
     let target = Target::start(listener, options).unwrap();
@@ -36,6 +39,7 @@ fn holder(task: &str, name: &str) -> (Child, impl Iterator<Item = String>) {
         .env(TASK, task)
         .env(UNIT, name)
         .env("BRAID_INITIATOR", "iqn.2026-11.org.braid:holder")
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -73,6 +77,32 @@ fn child_process() {
             drop(unit.abilities().locks.lock_byte(6).unwrap().unwrap());
         }
         unit.read(ByteOffset(0), &mut [1; 512]).unwrap();
+        return;
+    }
+    if task == "do without" {
+        let other = name.replace("/0", "/1");
+        let other = IscsiDevice::open(&other, OpenOptions::default()).unwrap();
+        let life = other.abilities().locks.lock_byte(5).unwrap().unwrap();
+        unit.abilities().session.unwrap().lease(Instant::now());
+        println!("\nboth");
+        std::io::stdout().flush().unwrap();
+        assert!(unit.write(ByteOffset(0), &[7; 512]).is_err());
+        held.leave();
+        // The life goes on by the other unit, with a session that logs in again where it can.
+        other.read(ByteOffset(0), &mut [1; 512]).unwrap();
+        println!("\nleft");
+        std::io::stdout().flush().unwrap();
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).unwrap();
+        other.read(ByteOffset(0), &mut [1; 512]).unwrap();
+        assert!(other.abilities().locks.byte_held(5).unwrap());
+        if line == "take\n" {
+            drop(unit);
+            let again = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
+            drop(again.abilities().locks.lock_byte(5).unwrap().expect("the byte"));
+        }
+        drop(life);
+        assert!(!other.abilities().locks.byte_locked(5).unwrap());
         return;
     }
     if task == "change" {
@@ -169,6 +199,37 @@ fn who_lost_a_session_goes_on_with_the_others() {
     wait_until("the write has come", || target.commands() != 0);
     assert_eq!(target.cut("holder"), 2);
     ends(child);
+}
+
+/// A unit that a pool does without is used again, by the process that left it or by another one. What was under way there
+/// lands no more, and the process keeps its life and its sessions with other units.
+#[test]
+fn who_does_without_a_unit_lives_on_by_the_others() {
+    for taken_by_itself in [true, false] {
+        let (target, name, unit) = serve();
+        target.faults().add("write late=600000 times=1").unwrap();
+        let (mut child, mut lines) = holder("do without", &name);
+        assert!(lines.any(|l| l == "both"));
+        wait_until("the write has come", || target.commands() != 0);
+        assert_eq!(target.cut("holder"), 2);
+        assert!(lines.any(|l| l == "left"));
+        let other = name.replace("/0", "/1");
+        let other = IscsiDevice::open(&other, OpenOptions::default()).unwrap();
+        assert!(other.abilities().locks.byte_held(5).unwrap());
+        if !taken_by_itself {
+            wait_until("what was under way has ended", || {
+                unit.abilities().locks.lock_byte(5).unwrap().is_some()
+            });
+            never_landed(&target, &unit);
+        }
+        let told: &[u8] = if taken_by_itself { b"take\n" } else { b"go on\n" };
+        child.stdin.take().unwrap().write_all(told).unwrap();
+        ends(child);
+        never_landed(&target, &unit);
+        for device in [&unit, &other] {
+            assert!(!device.abilities().locks.byte_locked(5).unwrap());
+        }
+    }
 }
 
 /// What it had under way when it made the change lands no more once another has the byte.

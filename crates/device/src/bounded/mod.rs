@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use braid_format::ByteOffset;
 
+use crate::abilities::HeldByte;
 use crate::error::Silent;
 use crate::{
     Abilities, AnswerBound, ByteLockGuard, Command, Completion, Device, DeviceError, DeviceInfo,
@@ -128,6 +129,14 @@ impl BoundedDevice {
 
 /// A liveness byte of a node.
 struct LivenessByte(Option<ByteLockGuard>, Arc<Workers>);
+
+impl HeldByte for LivenessByte {
+    fn leave(&mut self) {
+        if let Some(byte) = &mut self.0 {
+            byte.leaves();
+        }
+    }
+}
 
 impl Drop for LivenessByte {
     fn drop(&mut self) {

@@ -22,6 +22,10 @@
 //! byte for a change only ([`CHANGE_BYTE`]) it lives on as it did: it may take the byte again, and logs in
 //! again, which ends those commands; so does another process that takes the byte first.
 //!
+//! If the pool does without a unit, the life goes on by its bytes on the other members, with their sessions. So the
+//! session with that unit gets a note of its own, beside the byte there: whoever uses the unit next, this process too,
+//! ends that session alone.
+//!
 //! Other hosts have files of their own: the bytes say nothing about them.
 
 use std::fmt::Write as _;
@@ -39,9 +43,11 @@ use rustix::fs::FlockOperation;
 
 use super::carried::{Carried, has_let_go, is_unsettled, last_broken, let_go};
 use super::connection::{Ended, LOGIN_TIME, Patience, Port};
+use super::link::Link;
 use super::name::UnitName;
 use super::probe::{Identity, identity};
 use super::session::Session;
+use crate::abilities::HeldByte;
 use crate::host_locks::{ByteHeld, Locks, lock_place};
 use crate::{ByteLockGuard, CHANGE_BYTE};
 
@@ -248,7 +254,9 @@ fn open_shared(path: &Path) -> io::Result<File> {
 /// A unit's liveness bytes.
 #[derive(Debug)]
 pub(super) struct Alive {
-    port: Port,
+    /// With the unit.
+    session: NotedSession,
+    carried: Arc<Carried>,
     dir: PathBuf,
     path: PathBuf,
     file: Arc<File>,
@@ -260,8 +268,9 @@ pub(super) struct Alive {
 }
 
 impl Alive {
-    /// Those of the unit with this identity, for the session that `port` has.
-    pub fn new(unit: &UnitName, port: &Port, identity: &Identity) -> io::Result<Self> {
+    /// Those of the unit, for the session that `port` has by `link`.
+    pub fn new(unit: &UnitName, port: &Port, link: &Link) -> io::Result<Self> {
+        let identity = link.found().identity();
         let dir = directory()?;
         let path = dir.join(format!("unit-{}", hex(&identity.unit)));
         let file = Arc::new(open_shared(&path)?);
@@ -270,13 +279,15 @@ impl Alive {
             let name = format!("process-{}-{:08x}", std::process::id(), random() >> 32);
             Note { dir: dir.clone(), name, sessions: Vec::new() }
         });
-        let identity = Some(identity.clone());
-        note.sessions.push(NotedSession { port: port.clone(), unit: unit.clone(), identity });
+        let identity = Some(identity);
+        let session = NotedSession { port: port.clone(), unit: unit.clone(), identity };
+        note.sessions.push(session.clone());
         note.write()?;
         let lock_place = lock_place(&std::fs::metadata(&dir)?)?;
         let locks = Locks::new(file.clone());
         let said = Mutex::new(None);
-        Ok(Self { port: port.clone(), dir, path, locks, file, lock_place, said })
+        let carried = link.carried();
+        Ok(Self { session, carried, dir, path, file, locks, lock_place, said })
     }
     /// Where its bytes are locked: the same for all who use one folder.
     pub fn lock_place(&self) -> LockPlace {
@@ -312,14 +323,21 @@ impl Alive {
             return Ok(None);
         }
         let Some(held) = self.locks.byte(byte)? else { return Ok(None) };
-        let mut room = [0; NOTE_MAX];
         let own = NOTE.lock().as_ref().map(|n| n.name.clone()).unwrap_or_default();
         // What stayed of its own: those commands may be under way yet when this is over.
         let after = if self.note(byte)?.is_some_and(|n| n == own) { 0 } else { last_broken() };
-        room.iter_mut().zip(own.bytes()).for_each(|(r, b)| *r = b);
-        self.file.write_all_at(&room, place)?;
-        let file = self.file.clone();
-        Ok(Some(ByteLockGuard::new(Taken { _held: held, file, byte, after })))
+        write_note(&self.file, place, &own)?;
+        let (file, left) = (self.file.clone(), false);
+        let (session, carried) = (self.session.clone(), self.carried.clone());
+        Ok(Some(ByteLockGuard::new(Taken {
+            _held: held,
+            file,
+            byte,
+            after,
+            session,
+            carried,
+            left,
+        })))
     }
     /// Whether somebody has the byte, or had it and may still have something under way.
     pub fn is_taken(&self, byte: u64) -> io::Result<bool> {
@@ -397,7 +415,7 @@ impl Drop for Alive {
         }
         let mut note = NOTE.lock();
         let Some(all) = note.as_mut() else { return };
-        all.sessions.retain(|s| s.port != self.port);
+        all.sessions.retain(|s| s.port != self.session.port);
         let written = if all.sessions.is_empty() {
             std::fs::remove_file(all.dir.join(&all.name))
         } else {
@@ -410,6 +428,13 @@ impl Drop for Alive {
     }
 }
 
+/// Says beside a byte, at `place` in its unit's file, who has it.
+fn write_note(file: &File, place: u64, name: &str) -> io::Result<()> {
+    let mut room = [0; NOTE_MAX];
+    room.iter_mut().zip(name.bytes()).for_each(|(r, b)| *r = b);
+    file.write_all_at(&room, place)
+}
+
 /// A byte held.
 struct Taken {
     _held: ByteHeld,
@@ -417,10 +442,48 @@ struct Taken {
     byte: u64,
     /// The last session that broke before it was taken: what that had under way is not of its time.
     after: u64,
+    /// With its unit.
+    session: NotedSession,
+    carried: Arc<Carried>,
+    /// The life goes on without the unit.
+    left: bool,
 }
+
+impl Taken {
+    /// Takes the unit's session out of the process's note, into one that stands beside this byte alone. (In this order:
+    /// if the process dies in between, the session stands in both, and is taken over by whoever looks first.)
+    fn note_left(&self) -> io::Result<()> {
+        let mut note = NOTE.lock();
+        let all = note.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        let name = format!("{}-left-{:08x}", all.name, random() >> 32);
+        let sessions = vec![self.session.clone()];
+        let own = Note { dir: all.dir.clone(), name, sessions };
+        own.write()?;
+        write_note(&self.file, Alive::place(self.byte)?, &own.name)?;
+        all.sessions.retain(|s| s.port != self.session.port);
+        all.write()
+    }
+}
+
+impl HeldByte for Taken {
+    fn leave(&mut self) {
+        self.left = true;
+    }
+}
+
 impl Drop for Taken {
     fn drop(&mut self) {
-        if is_unsettled(self.after) {
+        let unsettled =
+            if self.left { self.carried.is_unsettled() } else { is_unsettled(self.after) };
+        if unsettled && self.left {
+            match self.note_left() {
+                Ok(()) => return self.carried.settle(),
+                Err(error) => {
+                    tracing::warn!(%error, "the note of a session with a unit that is left");
+                }
+            }
+        }
+        if unsettled {
             // Whoever comes takes the sessions over. Those of a life must not come back after that; one that
             // only made a change does: what it had under way then is ended by its own next login.
             if self.byte != CHANGE_BYTE {

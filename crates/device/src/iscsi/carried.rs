@@ -97,7 +97,12 @@ impl Carried {
             *unsettled = Some(*last);
         }
     }
-    /// The target has ended all that this port had under way, or there was nothing that could land.
+    /// Whether something of a session of this port that broke may still land.
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled.lock().is_some()
+    }
+    /// The target has ended all that this port had under way, or there was nothing that could land, or whoever uses
+    /// the unit next sees to that.
     pub fn settle(&self) {
         if let Some(number) = self.unsettled.lock().take() {
             BROKEN.lock().1.remove(&number);

@@ -205,6 +205,10 @@ impl Link {
         *silent = (if in_succession { silent.0 + 1 } else { 1 }, Some(now));
         silent.0 >= SILENT_MAX
     }
+    /// What its sessions hand on.
+    pub fn carried(&self) -> Arc<Carried> {
+        self.carried.clone()
+    }
     /// Ends at the target what was under way, once nobody uses the unit any more: what this port had
     /// sent cannot land after a login as the same port.
     fn settle_aside(&self) {

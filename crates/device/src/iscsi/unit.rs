@@ -44,7 +44,7 @@ impl IscsiDevice {
         let port = alive::new_port();
         let link = Link::open(&name, &port, options.read_only)?;
         let (mut info, limits) = (link.found().info.clone(), link.found().limits);
-        let alive = Alive::new(&name, &port, &link.found().identity());
+        let alive = Alive::new(&name, &port, &link);
         let alive = alive.map_err(|e| probe::failed(&name, "liveness files", e))?;
         info.lock_place = Some(alive.lock_place());
         Ok(Arc::new(Self {

@@ -39,13 +39,18 @@ pub(crate) fn distinct(places: &mut Vec<LockPlace>) {
     places.retain(|p| seen.insert(*p));
 }
 
+/// Lets go those on members that are left, while the life goes on by the others.
+fn leave(guards: &mut Vec<(Uuid, ByteLockGuard)>, is_left: impl Fn(&Uuid) -> bool) {
+    guards.extract_if(.., |(uuid, _)| is_left(uuid)).for_each(|(_, guard)| guard.leave());
+}
+
 impl HeldBytes {
     /// Releases those that are held on devices which are no longer members, or never became
     /// members.
     pub fn part(&self, topology: &Topology) {
         let member = |uuid: &Uuid| topology.label.members.iter().any(|m| m.uuid == *uuid);
         for guards in self.0.lock().values_mut() {
-            guards.retain(|(uuid, _)| member(uuid));
+            leave(guards, |uuid| !member(uuid));
         }
     }
 
@@ -59,7 +64,7 @@ impl HeldBytes {
                     continue;
                 }
                 let was = failed_on(before, topology.device(member));
-                guards.retain(|(uuid, _)| !was.contains(uuid));
+                leave(guards, |uuid| was.contains(uuid));
                 match topology.device(member).abilities().locks.lock_byte(*byte) {
                     Ok(guard) => guards.extend(guard.map(|g| (m.uuid, g))),
                     Err(error) => {
