@@ -613,6 +613,36 @@ fn modes_with_a_testbed_of_their_own_have_rounds_and_percentiles() {
 }
 
 #[test]
+fn the_bulk_service_is_compared_with_the_mount_and_the_wire() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let work = tempfile::tempdir_in("/dev/shm").unwrap();
+    let at = format!("--dir {} {SHORT} --out r.json", work.path().display());
+    for options in ["--wire 200M", "--tls"] {
+        let line = format!("bench bulk --members 1 --streams 2 --size 16M {options} {at}");
+        good(d, &line);
+        let text = std::fs::read_to_string(d.join("r.json")).unwrap();
+        let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let rows = result["rows"].as_array().unwrap();
+        for phase in ["buffered write+fsync", "durable write", "read"] {
+            let rate = |name: &str| {
+                let row = rows.iter().find(|r| r["name"] == name && r["phase"] == phase).unwrap();
+                row["rate"][0].as_f64().unwrap()
+            };
+            let off = rate("limit") - rate("wire").min(rate("mount"));
+            assert!(off.abs() < 1e-6, "{result}");
+            assert!(rate("bulk") > 0.0, "{result}");
+        }
+        assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "{options} left something");
+    }
+    refused(d, &format!("bench bulk --size 1M --streams 4 {at}"), "--size: ");
+    refused(d, &format!("bench bulk --request 3M {at}"), "--request: a power of two");
+}
+
+#[test]
 fn a_ladder_of_some_layers_is_compared_with_the_first_of_them() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();

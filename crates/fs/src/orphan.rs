@@ -45,6 +45,8 @@ pub(crate) struct Room {
     core: Arc<Core>,
     /// Whose file it is for.
     uid: u32,
+    /// It is one of the places for what nobody has open.
+    is_passing: bool,
     used: bool,
 }
 
@@ -54,7 +56,7 @@ impl Drop for Room {
             && let Some(table) = self.core.orphans.table.lock().as_mut()
         {
             table.reserved = table.reserved.saturating_sub(1);
-            table.uncount(self.uid);
+            table.uncount(self.uid, self.is_passing);
         }
     }
 }
@@ -81,32 +83,39 @@ pub(crate) fn load(core: &Core) -> Result<()> {
     for n in 0..blocks {
         let inos = read(core, block_of(core, core.me.slot, n))?;
         counts.push(inos.len());
-        listed.extend(inos.into_iter().map(|ino| (ino, Listed { block: n, retry_at: 0, uid: 0 })));
+        listed.extend(inos.into_iter().map(|ino| {
+            let listed = Listed { block: n, retry_at: 0, uid: 0, is_passing: false };
+            (ino, listed)
+        }));
     }
     let capacity = core.volume.geo.body_len().saturating_sub(HEAD) / ENTRY;
-    *table = Some(Table { listed, counts, capacity, reserved: 0, by_user: HashMap::new() });
+    let (by_user, passing) = Default::default();
+    *table = Some(Table { listed, counts, capacity, reserved: 0, by_user, passing });
     Ok(())
 }
 
-/// Promises room for one inode, a file of user `uid`.
+/// Reserves room for one inode, a file of user `uid`; `is_open`: a program on some node has it open.
 ///
 /// # Errors
 /// `TooManyOrphans`.
-pub(crate) fn room(core: &Arc<Core>, uid: u32) -> Result<Room> {
+pub(crate) fn room(core: &Arc<Core>, uid: u32, is_open: bool) -> Result<Room> {
     load(core)?;
     let reserved = || {
         let mut table = core.orphans.table.lock();
-        let Some(table) = table.as_mut().filter(|table| table.has_room_for(uid)) else {
-            return false;
-        };
+        let table = table.as_mut()?;
+        let is_passing = !table.has_room_for(uid);
+        if is_passing && (is_open || !table.has_room_to_pass(uid)) {
+            return None;
+        }
         table.reserved += 1;
-        table.count(uid);
-        true
+        table.count(uid, is_passing);
+        Some(Room { core: core.clone(), uid, is_passing, used: false })
     };
-    if reserved() || (core.orphans.await_leaving(LEAVE_PATIENCE) && reserved()) {
-        return Ok(Room { core: core.clone(), uid, used: false });
-    }
-    Err(Error::TooManyOrphans)
+    let room = reserved().or_else(|| {
+        let left = core.orphans.await_leaving(LEAVE_PATIENCE);
+        left.then(reserved).flatten()
+    });
+    room.ok_or(Error::TooManyOrphans)
 }
 
 /// Rooms given out and not used yet.
@@ -126,7 +135,7 @@ pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -
     table.reserved = table.reserved.saturating_sub(1);
     // A stale entry of the number's former inode does as well.
     if table.listed.contains_key(&ino) {
-        table.uncount(room.uid);
+        table.uncount(room.uid, room.is_passing);
         return Ok(());
     }
     let n = table.counts.iter().position(|&c| c < table.capacity).ok_or(Error::TooManyOrphans)?;
@@ -134,7 +143,8 @@ pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -
     if let Some(count) = table.counts.get_mut(n) {
         *count += 1;
     }
-    table.listed.insert(ino, Listed { block: n, retry_at: 0, uid: room.uid });
+    let (uid, is_passing) = (room.uid, room.is_passing);
+    table.listed.insert(ino, Listed { block: n, retry_at: 0, uid, is_passing });
     Ok(())
 }
 
@@ -145,10 +155,12 @@ pub(crate) fn list(core: &Core, tx: &mut Tx<'_>, mut room: Room, ino: InodeNo) -
 pub(crate) fn unlist(core: &Core, tx: &mut Tx<'_>, ino: InodeNo) -> Result<()> {
     let mut table = core.orphans.table.lock();
     let Some(table) = table.as_mut() else { return Ok(()) };
-    let Some(&Listed { block: n, uid, .. }) = table.listed.get(&ino) else { return Ok(()) };
+    let Some(&Listed { block: n, uid, is_passing, .. }) = table.listed.get(&ino) else {
+        return Ok(());
+    };
     change(core, tx, block_of(core, core.me.slot, n), |inos| inos.retain(|&i| i != ino))?;
     table.listed.remove(&ino);
-    table.uncount(uid);
+    table.uncount(uid, is_passing);
     if let Some(count) = table.counts.get_mut(n) {
         *count = count.saturating_sub(1);
     }
@@ -490,7 +502,7 @@ pub(crate) fn recover(core: &Arc<Core>, node: NodeId) -> Result<()> {
         if !inos.is_empty() {
             let mut rooms: Vec<Room> = Vec::new();
             while rooms.len() < inos.len()
-                && let Ok(room) = room(core, 0)
+                && let Ok(room) = room(core, 0, true)
             {
                 rooms.push(room);
             }

@@ -58,6 +58,8 @@ pub(crate) struct Listed {
     pub retry_at: i64,
     /// Whose file it was when it was listed; root's if that is not known.
     pub uid: u32,
+    /// It has one of the places that are kept for what nobody has open.
+    pub is_passing: bool,
 }
 
 #[derive(Debug)]
@@ -71,12 +73,19 @@ pub(crate) struct Table {
     pub reserved: usize,
     /// Entries, and rooms given out, by user; not root's.
     pub by_user: HashMap<u32, usize>,
+    /// Of these, and of root's, those in places that are kept for what nobody has open.
+    pub passing: HashMap<u32, usize>,
 }
 
 /// The part (divisor) of all entries that files of one user other than root may take.
 const USER_PART: usize = 2;
 /// The part (divisor) that is kept for root's files.
 const ROOT_PART: usize = 8;
+/// The part (divisor) that is kept for what nobody has open: that is listed until the kernel gives it back, or until it
+/// is freed, so whoever fills the lists with open files keeps nobody from removing others.
+const PASSING_PART: usize = 32;
+/// The part (divisor) of these that one user may have: a directory that a program stands in passes slowly.
+const PASSING_USER_PART: usize = 8;
 
 impl Table {
     /// Entries for which there is room, and none reserved.
@@ -89,22 +98,42 @@ impl Table {
     /// Whether a file of `uid` has room: one user's must not keep all others from removing theirs.
     pub fn has_room_for(&self, uid: u32) -> bool {
         let own = self.by_user.get(&uid).copied().unwrap_or(0);
-        let users = self.free() > self.all() / ROOT_PART && own < self.all().div_ceil(USER_PART);
-        self.free() > 0 && (uid == 0 || users)
+        let free = self.free().saturating_sub(self.kept());
+        let users = free > self.all() / ROOT_PART && own < self.all().div_ceil(USER_PART);
+        free > 0 && (uid == 0 || users)
+    }
+    /// The same for one that nobody has open, if it finds no room otherwise.
+    pub fn has_room_to_pass(&self, uid: u32) -> bool {
+        let own = self.passing.get(&uid).copied().unwrap_or(0);
+        self.free() > 0 && own < self.kept().div_ceil(PASSING_USER_PART)
+    }
+    /// Places for what nobody has open.
+    fn kept(&self) -> usize {
+        self.all() / PASSING_PART
     }
     /// A file of `uid` takes or reserves a place.
-    pub fn count(&mut self, uid: u32) {
+    pub fn count(&mut self, uid: u32, is_passing: bool) {
         if uid != 0 {
             *self.by_user.entry(uid).or_default() += 1;
         }
+        if is_passing {
+            *self.passing.entry(uid).or_default() += 1;
+        }
     }
     /// Its place is free again.
-    pub fn uncount(&mut self, uid: u32) {
-        if let Some(own) = self.by_user.get_mut(&uid) {
-            *own = own.saturating_sub(1);
-            if *own == 0 {
-                self.by_user.remove(&uid);
-            }
+    pub fn uncount(&mut self, uid: u32, is_passing: bool) {
+        uncount(&mut self.by_user, uid);
+        if is_passing {
+            uncount(&mut self.passing, uid);
+        }
+    }
+}
+
+fn uncount(counts: &mut HashMap<u32, usize>, uid: u32) {
+    if let Some(own) = counts.get_mut(&uid) {
+        *own = own.saturating_sub(1);
+        if *own == 0 {
+            counts.remove(&uid);
         }
     }
 }

@@ -179,6 +179,12 @@ fn call(mount: &Mount, order: &Order, time: Duration) -> Result<Answer> {
     writeln!(stream, "{}", serde_json::to_string(order)?)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).with_context(silent)?;
+    if line.is_empty() {
+        let dir = mount.mount_point.display();
+        bail!(
+            "the node that serves {dir} has ended before it answered: nobody knows what was done"
+        );
+    }
     serde_json::from_str(&line).with_context(silent)
 }
 

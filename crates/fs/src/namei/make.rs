@@ -147,7 +147,7 @@ fn nameless(core: &Arc<Core>, dir: InodeNo, mode: u32, cred: &Cred) -> Result<Lo
         dir.require_dir()?;
         InheritedAttrs::of(core, &dir, &new)?
     };
-    let room = orphan::room(core, cred.uid)?;
+    let room = orphan::room(core, cred.uid, true)?;
     let mut r = core.alloc.reserve(0, 1 + inherited.attributes.slots(core), 0)?;
     let (slot, guard) = core.alloc.claim_dinode(&mut r)?;
     let mut raw = raw_inode(slot, &new, &inherited);

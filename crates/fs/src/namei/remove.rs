@@ -118,7 +118,11 @@ impl Dropped {
             Fate::Large
         };
         let room = match fate {
-            Fate::InUse | Fate::Large => Some(orphan::room(core, inode.st().raw.uid.get())?),
+            Fate::InUse | Fate::Large => {
+                let is_open = inode.inode.opens.load(Ordering::Acquire) > 0
+                    || !inode.guard.openers().is_empty();
+                Some(orphan::room(core, inode.st().raw.uid.get(), is_open)?)
+            }
             Fate::Stays | Fate::Freed { .. } => None,
         };
         Ok(Self { fate, room })

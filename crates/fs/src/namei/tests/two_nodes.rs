@@ -3,6 +3,8 @@
 use braid_format::Bytes;
 use braid_pool::device::{CommandKind, MemoryDevice, Rule, ScriptedDevice};
 use braid_pool::{CreateOptions, Pool};
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::Mutex;
 
 use super::super::fixture::{make_in, mount_under};
@@ -170,7 +172,7 @@ fn lists_full_of_open_orphans_refuse_more_and_recover() {
     let root = node.volume.root();
     let entries = (node.volume.geo.body_len() - 48) / 8 * 4;
     let mut open_files = Vec::new();
-    for _ in 0..entries {
+    for _ in 0..entries - entries / 32 {
         let tmp = tmpfile(&node, root, 0o600, &ROOT).unwrap();
         open_files.push(node.handles.insert(tmp.inode.clone(), 2));
     }
@@ -207,7 +209,12 @@ fn unnamed_files_of_one_user_leave_others_room_to_remove_theirs() {
     };
     assert_eq!(fill(7), all / 2);
     let others = fill(8);
-    assert_eq!(others, all - all / 8 - all / 2, "what is kept for root is kept");
+    let kept = all / 8 + all / 32;
+    assert_eq!(
+        others,
+        all - kept - all / 2,
+        "what is kept for root, and for what is closed, is kept"
+    );
     assert_eq!(fill(9), 0);
     drop(create(&node, root, b"f", 0o666, &ROOT, true).unwrap());
     let fh = open(&node, lookup(&node, root, b"f").unwrap().ino);
@@ -216,6 +223,64 @@ fn unnamed_files_of_one_user_leave_others_room_to_remove_theirs() {
     // A place that becomes free is available again to its user.
     close(&node, open_files.remove(0));
     assert!(tmpfile(&node, root, 0o600, &Cred { uid: 7, ..CRED }).is_ok());
+    for fh in open_files {
+        close(&node, fh);
+    }
+    orphan::reap(&node).unwrap();
+    node.unmount();
+}
+
+/// A kernel that refers to all inodes, until it says that it does not.
+#[derive(Default)]
+struct Refers(AtomicBool);
+impl KernelCache for Refers {
+    fn invalidate_inode(&self, _: InodeNo, _: bool) {}
+    fn invalidate_entries(&self, _: InodeNo) {}
+    fn refers(&self, _: InodeNo) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Whoever fills the lists with open files keeps nobody from removing files that are closed. What the kernel does not give
+/// back takes a few places of its user.
+#[test]
+fn lists_full_of_open_files_leave_room_to_remove_closed_ones() {
+    let kernel = Arc::new(Refers::default());
+    let node = mount_under(&pool(), 0, kernel.clone());
+    let root = node.volume.root();
+    let all = (node.volume.geo.body_len() - 48) / 8 * 4;
+    let mut open_files = Vec::new();
+    for uid in [7, 8, 0] {
+        while let Ok(tmp) = tmpfile(&node, root, 0o600, &Cred { uid, ..CRED }) {
+            open_files.push(node.handles.insert(tmp.inode.clone(), 2));
+        }
+    }
+    assert_eq!(open_files.len(), all - all / 32);
+    let remove = |uid: u32, n: usize| {
+        let name = format!("{uid}-{n}");
+        let made = create(&node, root, name.as_bytes(), 0o600, &Cred { uid, ..CRED }, true);
+        let ino = made.unwrap().ino();
+        kernel.0.store(true, Ordering::Release);
+        let removed = unlink(&node, root, name.as_bytes());
+        kernel.0.store(false, Ordering::Release);
+        removed.map(|()| ino)
+    };
+    for n in 0..20 {
+        for uid in [9, 7, 0] {
+            let ino = remove(uid, n).unwrap();
+            orphan::forgotten(&node, ino).unwrap();
+            braid_testkit::wait_until("it is deleted", || gone(&node, ino));
+        }
+    }
+    // A program stands in what it has removed.
+    let most = (all / 32).div_ceil(8);
+    let held: Vec<_> = (20..20 + most).map(|n| remove(9, n).unwrap()).collect();
+    assert!(matches!(remove(9, 99), Err(Error::TooManyOrphans)));
+    let ino = remove(10, 99).unwrap();
+    for ino in held.into_iter().chain([ino]) {
+        orphan::forgotten(&node, ino).unwrap();
+        braid_testkit::wait_until("it is deleted", || gone(&node, ino));
+    }
     for fh in open_files {
         close(&node, fh);
     }
