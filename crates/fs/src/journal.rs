@@ -376,7 +376,7 @@ impl Journal {
     /// Makes `tail` the tail, durably. Everything before it is in place and stable.
     pub fn move_tail(&mut self, volume: &Volume, tail: Placed) -> Result<()> {
         assert!(tail.position >= self.tail && tail.position <= self.head, "tail outside the ring");
-        if tail.position == self.tail || self.header.clean {
+        if tail.position == self.tail {
             return Ok(());
         }
         self.write_header(volume, tail, false)?;

@@ -122,6 +122,14 @@ impl Tape {
     pub fn fail_after(&self, n: u64) {
         self.fails.strike_after(n);
     }
+    /// Lets one read fail whose range has this byte of the device in it.
+    pub fn fail_a_read_of(&self, at: ByteOffset) {
+        self.device.add(Rule::on(&[CommandKind::Read]).covering(at).fails().once());
+    }
+    /// Counts reads from now on.
+    pub fn count_reads(&self) -> Arc<Rule> {
+        self.device.add(Rule::on(&[CommandKind::Read]))
+    }
     /// Makes flushes take so much longer.
     pub fn slow_flush(&self, delay: Duration) {
         self.device.add(Rule::on(&[CommandKind::Flush]).delays(delay));

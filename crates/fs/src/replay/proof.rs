@@ -180,15 +180,14 @@ fn visit(
     volume: &Volume,
     ring: &Ring,
     from: u64,
-    left: u64,
+    mut left: u64,
     f: &mut dyn FnMut(u64, RecordHead) -> Result<(bool, bool)>,
 ) -> Result<()> {
     let mut piece = AlignedBuf::zeroed(Bytes(PIECE.min(ring.len)).to_usize());
     let mut budget = ring.len.saturating_mul(VERIFIED_MAX);
-    let mut done = 0;
-    while done < left {
-        let start = (from + done) % ring.len;
-        let len = (left - done).min(ring.len - start).min(piece.len() as u64);
+    let mut start = from;
+    while left > 0 {
+        let len = left.min(ring.len - start).min(piece.len() as u64);
         let Some(bytes) = piece.get_mut(..Bytes(len).to_usize()) else { return Ok(()) };
         volume.pool.read(ring.at + Bytes(start), bytes)?;
         let sectors = bytes.chunks_exact(Bytes(ring.sector).to_usize());
@@ -208,7 +207,8 @@ fn visit(
                 return Ok(());
             }
         }
-        done += len;
+        left -= len;
+        start = (start + len) % ring.len;
     }
     Ok(())
 }

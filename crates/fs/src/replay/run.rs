@@ -122,10 +122,9 @@ fn salvage_ring(
 ) -> Result<(Replayed, Option<Error>)> {
     let highest = proof::highest(volume, ring)?;
     let found = proof::newest_chain(volume, ring, &|of| writer.may_be(of))?;
-    let header = found.unwrap_or_else(|| Header::anew(highest + 1));
-    let (scan, unsound) = match found {
-        Some(header) => scan(volume, ring, &header)?,
-        None => (Scan { sequence: highest + 1, ..Scan::default() }, None),
+    let (header, (scan, unsound)) = match found {
+        Some(header) => (header, scan(volume, ring, &header)?),
+        None => (Header::anew(0), (Scan::default(), None)),
     };
     let records = scan.transactions;
     let next = match unsound {
@@ -222,13 +221,10 @@ fn scan(volume: &Volume, ring: &Ring, header: &Header) -> Result<(Scan, Option<E
     Ok((scan, damage))
 }
 
-/// Whether the journal goes on at the start of the ring, because it was empty there: the header that said so is lost.
-/// All of the ring was free, and the record may take more of it than stands before the tail: it is why the journal
-/// was rewound.
+/// Whether the journal goes on at the start of the ring although no skip record leads there. Then it was empty there
+/// and was rewound, and the header that said so is lost: a life uses a number once. All of the ring was free, and the
+/// record may take more of it than stands before the tail: it is why the journal was rewound.
 fn begins_anew(volume: &Volume, ring: &Ring, header: &Header, scan: &Scan) -> Result<bool> {
-    if !header.alone || scan.offset == 0 || scan.sequence != header.tail_sequence {
-        return Ok(false);
-    }
     let first = Scan { sequence: scan.sequence, ..Scan::default() };
     Ok(next_record(volume, ring, header, &first, ring.len)?.is_some())
 }

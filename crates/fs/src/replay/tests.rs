@@ -18,6 +18,9 @@ use crate::meta::Meta;
 use crate::test_volume::{Rng, Shape, TestVolume};
 use crate::volume::Volume;
 
+mod lost_headers;
+mod mirrors;
+
 const NODE: NodeId = NodeId(1);
 const KIND: MetaKind = MetaKind::Index;
 
@@ -1041,16 +1044,25 @@ fn a_journal_that_was_rewound_is_followed_though_that_header_is_lost() {
     let t = TestVolume::new(Shape::default());
     let meta = open(&t, 1);
     put(&t, &meta, 9, 1);
-    put(&t, &meta, 120, 2);
     let ring = Ring::of(&t.volume, NODE).unwrap();
+    let first = Header::read(&t.volume, &ring).unwrap();
+    let block = t.volume.node_area(NODE, RawSuperblock::AREA_JOURNAL_HEADERS + first.copy);
+    let (body, _, _) = t.volume.read_body(block).unwrap();
+    put(&t, &meta, 120, 2);
     let rewound = Header::read(&t.volume, &ring).unwrap();
     assert_eq!((rewound.tail_sequence, rewound.tail_offset), (1001, 0));
-    let after = t.crash();
-    spoil_copy(&after, rewound.copy);
-    let former = Header::read(&after.volume, &ring).unwrap();
-    assert_eq!((former.tail_sequence, former.tail_offset), (1001, ring.record_len(9)));
-    assert_eq!(replay(&after.volume, NODE).unwrap().transactions, 1);
-    assert_eq!(value(&after, 119), Some(2));
+    assert_eq!(rewound.copy, first.copy);
+    let rotten = t.crash();
+    spoil_copy(&rotten, rewound.copy);
+    // The device said that it was written.
+    let unwritten = t.crash();
+    unwritten.volume.write_bodies(&[(block, &body)]).unwrap();
+    for after in [rotten, unwritten] {
+        let former = Header::read(&after.volume, &ring).unwrap();
+        assert_eq!((former.tail_sequence, former.tail_offset), (1001, ring.record_len(9)));
+        assert_eq!(replay(&after.volume, NODE).unwrap().transactions, 1);
+        assert_eq!(value(&after, 119), Some(2));
+    }
 }
 
 #[test]

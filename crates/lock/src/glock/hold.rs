@@ -178,6 +178,37 @@ mod tests {
     }
 
     #[test]
+    fn a_return_is_at_once_before_the_time_for_it_is_over() {
+        for (away, at_once) in [(Hold::SOON - Duration::from_nanos(1), true), (Hold::SOON, false)] {
+            let mut hold = Hold::default();
+            hold.granted(3 * US);
+            assert_eq!(hold.since(), Some(3 * US));
+            hold.released(5 * US);
+            hold.wanted(5 * US + away);
+            assert_eq!(hold.came_back, at_once);
+        }
+    }
+
+    #[test]
+    fn a_lock_lingers_longer_the_more_often_that_has_helped() {
+        let patience = |helped| Hold { helped, ..Hold::default() }.patience();
+        assert_eq!([0, 7, 8, 15, 16].map(patience), [1, 1, 2, 2, 3].map(|n| n * Hold::SOON));
+        assert_eq!(patience(u8::MAX), Hold::PATIENT);
+    }
+
+    #[test]
+    fn what_users_say_ends_a_wait_for_them_unless_they_may_come_back_at_once() {
+        let perhaps = Keep::PerhapsFor(LONGEST);
+        for came_back in [false, true] {
+            let mut hold = Hold { came_back, ..Hold::default() };
+            assert!(!hold.keep(Keep::Perhaps) && !hold.keep(Keep::For(LONGEST)));
+            assert_eq!(hold.keep(perhaps), !came_back);
+            assert!(!hold.keep(perhaps), "said twice");
+            assert!(hold.keep(Keep::NoLonger) && !hold.keep(Keep::NoLonger));
+        }
+    }
+
+    #[test]
     fn work_by_turns_hardly_waits_for_nobody() {
         let mut lock = Contended::new();
         for _ in 0..330 {

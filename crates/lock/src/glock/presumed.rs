@@ -65,5 +65,10 @@ mod tests {
             all.learn(life(0), &held(n << ALIKE_BITS, Mode::Exclusive, &[life(1)]));
         }
         assert!(all.0.lock().len() <= ALIKE_MAX);
+        let all = PresumedHolders::default();
+        let learn = |n| all.learn(life(0), &held(n << ALIKE_BITS, Mode::Exclusive, &[life(1)]));
+        (0..ALIKE_MAX as u64).for_each(learn);
+        learn(0);
+        assert_eq!(all.0.lock().len(), ALIKE_MAX, "as many as fit are remembered");
     }
 }

@@ -418,3 +418,6 @@ impl<W: Clone + PartialEq> Glock<W> {
         self.dlock.guess(record);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -234,3 +234,103 @@ pub(crate) struct Unit {
     /// Bytes.
     pub len: u64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(shape: Shape, columns: u16, len: u64) -> Group {
+        let column =
+            |n: u16| Column { member: MemberIndex(n), base: 1_000_000 * (u64::from(n) + 1) };
+        Group { shape, columns: (0..columns).map(column).collect(), len }
+    }
+    /// Two parities for three units of four bytes; five rows.
+    fn parity() -> Group {
+        group(Shape::Parity { unit: 4, parity: 2 }, 5, 60)
+    }
+
+    #[test]
+    fn a_group_loses_all_copies_but_one_or_as_many_columns_as_it_has_parities() {
+        let mirror = group(Shape::Mirror, 4, 60);
+        assert_eq!((mirror.tolerance(), parity().tolerance()), (3, 2));
+        assert_eq!((mirror.row_len(), parity().row_len()), (None, Some(12)));
+        assert_eq!((mirror.column_len(), parity().column_len()), (60, 20));
+        assert_eq!((mirror.len(), mirror.is_empty()), (Bytes(60), false));
+        assert!(Group::gone().is_empty());
+        assert!(mirror.members().eq((0..4).map(MemberIndex)));
+    }
+
+    #[test]
+    fn a_change_concerns_whole_rows_where_there_is_parity() {
+        assert_eq!(group(Shape::Mirror, 2, 60).affected(13, 5), (13, 18));
+        let affected = |at, len| parity().affected(at, len);
+        assert_eq!(
+            [affected(12, 12), affected(13, 1), affected(11, 2)],
+            [(12, 24), (12, 24), (0, 24)]
+        );
+    }
+
+    #[test]
+    fn parity_takes_turns_on_all_columns_and_data_follows_it() {
+        let group = parity();
+        let columns = |row| [0, 1, 2, 3, 4].map(|place| group.column_of(row, place));
+        // Data first, then P, then Q.
+        let rows =
+            [[1, 2, 3, 4, 0], [0, 1, 2, 3, 4], [4, 0, 1, 2, 3], [3, 4, 0, 1, 2], [2, 3, 4, 0, 1]];
+        assert_eq!([0, 1, 2, 3, 4].map(columns), rows);
+        assert_eq!(columns(7), rows[2]);
+        for (row, places) in (5..).zip(rows) {
+            assert_eq!(
+                [0, 1, 2, 3, 4].map(|place| group.place_of(row, places[place])),
+                [0, 1, 2, 3, 4]
+            );
+        }
+        let mirror = super::tests::group(Shape::Mirror, 3, 60);
+        assert_eq!((mirror.column_of(1, 2), mirror.place_of(1, 2)), (2, 2));
+    }
+
+    #[test]
+    fn a_byte_stands_where_the_way_back_finds_it() {
+        let group = parity();
+        let mut places: Vec<_> = (0..60)
+            .map(|at| {
+                let (member, place) = group.locate(ByteOffset(at)).unwrap();
+                assert_eq!(group.inverse(member, place), Some(ByteOffset(at)));
+                (member, place)
+            })
+            .collect();
+        assert_eq!(places[13], (MemberIndex(0), ByteOffset(1_000_005)), "row 1 begins on column 0");
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 60);
+        assert_eq!(group.locate(ByteOffset(60)), None);
+        let stands = |column, offset| group.inverse(MemberIndex(column), ByteOffset(offset));
+        assert_eq!(stands(4, 5_000_000), None, "P of row 0");
+        assert_eq!([stands(0, 999_999), stands(0, 1_000_020), stands(5, 1_000_000)], [None; 3]);
+        let mirror = super::tests::group(Shape::Mirror, 2, 60);
+        assert_eq!(mirror.locate(ByteOffset(59)), Some((MemberIndex(0), ByteOffset(1_000_059))));
+        assert_eq!(mirror.locate(ByteOffset(60)), None);
+        assert_eq!(mirror.inverse(MemberIndex(1), ByteOffset(2_000_059)), Some(ByteOffset(59)));
+        assert_eq!(mirror.inverse(MemberIndex(1), ByteOffset(2_000_060)), None);
+    }
+
+    #[test]
+    fn a_run_is_cut_at_the_bounds_of_units_and_rows() {
+        let unit = |row, place, within, len| Unit { row, place, within, len };
+        let cut = [unit(0, 0, 2, 2), unit(0, 1, 0, 4), unit(0, 2, 0, 4), unit(1, 0, 0, 3)];
+        assert!(parity().units(2, 13).eq(cut));
+        assert_eq!(parity().units(2, 0).count(), 0);
+    }
+
+    #[test]
+    fn reads_of_a_mirror_take_turns_between_the_copies_that_are_there() {
+        let copies = |at, live| Group::read_copy_at(at * READ_ROTATION, live);
+        assert_eq!([0, 1, 2, 3].map(|at| copies(at, 3)), [0, 1, 2, 0]);
+        assert_eq!(
+            (copies(5, 1), copies(5, 0), Group::read_copy_at(READ_ROTATION - 1, 2)),
+            (0, 0, 0)
+        );
+        let left = [0, 1, READ_ROTATION - 1, READ_ROTATION].map(Group::rotation_left);
+        assert_eq!(left, [READ_ROTATION, READ_ROTATION - 1, 1, READ_ROTATION]);
+    }
+}

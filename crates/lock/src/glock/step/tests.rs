@@ -22,6 +22,10 @@ struct Alone {
     now: Time,
     nonce: u64,
     stopped: bool,
+    /// The record is out of reach.
+    failing: bool,
+    /// Reads and writes of the record are not answered, but kept, too.
+    silent: bool,
     seen: Vec<Action<u8>>,
 }
 impl Alone {
@@ -32,6 +36,8 @@ impl Alone {
             now: Time::from_secs(1),
             nonce: 1,
             stopped: false,
+            failing: false,
+            silent: false,
             seen: Vec::new(),
         }
     }
@@ -52,6 +58,10 @@ impl Alone {
             let cx = Context { record, tenure, hold_max: 10 * MS, stopped };
             for action in self.glock.step(&cx, event) {
                 match action {
+                    Action::Record(_) if self.failing => {
+                        next = Some(Event::RecordFailed(LockError::ShutDown));
+                    }
+                    Action::Record(io) if self.silent => self.seen.push(Action::Record(io)),
                     Action::Record(dlock::Action::CompareAndWrite { expected, new }) => {
                         assert_eq!(*expected, self.record);
                         self.record = (*new).clone();
@@ -377,4 +387,237 @@ fn a_record_out_of_reach_is_told_to_those_who_wait_after_eight_failures() {
         assert!(tries < 20);
     }
     assert_eq!(tries, 8);
+    assert!(alone.seen.iter().any(|a| matches!(a, Action::Unreachable(_))));
+}
+
+#[test]
+fn of_messages_that_come_while_the_record_is_read_so_many_are_kept() {
+    let mut alone = Alone::new();
+    alone.silent = true;
+    alone.queue_up(1, Mode::Shared, Local::Shared, None);
+    assert_eq!(alone.words(), ["record"]);
+    for (n, ticket) in (1..=MAIL_MAX + 1).zip(0..) {
+        let asked = dlock::Event::Asked { from: me(1), mode: Mode::Shared, ticket };
+        alone.step(Event::Message(asked));
+        assert_eq!(alone.glock.mail.len(), MAIL_MAX.min(n));
+    }
+    // Nor does the thread begin anything before that is answered.
+    alone.step(Event::Look);
+    alone.step(Event::Turn(1));
+    assert!(!alone.words().contains(&"record"));
+}
+
+#[test]
+fn a_wish_of_another_node_is_looked_at_if_this_one_is_in_its_way_or_waits_itself() {
+    let mut alone = Alone::holding();
+    alone.step(Event::Wished(Mode::Shared));
+    assert_eq!(alone.words(), ["visit"]);
+    let mut alone = Alone::new();
+    alone.queue_up(1, Mode::Shared, Local::Shared, None);
+    assert_eq!(alone.words(), ["granted", "admit"]);
+    alone.step(Event::Wished(Mode::Shared));
+    assert_eq!(alone.words(), [""; 0], "both may read");
+    let mut alone = waiting();
+    alone.step(Event::Wished(Mode::Shared));
+    assert_eq!(alone.words(), ["wake"]);
+    assert!(alone.glock.look);
+    // What gives the lock up already looks at the record anyway.
+    let mut alone = wanted_in_use();
+    alone.step(Event::Visit);
+    alone.words();
+    alone.step(Event::Wished(Mode::Exclusive));
+    assert!(!alone.glock.look && alone.glock.demotion.is_some());
+}
+
+/// A thread waits in the record for the lock, which node 1 has.
+fn waiting() -> Alone {
+    let mut alone = Alone::new();
+    alone.record.mode = Mode::Exclusive;
+    alone.record.holders = vec![me(1)];
+    alone.queue_up(1, Mode::Exclusive, Local::Exclusive, None);
+    assert_eq!(alone.words(), ["hint", "wish", "wake"]);
+    alone
+}
+
+#[test]
+fn the_last_who_gives_up_leaves_it_to_a_demoter_to_take_the_wish_back() {
+    let mut alone = waiting();
+    alone.step(Event::Visit);
+    assert!(alone.glock.pursuing(), "that is the waiting thread's");
+    alone.words();
+    alone.step(Event::GaveUp(1));
+    assert_eq!(alone.words(), ["visit"]);
+    alone.step(Event::Visit);
+    assert!(matches!(alone.seen[..], [Action::Wish(None)]), "{:?}", alone.seen);
+    assert!(!alone.glock.pursuing() && alone.record.waiters.is_empty());
+}
+
+#[test]
+fn the_head_of_the_queue_alone_looks_by_itself_and_only_at_what_it_needs() {
+    let mut alone = waiting();
+    let timer = alone.glock.dlock().timer();
+    assert!(timer.is_some());
+    alone.queue_up(2, Mode::Exclusive, Local::Exclusive, None);
+    assert_eq!([1, 2, 3].map(|w| alone.glock.wait_until(&w)), [timer, None, None]);
+    alone.glock.driver = Some(Driver::Demoter);
+    assert_eq!(alone.glock.wait_until(&1), None, "the answer wakes it");
+    // A reader who waits for another thread of this node needs nothing of the record.
+    let mut alone = Alone::new();
+    alone.record.mode = Mode::Shared;
+    alone.record.holders = vec![me(1)];
+    alone.queue_up(1, Mode::Shared, Local::Shared, None);
+    alone.queue_up(2, Mode::Exclusive, Local::Exclusive, None);
+    alone.queue_up(3, Mode::Shared, Local::Exclusive, None);
+    let timer = alone.glock.dlock().timer();
+    assert!(timer.is_some() && alone.glock.wait_until(&2) == timer);
+    alone.glock.leave_queue(&2);
+    assert_eq!(alone.glock.wait_until(&3), None);
+}
+
+#[test]
+fn a_fill_looks_when_its_patience_is_over_and_is_woken_when_a_demotion_begins() {
+    let mut alone = Alone::holding();
+    let admission = alone.glock.try_admit(Mode::Exclusive, Local::Shared).unwrap();
+    alone.queue_up(2, Mode::Exclusive, Local::Exclusive, None);
+    let patience = alone.now + MS;
+    alone.queue_up(3, Mode::Shared, Local::Shared, Some(patience));
+    assert_eq!(alone.glock.wait_until(&3), None);
+    alone.other_wants(Mode::Exclusive);
+    assert_eq!(alone.words(), ["visit"]);
+    alone.step(Event::Visit);
+    assert!(alone.seen.iter().any(|a| matches!(a, Action::Wake(3))), "{:?}", alone.seen);
+    assert!(!alone.seen.iter().any(|a| matches!(a, Action::Wake(2))));
+    assert_eq!(alone.glock.wait_until(&3), Some(patience));
+    alone.glock.end(&admission);
+}
+
+#[test]
+fn a_demoter_is_called_once_until_it_comes() {
+    let mut alone = Alone::holding();
+    alone.other_wants(Mode::Exclusive);
+    assert_eq!(alone.words(), ["visit"]);
+    alone.step(Event::Look);
+    assert_eq!(alone.words(), [""; 0]);
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["demote"]);
+    alone.step(Event::Look);
+    assert_eq!(alone.words(), [""; 0]);
+}
+
+#[test]
+fn a_visit_without_a_reason_leaves_the_lock() {
+    let mut alone = Alone::holding();
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), [""; 0]);
+    // What is left of a demand that is fulfilled.
+    alone.glock.demand = Some(Mode::Exclusive);
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), [""; 0]);
+    assert!(alone.glock.demand.is_none() && alone.glock.demotion.is_none());
+}
+
+#[test]
+fn who_says_again_that_users_come_back_calls_no_demoter() {
+    let mut alone = wanted_in_use();
+    alone.step(Event::Keep(Keep::For(2 * MS)));
+    alone.step(Event::Visit);
+    alone.words();
+    alone.step(Event::Keep(Keep::For(3 * MS)));
+    assert_eq!(alone.words(), [""; 0]);
+    // And nobody who does not want the lock elsewhere.
+    let mut alone = Alone::holding();
+    alone.glock.visit = Some(alone.now);
+    alone.step(Event::Keep(Keep::NoLonger));
+    assert_eq!((alone.words(), alone.glock.visit), (vec![], Some(alone.now)));
+}
+
+#[test]
+fn a_lock_is_not_given_up_in_the_record_while_a_thread_writes_it() {
+    let mut alone = Alone::new();
+    alone.queue_up(1, Mode::Shared, Local::Shared, None);
+    alone.end(Mode::Shared, Local::Shared);
+    alone.other_wants(Mode::Exclusive);
+    alone.words();
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["demote"]);
+    alone.silent = true;
+    alone.queue_up(2, Mode::Exclusive, Local::Exclusive, None);
+    let Some(Action::Record(dlock::Action::CompareAndWrite { new, .. })) = alone.seen.pop() else {
+        panic!("{:?}", alone.seen)
+    };
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    assert_eq!(alone.words(), [""; 0]);
+    (alone.silent, alone.record) = (false, (*new).clone());
+    alone.step(Event::Record(dlock::Event::Written));
+    assert!(!alone.words().contains(&"forget"), "by a demoter");
+    alone.step(Event::Visit);
+    assert!(alone.words().contains(&"forget"));
+}
+
+#[test]
+fn a_lock_is_handed_over_when_the_record_says_it_however_often_that_fails() {
+    for idle in [false, true] {
+        let mut alone = Alone::holding();
+        if idle {
+            alone.step(Event::Release);
+        } else {
+            alone.other_wants(Mode::Exclusive);
+        }
+        alone.step(Event::Visit);
+        alone.step(Event::Demoted(Some(Demoted::default())));
+        assert_eq!(alone.words(), ["visit", "demote", "forget"]);
+        alone.failing = true;
+        alone.step(Event::Forgotten);
+        assert_eq!(alone.words(), ["visit at"], "{idle}");
+        alone.step(Event::Visit);
+        assert_eq!(alone.words(), ["visit at"], "{idle}: not yet");
+        let next_try = |alone: &mut Alone| {
+            alone.now = alone.glock.dlock().timer().unwrap();
+            alone.step(Event::Visit);
+            alone.words()
+        };
+        let mut tries = 2;
+        while next_try(&mut alone) == ["visit at"] {
+            tries += 1;
+        }
+        assert_eq!(tries + 1, FAILURES_MAX, "then it is told that the record is out of reach");
+        alone.failing = false;
+        alone.now = alone.glock.dlock().timer().unwrap();
+        alone.step(Event::Visit);
+        let last: &[&str] =
+            if idle { &["given up idle", "released"] } else { &["hint", "handed over"] };
+        assert_eq!(alone.words(), last);
+    }
+}
+
+#[test]
+fn a_release_of_an_idle_lock_ends_with_the_demotion_that_another_node_asks_for() {
+    let mut alone = Alone::holding();
+    alone.step(Event::Keep(Keep::For(2 * MS)));
+    alone.step(Event::Release);
+    alone.other_wants(Mode::Exclusive);
+    assert_eq!(alone.words(), ["visit"]);
+    alone.step(Event::Visit);
+    assert_eq!(alone.words(), ["visit at"], "it is kept for its users, not released");
+    alone.now += 2 * MS;
+    alone.step(Event::Visit);
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    alone.step(Event::Forgotten);
+    assert_eq!(alone.words(), ["demote", "forget", "hint", "given up idle", "released"]);
+}
+
+#[test]
+fn an_idle_lock_for_which_a_thread_waits_is_not_given_up() {
+    let mut alone = Alone::new();
+    alone.record.mode = Mode::Shared;
+    alone.record.holders = vec![me(1)];
+    alone.queue_up(1, Mode::Shared, Local::Shared, None);
+    alone.end(Mode::Shared, Local::Shared);
+    alone.step(Event::Release);
+    alone.words();
+    alone.queue_up(2, Mode::Exclusive, Local::Exclusive, None);
+    alone.words();
+    alone.step(Event::Visit);
+    assert!(alone.words().contains(&"released"));
+    assert!(alone.glock.demotion.is_none() && alone.record.holders.contains(&me(0)));
 }
