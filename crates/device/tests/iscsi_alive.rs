@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_device::{CHANGE_BYTE, Device, IscsiDevice, MemoryDevice, OpenOptions};
+use braid_device::{ByteLockGuard, CHANGE_BYTE, Device, IscsiDevice, MemoryDevice, OpenOptions};
 use braid_format::{ByteOffset, Bytes};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 
@@ -48,6 +48,33 @@ fn holder(task: &str, name: &str) -> (Child, impl Iterator<Item = String>) {
     (child, lines)
 }
 
+/// Loses the session with its unit, does without that, and lives on by another one.
+fn do_without(name: &str, unit: Arc<IscsiDevice>, held: ByteLockGuard) {
+    let other = name.replace("/0", "/1");
+    let other = IscsiDevice::open(&other, OpenOptions::default()).unwrap();
+    let life = other.abilities().locks.lock_byte(5).unwrap().unwrap();
+    unit.abilities().session.unwrap().lease(Instant::now());
+    println!("\nboth");
+    std::io::stdout().flush().unwrap();
+    assert!(unit.write(ByteOffset(0), &[7; 512]).is_err());
+    held.leave();
+    // The life goes on by the other unit, with a session that logs in again where it can.
+    other.read(ByteOffset(0), &mut [1; 512]).unwrap();
+    println!("\nleft");
+    std::io::stdout().flush().unwrap();
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    other.read(ByteOffset(0), &mut [1; 512]).unwrap();
+    assert!(other.abilities().locks.byte_held(5).unwrap());
+    if line == "take\n" {
+        drop(unit);
+        let again = IscsiDevice::open(name, OpenOptions::default()).unwrap();
+        drop(again.abilities().locks.lock_byte(5).unwrap().expect("the byte"));
+    }
+    drop(life);
+    assert!(!other.abilities().locks.byte_locked(5).unwrap());
+}
+
 /// What a process is when the environment says so; otherwise nothing.
 #[test]
 fn child_process() {
@@ -80,30 +107,7 @@ fn child_process() {
         return;
     }
     if task == "do without" {
-        let other = name.replace("/0", "/1");
-        let other = IscsiDevice::open(&other, OpenOptions::default()).unwrap();
-        let life = other.abilities().locks.lock_byte(5).unwrap().unwrap();
-        unit.abilities().session.unwrap().lease(Instant::now());
-        println!("\nboth");
-        std::io::stdout().flush().unwrap();
-        assert!(unit.write(ByteOffset(0), &[7; 512]).is_err());
-        held.leave();
-        // The life goes on by the other unit, with a session that logs in again where it can.
-        other.read(ByteOffset(0), &mut [1; 512]).unwrap();
-        println!("\nleft");
-        std::io::stdout().flush().unwrap();
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).unwrap();
-        other.read(ByteOffset(0), &mut [1; 512]).unwrap();
-        assert!(other.abilities().locks.byte_held(5).unwrap());
-        if line == "take\n" {
-            drop(unit);
-            let again = IscsiDevice::open(&name, OpenOptions::default()).unwrap();
-            drop(again.abilities().locks.lock_byte(5).unwrap().expect("the byte"));
-        }
-        drop(life);
-        assert!(!other.abilities().locks.byte_locked(5).unwrap());
-        return;
+        return do_without(&name, unit, held);
     }
     if task == "change" {
         drop(held);
