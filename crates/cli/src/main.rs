@@ -33,9 +33,10 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use commands::helper::{self, Helper};
 use commands::{
-    add, advise, check, completion, cp, create, destroy, dump_label, evacuate, export, fail, fence,
-    generate, grow, iostat, label, locks, mount, nodes, offline, online, probe, rebalance, remove,
-    rename, replace, scan, scrub, serve, spare, status, target, top, trim, unmount, version,
+    add, advise, check, completion, cp, create, destroy, dump_label, evacuate, events, export,
+    fail, fence, generate, grow, history, iostat, label, locks, mount, nodes, offline, online,
+    probe, rebalance, remove, rename, replace, scan, scrub, serve, spare, status, target, top,
+    trim, unmount, version,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::{answer, lost_output};
@@ -60,6 +61,8 @@ enum Command {
     Top(top::Args),
     Fence(fence::Args),
     Scan(scan::Args),
+    History(history::Args),
+    Events(events::Args),
     Check(check::Args),
     Advise(advise::Args),
     Label(label::Args),
@@ -209,6 +212,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Top(a) => top::run(&a),
         Command::Fence(a) => fence::run(&a),
         Command::Scan(a) => Ok(scan::run(&a)),
+        Command::History(a) => history::run(&a),
+        Command::Events(a) => events::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Advise(a) => advise::run(&a),
         Command::Label(a) => label::run(&a),

@@ -177,6 +177,52 @@ fn a_member_goes_offline_comes_back_under_another_path_and_catches_up() {
     assert_eq!(said["pool"]["members"][2]["state"], "active", "{said}");
 }
 
+/// What was done and what happened is told by a mounted node, and by the devices when nobody has the pool mounted; a
+/// stream shows what comes.
+#[test]
+fn the_history_of_a_pool_is_read_mounted_and_unmounted_and_followed() {
+    if !can_mount() {
+        return;
+    }
+    let m = mounted(3, 2, &["--mirror", "2"]);
+    let mut stream = std::process::Command::new(env!("CARGO_BIN_EXE_braid"));
+    stream.args(["events", "-f", "--json", m.dir()]).stdout(std::process::Stdio::piped());
+    let mut stream = stream.spawn().unwrap();
+    let mut lines = BufReader::new(stream.stdout.take().unwrap()).lines();
+    let mut next = |text: &str| loop {
+        let line = lines.next().expect("the stream goes on").unwrap();
+        let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if event["text"].as_str().unwrap().contains(text) {
+            return event;
+        }
+    };
+    assert_eq!(next("create: 2 members")["user"], "root");
+    let event = next("the node has joined");
+    assert_eq!((&event["kind"], &event["node"]), (&"mount".into(), &0.into()), "{event}");
+    ok(&["fail", m.dir(), "1"]);
+    next("disk1) has failed");
+    next("the pool is degraded");
+    assert_eq!(next("fail: member 1")["kind"], "command");
+    ok(&["replace", m.dir(), "1", m.disk(2)]);
+    next("disk2) is filled and in use");
+    ok(&["scrub", m.dir()]);
+    next("the scrub has ended");
+    stream.kill().unwrap();
+    stream.wait().unwrap();
+    end(&m);
+    let devices = [m.disk(0), m.disk(2)].join(":");
+    let before = ok(&["history", &devices]);
+    m.mount(&[0, 2], &[]);
+    let said = ok(&["history", "-n", "2", m.dir(), "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let text = |n: usize| said["events"][n]["text"].as_str().unwrap().to_owned();
+    assert!(text(0).contains("node 0 died: its journal is replayed"), "{said}");
+    assert!(text(1).contains("the node has joined"), "{said}");
+    unmount_idle(&m.dir);
+    let after = ok(&["history", &devices]);
+    assert!(after.starts_with(&before) && after.trim_end().ends_with("the node leaves"), "{after}");
+}
+
 /// What it holds is of before it failed: it is filled like a new one, and only then believed.
 #[test]
 fn a_failed_members_own_device_takes_its_place_again_while_mounted() {

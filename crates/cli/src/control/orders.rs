@@ -25,6 +25,8 @@ pub enum Order {
     Io,
     /// The nodes, as it sees them.
     Nodes,
+    /// What happened to the pool.
+    History,
     /// Its locks.
     Locks {
         /// Those that other nodes took most often.

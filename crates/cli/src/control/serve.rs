@@ -19,7 +19,7 @@ use crate::control::member::MemberId;
 use crate::control::node::Node;
 use crate::control::orders::{Answer, Order, Target};
 use crate::control::views::{View, view};
-use crate::control::{locks, nodes, programs, requests};
+use crate::control::{history, locks, nodes, programs, requests};
 use crate::pools::shape::ShapeArgs;
 use crate::pools::topology;
 use crate::process::mounts;
@@ -103,11 +103,19 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
         Ok(Order::Io) => Ok(Answer::Value(serde_json::to_value(requests::answer(node))?)),
         Ok(Order::Nodes) => Ok(Answer::Value(nodes::answer(fs))),
         Ok(Order::Locks { hot, lines }) => Ok(Answer::Value(locks::answer(fs, hot, lines))),
+        Ok(Order::History) => Ok(Answer::Value(history::answered(fs.pool()).into())),
         Ok(Order::Fence { node }) => {
+            let order = Order::Fence { node };
             let done = fs.vouch_dead(NodeId(node)).map_err(Into::into);
-            done.map(|()| Answer::Value(serde_json::Value::Null))
+            done.map(|()| {
+                history::order(fs.pool(), &order, user_of(stream));
+                Answer::Value(serde_json::Value::Null)
+            })
         }
-        order => order.and_then(|o| obey(fs, o)).map(|view| Answer::Done(Box::new(view))),
+        order => {
+            let done = order.and_then(|order| obey_of(fs, order, user_of(stream)));
+            done.map(|view| Answer::Done(Box::new(view)))
+        }
     };
     let answer = done.unwrap_or_else(|e| Answer::Refused(format!("{e:#}")));
     let mut stream = stream;
@@ -120,6 +128,22 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
         bail!("{}: in use: {use_}", path.display());
     }
     Ok(braid_pool::device::open(path, OpenOptions::default())?)
+}
+
+/// Whose process is at the other end.
+fn user_of(stream: &UnixStream) -> u32 {
+    rustix::net::sockopt::socket_peercred(stream).map_or(u32::MAX, |peer| peer.uid.as_raw())
+}
+
+/// As [`obey`]; what was done is told to the pool's history, by `user`.
+///
+/// # Errors
+/// As there.
+pub fn obey_of(fs: &Fs, order: Order, user: u32) -> Result<View> {
+    let asked = order.clone();
+    let view = obey(fs, order)?;
+    history::order(fs.pool(), &asked, user);
+    Ok(view)
 }
 
 /// Does what a node is asked for, and says how things are then.
@@ -136,6 +160,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         | Order::Programs
         | Order::Io
         | Order::Nodes
+        | Order::History
         | Order::Locks { .. }
         | Order::Fence { .. } => {
             bail!("only a node that has the pool mounted can be asked for that")

@@ -15,7 +15,7 @@ use braid_bulk::server::{References, Server, ServerOptions, Squash};
 use braid_fs::{Fs, Holds, MountOptions};
 use serde_json::json;
 
-use crate::control;
+use crate::control::{self, history};
 use crate::pools::sources;
 use crate::process::{left_behind, signals};
 use crate::terminal::answer;
@@ -108,6 +108,7 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     // A node that ends in the middle has to be recovered.
     signals::catch()?;
     let pool = sources::open(&sources, false)?;
+    history::keep(&pool);
     let name = pool.info().name.clone();
     let tls = if args.insecure {
         None
