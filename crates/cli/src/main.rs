@@ -33,9 +33,10 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use commands::helper::{self, Helper};
 use commands::{
-    add, advise, check, completion, cp, create, destroy, dump_label, evacuate, export, fail, fence,
-    generate, grow, iostat, label, locks, mount, nodes, probe, rebalance, remove, rename, replace,
-    scan, scrub, serve, spare, status, target, top, trim, unmount, version,
+    add, advise, check, completion, cp, create, destroy, dump_label, evacuate, events, export,
+    fail, fence, generate, grow, history, iostat, label, locks, mount, nodes, offline, online,
+    probe, rebalance, remove, rename, replace, scan, scrub, serve, spare, status, target, top,
+    trim, unmount, version,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::{answer, lost_output};
@@ -60,11 +61,15 @@ enum Command {
     Top(top::Args),
     Fence(fence::Args),
     Scan(scan::Args),
+    History(history::Args),
+    Events(events::Args),
     Check(check::Args),
     Advise(advise::Args),
     Label(label::Args),
     DumpLabel(dump_label::Args),
     Fail(fail::Args),
+    Offline(offline::Args),
+    Online(online::Args),
     Replace(replace::Args),
     Spare(spare::Args),
     Add(add::Args),
@@ -207,11 +212,15 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Top(a) => top::run(&a),
         Command::Fence(a) => fence::run(&a),
         Command::Scan(a) => Ok(scan::run(&a)),
+        Command::History(a) => history::run(&a),
+        Command::Events(a) => events::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Advise(a) => advise::run(&a),
         Command::Label(a) => label::run(&a),
         Command::DumpLabel(a) => dump_label::run(&a),
         Command::Fail(a) => fail::run(&a),
+        Command::Offline(a) => offline::run(&a),
+        Command::Online(a) => online::run(&a),
         Command::Replace(a) => replace::run(&a),
         Command::Spare(a) => spare::run(&a),
         Command::Add(a) => add::run(&a),

@@ -34,6 +34,22 @@ fn the_package_is_installed_used_and_removed_in_a_clean_system() {
     assert!(out.status.success(), "{}{}", said(&out.stdout), said(&out.stderr));
 }
 
+/// Only commands of the manual pages: disks fail, go and come back, a node is killed, the pool is full, a disk rots;
+/// the pool's history has it all.
+#[test]
+fn an_operators_day_goes_well_with_the_package_alone() {
+    if !can_mount() {
+        return;
+    }
+    if let Some(tool) = ["cargo-deb", "mmdebstrap"].iter().find(|tool| !is_there(tool)) {
+        return braid_testkit::skip(&format!("{tool} is not installed"));
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/operator.sh");
+    let out = Command::new(script).arg(env!("CARGO_BIN_EXE_braid")).output().unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(out.status.success(), "{}{}", said(&out.stdout), said(&out.stderr));
+}
+
 #[test]
 fn systemd_is_told_when_a_mount_serves_and_when_it_leaves() {
     if !can_mount() {

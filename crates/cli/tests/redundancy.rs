@@ -127,6 +127,105 @@ fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     m.clean(&[2, 3]);
 }
 
+/// A disk is taken out for a while, by mounted nodes and by a command alone, and catches up on what it missed.
+#[test]
+fn a_member_goes_offline_comes_back_under_another_path_and_catches_up() {
+    if !can_mount() {
+        return;
+    }
+    let m = mounted(5, 4, &["--mirror", "2"]);
+    let written = fill(&m.dir);
+    ok(&["spare", m.dir(), m.disk(4)]);
+    let said = ok(&["offline", m.dir(), "1", "--dry-run"]);
+    assert!(said.contains("can go offline"), "{said}");
+    assert_eq!(states(&[m.dir()])[1], "active");
+    let said = ok(&["offline", m.dir(), "1"]);
+    assert!(said.contains("catches up by what it has missed"), "{said}");
+    let said = fails(&["offline", m.dir(), "0"]);
+    assert!(said.contains("can spare") && said.contains("disk0"), "{said}");
+    let said = ok(&["status", m.dir()]);
+    assert!(said.contains("disk1) is offline; no member may be lost"), "{said}");
+    assert!(said.contains(&format!("`braid online {} 1` brings it back", m.name)), "{said}");
+    sh(&format!("cp -r {0}/tree {0}/copy", m.dir()));
+    // No spare steps in, and another node, in the same slot, goes on noting.
+    unmount_idle(&m.dir);
+    m.mount(&[0, 1, 2, 3, 4], &[]);
+    assert_eq!(states(&[m.dir()]), ["active", "offline", "active", "active", "spare"]);
+    sh(&format!("cp -r {0}/tree {0}/second", m.dir()));
+    let moved = m.disks.paths[1].with_file_name("elsewhere");
+    std::fs::rename(&m.disks.paths[1], &moved).unwrap();
+    let moved = moved.to_str().unwrap();
+    let said = fails(&["online", m.dir(), "1", m.disk(4)]);
+    assert!(said.contains("is not the device that was"), "{said}");
+    let planned = ok(&["online", m.dir(), "1", moved, "--dry-run"]);
+    assert!(planned.contains("would be brought up to date"), "{planned}");
+    let said = ok(&["online", m.dir(), "1", moved]);
+    assert!(said.contains("is brought up to date") && said.contains("filled and in use"), "{said}");
+    let said = ok(&["scrub", m.dir()]);
+    assert!(said.contains("0 B healed"), "{said}");
+    // From it alone.
+    ok(&["fail", m.dir(), "0"]);
+    for copy in ["tree", "copy", "second"] {
+        assert_eq!(sums(&m.dir.join(copy)), written, "{copy}");
+    }
+    wait_until("the spare is filled", || states(&[m.dir()])[0] == "active");
+    unmount_idle(&m.dir);
+    let devices = [m.disk(4), moved, m.disk(2), m.disk(3)].join(":");
+    ok(&["offline", &devices, "2"]);
+    let said = ok(&["online", &devices, "2", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["pool"]["members"][2]["state"], "active", "{said}");
+}
+
+/// What was done and what happened is told by a mounted node, and by the devices when nobody has the pool mounted; a
+/// stream shows what comes.
+#[test]
+fn the_history_of_a_pool_is_read_mounted_and_unmounted_and_followed() {
+    if !can_mount() {
+        return;
+    }
+    let m = mounted(3, 2, &["--mirror", "2"]);
+    let mut stream = std::process::Command::new(env!("CARGO_BIN_EXE_braid"));
+    stream.args(["events", "-f", "--json", m.dir()]).stdout(std::process::Stdio::piped());
+    let mut stream = stream.spawn().unwrap();
+    let mut lines = BufReader::new(stream.stdout.take().unwrap()).lines();
+    let mut next = |text: &str| loop {
+        let line = lines.next().expect("the stream goes on").unwrap();
+        let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if event["text"].as_str().unwrap().contains(text) {
+            return event;
+        }
+    };
+    assert_eq!(next("create: 2 members")["user"], "root");
+    let event = next("the node has joined");
+    assert_eq!((&event["kind"], &event["node"]), (&"mount".into(), &0.into()), "{event}");
+    ok(&["fail", m.dir(), "1"]);
+    next("disk1) has failed");
+    next("the pool is degraded");
+    assert_eq!(next("fail: member 1")["kind"], "command");
+    ok(&["replace", m.dir(), "1", m.disk(2)]);
+    next("disk2) is filled and in use");
+    ok(&["scrub", m.dir()]);
+    next("the scrub has ended");
+    stream.kill().unwrap();
+    stream.wait().unwrap();
+    end(&m);
+    let devices = [m.disk(0), m.disk(2)].join(":");
+    let before = ok(&["history", &devices]);
+    m.mount(&[0, 2], &[]);
+    wait_until("the dead node is recovered", || {
+        ok(&["history", m.dir()]).contains("node 0 died: its journal is replayed")
+    });
+    let said = ok(&["history", "-n", "2", m.dir(), "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let told = said["events"].as_array().unwrap();
+    assert_eq!(told.len(), 2, "{said}");
+    assert!(told.iter().any(|event| event["kind"] == "recovery"), "{said}");
+    unmount_idle(&m.dir);
+    let after = ok(&["history", &devices]);
+    assert!(after.starts_with(&before) && after.trim_end().ends_with("the node leaves"), "{after}");
+}
+
 /// What it holds is of before it failed: it is filled like a new one, and only then believed.
 #[test]
 fn a_failed_members_own_device_takes_its_place_again_while_mounted() {

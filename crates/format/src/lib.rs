@@ -20,6 +20,7 @@
 //!  label        member labels
 //!  lock_record  the device lock's record
 //!  node         node slots, heartbeats, counters, orphan lists
+//!  history      what happened to a pool
 //!  redundancy   a node's redundancy log
 //!  xattr        extended attributes
 //!  superblock   what a file system is, and where its fixed parts are
@@ -33,6 +34,7 @@ pub mod dirent;
 pub mod error;
 #[cfg(test)]
 mod golden;
+pub mod history;
 pub mod journal;
 pub mod label;
 pub mod lock_record;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use braid_format::{
-    dinode, dirent, journal, label, lock_record, meta, node, plock, redundancy, rgrp,
+    dinode, dirent, history, journal, label, lock_record, meta, node, plock, redundancy, rgrp,
 };
 use braid_format::{superblock, tree, xattr};
 
@@ -43,6 +43,8 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         redundancy::RawRedoPart { group, column, len, offset }
         redundancy::RawClaim { magic, crc, pool_uuid, epoch, nonce, incarnation, slot, state, reserved }
         redundancy::RawEventCount { magic, crc, pool_uuid, member_uuid, state_epoch, count, incarnation, slot, reserved }
+        history::RawHistoryPage { magic, crc, pool_uuid, sequence, used, reserved }
+        history::RawEvent { time, id, kind, slot, user, host_len, text_len, reserved }
         lock_record::RawLockRecord { magic, revision, mode, lock, version, nonce, written, lives, waiters, crc }
         lock_record::RawLockLife { roles, incarnation }
         superblock::RawSuperblock { header, fs_magic, version, block_shift, lock_sector_shift, pool_uuid, fs_uuid, features_compat, features_ro_compat, features_incompat, total_blocks, node_slots, named_count, plock_count, node_area_slots, named_start, plock_start, slot_area, heartbeat_area, node_area, journal_area, journal_blocks, rgrp_start, rgrp_blocks, rgrp_count, root_inode, hash_seed, stripe_unit, stripe_width, name, meta_blocks, data_start, data_blocks, data_count, data_end, data_heads, data_head_slots }

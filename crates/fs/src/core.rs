@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use braid_format::history::EventKind;
 use braid_format::{BlockNo, FormatError, InodeNo, LockNo};
 use braid_lock::{Guard, Life, Liveness, Local, LockError, LockManager, Membership, Mode};
 
@@ -234,6 +235,8 @@ impl Core {
         let reason = self.membership.withdrawn().unwrap_or_else(|| why.reason());
         if self.withdrawn.set(reason.clone()).is_ok() {
             tracing::error!(node = %self.me.slot, "withdrawing: {reason}");
+            let told = format!("the node withdraws: {reason}");
+            self.volume.pool.record(EventKind::Withdrawn, None, told);
             self.meta.poison(reason.clone());
             self.locks.withdraw();
             self.plocks.end_waits(&|| Err(Error::Withdrawn { reason: reason.clone() }));

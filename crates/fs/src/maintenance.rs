@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use braid_format::history::EventKind;
 use braid_format::{ByteOffset, Epoch, MemberIndex};
 use braid_pool::{
     ChangeError, EpochTag, Moving, Pace, Pool, PoolError, Progress, Scrubbed, Verification,
@@ -341,6 +342,7 @@ impl Worker {
         let over = || self.stopped() || !self.shared.scrub.load(Ordering::Acquire);
         let verifier = VolumeVerifier::of_mounted(&self.volume);
         let to_be_failed = self.pool.to_be_failed();
+        self.pool.record(EventKind::Scrub, None, "a scrub has begun");
         let result = self.pool.scrub(&verifier, &mut |progress, found| {
             self.shared.status.lock().scrubbing = Some((progress, found.clone()));
             pacer.pace(&over)
@@ -350,6 +352,7 @@ impl Worker {
         }
         let files = result.as_ref().map(|found| self.files_at(found, &over)).unwrap_or_default();
         self.shared.scrub.store(false, Ordering::Release);
+        self.pool.record(EventKind::Scrub, None, scrub_ended(&result));
         let mut status = self.shared.status.lock();
         status.scrubbing = None;
         status.scrubbed = None;
@@ -368,6 +371,19 @@ impl Worker {
             }
             Err(error) => status.error = Some(error.to_string()),
         }
+    }
+}
+
+/// What came of a scrub, for the pool's history.
+fn scrub_ended(result: &Result<Scrubbed, PoolError>) -> String {
+    match result {
+        Ok(found) => {
+            let (checked, healed) = (found.checked.get(), found.healed.get());
+            let how = if found.finished { "has ended" } else { "was stopped" };
+            let undecided = found.undecided.get();
+            format!("the scrub {how}: {checked} bytes read, {healed} healed, {undecided} undecided")
+        }
+        Err(error) => format!("the scrub has failed: {error}"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use braid_format::history::EventKind;
 use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_lock::etcd::HintWatch;
@@ -92,6 +93,9 @@ pub(crate) struct Mounted {
     pub leaving: LeaveProgress,
 }
 
+/// A node that leaves waits so long for the pool's history, at most.
+const HISTORY_PATIENCE: Duration = Duration::from_secs(2);
+
 struct Housekeeper {
     stop: Arc<Stop>,
     threads: [std::thread::JoinHandle<()>; 2],
@@ -162,7 +166,13 @@ impl Mounted {
             if whole.records + whole.regions > 0 {
                 tracing::info!(?whole, "made whole what was being written when this node ended");
             }
-            Self::start(volume, options, kernel, &deferred_ops, &membership, cluster)
+            volume.pool.history_of_node(membership.me().slot);
+            let text = format!("the node has joined, at {}", options.mount_point.display());
+            let joined = volume.clone();
+            let started =
+                Self::start(volume, options, kernel, &deferred_ops, &membership, cluster)?;
+            joined.pool.record(EventKind::Mount, None, text);
+            Ok(started)
         });
         match started {
             Ok(core) => Ok(Self::kept_up(core, membership, recoverer)),
@@ -333,6 +343,8 @@ impl Mounted {
         if let Err(error) = core.volume.pool.count_up(core.me) {
             tracing::warn!(%error, "event counts stay as they are");
         }
+        core.volume.pool.record(EventKind::Unmount, None, "the node leaves");
+        core.volume.pool.settle_history(HISTORY_PATIENCE);
         if let Some(cluster) = &core.cluster {
             cluster.leave()?;
         }

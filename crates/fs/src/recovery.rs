@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use braid_format::history::EventKind;
 use braid_format::meta::MetaKind;
 use braid_format::node::{DamagedPart, SlotDamage};
 use braid_format::{BlockNo, LockNo, NodeId};
@@ -227,6 +228,9 @@ impl Recoverer {
         let volume = &self.volume;
         let replayed = crate::replay::replay(volume, dead.slot, Writer::Life(dead.incarnation))
             .map_err(|e| not_recovered(volume, dead.slot, false, e))?;
+        let (slot, count) = (dead.slot, replayed.transactions);
+        let text = format!("node {slot} died: its journal is replayed ({count} transactions)");
+        volume.pool.record(EventKind::Recovery, None, text);
         if replayed.transactions > 0 {
             tracing::info!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
         }

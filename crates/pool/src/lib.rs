@@ -23,6 +23,7 @@
 //!  health       members that are slow, or return garbage
 //!  topology     one epoch of a pool: its label, the map that it compiles to, the members' devices
 //!  cluster      the other nodes: who they are, regions, the write gate, reservations, liveness bytes
+//!  history      what happened to the pool, kept on its members
 //!  redundancy   mirrors and parity: requests on them, the redundancy log, resync, comparing, filling
 //!  pool         an open pool: its handle, and the objects that it is made of
 //!  membership   which devices and nodes take part, agreed by all nodes: changes of the epoch
@@ -46,6 +47,7 @@ mod cluster;
 mod devices;
 pub mod error;
 mod health;
+mod history;
 mod identity;
 mod io;
 pub mod labels;
@@ -84,6 +86,7 @@ pub use pace::{Pace, Progress};
 pub use pool::Pool;
 pub use redundancy::compare::Scrubbed;
 pub use redundancy::log_recovery::Recovered;
+pub use redundancy::missed::CatchUp;
 pub use redundancy::verification::Verification;
 pub use redundancy::verifier::{ChecksumVerifier, NoChecksums};
 pub use reshape::{

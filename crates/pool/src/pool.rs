@@ -4,8 +4,8 @@
 //! and `reshape` what an operator asks for.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use braid_device::{Device, IoCounters, Issued};
@@ -20,6 +20,7 @@ use crate::cluster::write_gate::WriteGate;
 use crate::devices::migration::MemberMigration;
 use crate::error::{LabelFault, PoolError};
 use crate::health::MemberHealth;
+use crate::history::Recorder;
 use crate::labels::{self, discover};
 use crate::layout::map::Map;
 use crate::redundancy::{EpochInUse, RedundancyState};
@@ -130,6 +131,8 @@ pub(crate) struct PoolState {
     pub redundancy: RedundancyState,
     pub cluster: ClusterView,
     pub health: MemberHealth,
+    /// Where what happens is told; empty: nowhere.
+    pub history: OnceLock<Recorder>,
     /// In a simulation only.
     pub simulated: Simulated,
 }
@@ -184,6 +187,7 @@ impl Pool {
             redundancy: RedundancyState { present, ..RedundancyState::default() },
             cluster: ClusterView::default(),
             health,
+            history: OnceLock::new(),
             simulated: Simulated::default(),
         };
         Ok(Self(Arc::new(inner), Arc::default()))

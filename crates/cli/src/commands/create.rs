@@ -15,6 +15,7 @@ use braid_pool::device::{Device, UnitName};
 use braid_pool::layout::Weights;
 use braid_pool::{CreateOptions, Pool};
 
+use crate::control::history;
 use crate::pools::{shape, sources, subpools::Wish, topology};
 use crate::terminal::{
     answer::{self, say},
@@ -117,6 +118,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let bar = ui::bar("making");
     make(&pool, &make_options, &mut ui::progress(&bar)).context("cannot make the file system")?;
     bar.finish_and_clear();
+    history::command(&pool, format!("create: {} members", pool.info().members.len()));
     say_made(args, &pool, &shape);
     Ok(ExitCode::SUCCESS)
 }

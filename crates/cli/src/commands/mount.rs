@@ -23,7 +23,7 @@ use braid_pool::device::{MountTable, answers, bounded};
 pub use super::mount_start::Args;
 use super::mount_start::{begin_in_background, begin_log, each, started_again};
 use super::{copies, mount_remote};
-use crate::control::{Control, Node};
+use crate::control::{Control, Node, history};
 use crate::metrics::{self, Address};
 use crate::pools::sources;
 use crate::process::limits::{self, Need};
@@ -321,7 +321,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
         (sources::open_devices(&paths, false)?, false)
     };
     let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
-    let pool = assemble(devices)?;
+    let pool = assemble(devices).inspect(history::keep)?;
     answers::wait_for(MEMBER_TIME);
     copies::refuse(&pool)?;
     let name = pool.info().name.clone();

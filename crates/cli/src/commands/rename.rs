@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::control;
+use crate::control::{self, history};
 use crate::pools::sources;
 use crate::terminal::answer::{self, say};
 
@@ -31,7 +31,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if namesakes.iter().any(|other| other.name == args.name && other.uuid != uuid) {
         bail!("there is a pool called '{}' on this host's devices already", args.name);
     }
-    braid_fs::rename(pool, &args.name)?;
+    history::keep(&pool);
+    braid_fs::rename(pool.clone(), &args.name)?;
+    history::command(&pool, format!("rename: {before:?} to {:?}", args.name));
     answer::add("pool", &args.name);
     answer::add("before", &before);
     say!("pool '{before}' is called '{}' now", args.name);

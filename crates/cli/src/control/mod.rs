@@ -6,6 +6,7 @@
 mod client;
 pub mod clients;
 pub mod health;
+pub mod history;
 mod leaving;
 pub mod locks;
 mod member;
@@ -24,5 +25,5 @@ pub use client::{LOOK_TIME, answering, find, look, member, named, order, value, 
 pub use member::MemberId;
 pub use node::Node;
 pub use orders::{Order, Target};
-pub use serve::{Control, obey};
+pub use serve::{Control, obey_of};
 pub use views::{MemberView, SHOWN_MAX, ScrubView, View, show};

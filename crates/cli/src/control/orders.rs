@@ -27,6 +27,8 @@ pub enum Order {
     Io,
     /// The nodes, as it sees them.
     Nodes,
+    /// What happened to the pool.
+    History,
     /// Its locks.
     Locks {
         /// Those that other nodes took most often.
@@ -46,6 +48,22 @@ pub enum Order {
         /// Also if those that would stand in for it are suspected to return garbage.
         #[serde(default)]
         force: bool,
+    },
+    /// Take a member out for a while.
+    Offline {
+        /// Which.
+        member: MemberId,
+        /// Only say what would be.
+        dry_run: bool,
+    },
+    /// Bring it back, and fill what it has missed.
+    Online {
+        /// The member.
+        member: MemberId,
+        /// Its device's absolute path.
+        device: PathBuf,
+        /// Only say what would be.
+        dry_run: bool,
     },
     /// Put a device in a member's place and fill it.
     Replace {

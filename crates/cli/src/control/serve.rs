@@ -19,7 +19,7 @@ use crate::control::member::MemberId;
 use crate::control::node::Node;
 use crate::control::orders::{Answer, Order, Target};
 use crate::control::views::{View, view};
-use crate::control::{clients, locks, nodes, programs, requests};
+use crate::control::{clients, history, locks, nodes, programs, requests};
 use crate::pools::shape::ShapeArgs;
 use crate::pools::topology;
 use crate::process::mounts;
@@ -106,11 +106,19 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
         Ok(Order::Io) => Ok(Answer::Value(serde_json::to_value(requests::answer(node))?)),
         Ok(Order::Nodes) => Ok(Answer::Value(nodes::answer(fs))),
         Ok(Order::Locks { hot, lines }) => Ok(Answer::Value(locks::answer(fs, hot, lines))),
+        Ok(Order::History) => Ok(Answer::Value(history::answered(fs.pool()).into())),
         Ok(Order::Fence { node }) => {
+            let order = Order::Fence { node };
             let done = fs.vouch_dead(NodeId(node)).map_err(Into::into);
-            done.map(|()| Answer::Value(serde_json::Value::Null))
+            done.map(|()| {
+                history::order(fs.pool(), &order, user_of(stream));
+                Answer::Value(serde_json::Value::Null)
+            })
         }
-        order => order.and_then(|o| obey(fs, o)).map(|view| Answer::Done(Box::new(view))),
+        order => {
+            let done = order.and_then(|order| obey_of(fs, order, user_of(stream)));
+            done.map(|view| Answer::Done(Box::new(view)))
+        }
     };
     let answer = done.unwrap_or_else(|e| Answer::Refused(format!("{e:#}")));
     let mut stream = stream;
@@ -123,6 +131,22 @@ fn open(path: &Path) -> Result<Arc<dyn Device>> {
         bail!("{}: in use: {use_}", path.display());
     }
     Ok(braid_pool::device::open(path, OpenOptions::default())?)
+}
+
+/// Whose process is at the other end.
+fn user_of(stream: &UnixStream) -> u32 {
+    rustix::net::sockopt::socket_peercred(stream).map_or(u32::MAX, |peer| peer.uid.as_raw())
+}
+
+/// As [`obey`]; what was done is told to the pool's history, by `user`.
+///
+/// # Errors
+/// As there.
+pub fn obey_of(fs: &Fs, order: Order, user: u32) -> Result<View> {
+    let asked = order.clone();
+    let view = obey(fs, order)?;
+    history::order(fs.pool(), &asked, user);
+    Ok(view)
 }
 
 /// Does what a node is asked for, and says how things are then.
@@ -140,11 +164,16 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         | Order::Clients
         | Order::Io
         | Order::Nodes
+        | Order::History
         | Order::Locks { .. }
         | Order::Fence { .. } => {
             bail!("only a node that has the pool mounted can be asked for that")
         }
         Order::Fail { member, force } => fs.fail_member(selector_of(fs, &member)?, force)?,
+        Order::Offline { member, dry_run } => said = Some(offline(fs, &member, dry_run)?),
+        Order::Online { member, device, dry_run } => {
+            said = Some(online(fs, &member, &device, dry_run)?);
+        }
         Order::Replace { member, device, force } => {
             fs.replace_member(selector_of(fs, &member)?, open(&device)?, force)?;
         }
@@ -208,6 +237,37 @@ fn selector_of(fs: &Fs, named: &MemberId) -> Result<MemberSelector> {
     };
     // Another node may change places before it is done.
     Ok(there.uuid.into())
+}
+
+/// Takes a member offline; what that means.
+fn offline(fs: &Fs, named: &MemberId, dry_run: bool) -> Result<String> {
+    let member = selector_of(fs, named)?;
+    if dry_run {
+        fs.pool().plan_offline(member)?;
+        return Ok(format!("member {named} can go offline: the others hold everything\n"));
+    }
+    let back = if fs.take_offline(member)? {
+        "it catches up by what it has missed"
+    } else {
+        "it did not take its last label, so all of it is filled"
+    };
+    Ok(format!("member {named} is offline; when it is back, {back} (`braid online`)\n"))
+}
+
+/// Brings a member back; how much of it is filled.
+fn online(fs: &Fs, named: &MemberId, device: &Path, dry_run: bool) -> Result<String> {
+    let (member, device) = (selector_of(fs, named)?, open(device)?);
+    let (caught, would) = if dry_run {
+        (fs.pool().plan_online(member, &device)?, " would be")
+    } else {
+        (fs.bring_online(member, &device)?, " is")
+    };
+    let (fill, whole) = (size::show(caught.fill.get()), size::show(caught.whole.get()));
+    Ok(if caught.fill < caught.whole {
+        format!("member {named}{would} brought up to date: {fill} of {whole} may have changed\n")
+    } else {
+        format!("member {named}{would} filled whole: {whole}\n")
+    })
 }
 
 /// Adds devices; the pool as it then is, or would be, as a drawing.
@@ -354,6 +414,8 @@ mod tests {
         let to = Some(Target::Member(other.clone()));
         let orders = [
             Order::Fail { member: other.clone(), force: false },
+            Order::Offline { member: other.clone(), dry_run: false },
+            Order::Online { member: other.clone(), device: device.clone(), dry_run: false },
             Order::Replace { member: other.clone(), device, force: false },
             Order::Evacuate { member: other.clone(), to: None, force: false },
             Order::Evacuate { member: member(&seen, "0").unwrap(), to, force: false },

@@ -108,6 +108,7 @@ impl Session {
                 "{name} is not mounted on this host, and its devices cannot be used directly{hint}"
             ))
         })?;
+        control::history::keep(&pool);
         let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
         let holds = Holds::of(&fs);
         Ok(Self::Own { fs, _holds: holds })
@@ -145,7 +146,10 @@ impl Session {
     pub fn order(&self, order: &Order) -> Result<View> {
         match self {
             Self::Mounted(mount) => control::order(mount, order),
-            Self::Own { fs, .. } => control::obey(fs, order.clone()),
+            Self::Own { fs, .. } => {
+                let user = rustix::process::getuid().as_raw();
+                control::obey_of(fs, order.clone(), user)
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a command answers: lines for people or, with `--json`, one JSON object for programs.
 //!
 //! Every command but those that imitate other programs takes `--json` ([`add_option`]). Then standard output has
-//! one object, or one on each line from commands that go on (`iostat`, `top`) or begin to serve (`serve`, `target`).
+//! one object, or one on each line from commands that go on (`iostat`, `top`, `events`) or begin to serve (`serve`, `target`).
 //! An object has
 //!
 //! * `schema`: [`SCHEMA`]; it grows if a member is renamed or means something else, not if one is added,

@@ -383,3 +383,20 @@ fn redundancy_log() {
     record.resize(4096, 0);
     super::check("redo_record", &sum(record, RawRedoRecord::CRC_AT));
 }
+
+#[test]
+fn history() {
+    use crate::history::{Event, EventKind, HistoryPage};
+    let (host, text) = ("node-a".to_owned(), "member 1 (/dev/sdb) has failed".to_owned());
+    let event = Event {
+        time: 0x0102_0304_0506,
+        id: 0x1112_1314_1516_1718,
+        kind: EventKind::Member,
+        slot: Some(crate::NodeId(0x21)),
+        user: None,
+        host,
+        text,
+    };
+    let page = HistoryPage::new(0x31).with(&event, 512).expect("it fits");
+    super::check("history", &page.encode(*b"pool-identity-01", 512));
+}

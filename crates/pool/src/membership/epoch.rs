@@ -280,6 +280,7 @@ impl PoolState {
         next.durable.store(unwritten.is_empty(), Ordering::Release);
         let before = self.use_epoch(&mut topology, next);
         drop(claims);
+        self.record_change(&before.label, &topology.label);
         let mut lost = Lost::new();
         let moved = relocate_log(&topology, &mut lost);
         let mut lost = topology.named(&lost);

@@ -5,7 +5,7 @@
 //! ([`log_replicas`]). Members that fail are taken out ([`fail_members`]), a move whose successor has
 //! missed something ends ([`migration`]), labels that are damaged are healed ([`heal`]), a change that a dead
 //! node began is completed ([`unfinished_epoch`]), and a change that failed is taken back
-//! ([`epoch_rollback`]).
+//! ([`epoch_rollback`]). What changes is told to the pool's history ([`history`]).
 
 pub(crate) mod claims;
 pub(crate) mod device_checks;
@@ -14,6 +14,7 @@ mod epoch_rollback;
 mod events;
 mod fail_members;
 pub(crate) mod fencing;
+mod history;
 pub(crate) mod joining;
 mod label_repair;
 pub(crate) mod liveness;

@@ -15,7 +15,7 @@ use braid_bulk::server::{References, Server, ServerOptions, Squash};
 use braid_fs::{Fs, Holds, MountOptions};
 use serde_json::json;
 
-use crate::control::{self, Control, Node};
+use crate::control::{self, Control, Node, history};
 use crate::metrics::{self, Address};
 use crate::pools::sources;
 use crate::process::{left_behind, mounts, signals};
@@ -113,6 +113,7 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     // A node that ends in the middle has to be recovered.
     signals::catch()?;
     let pool = sources::open(&sources, false)?;
+    history::keep(&pool);
     let name = pool.info().name.clone();
     let devices: Vec<_> = pool.info().members.iter().map(|member| member.path.clone()).collect();
     let tls = if args.insecure {

@@ -1,0 +1,158 @@
+//! The pool's history: what this process tells of it, and how it is shown.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use braid_format::history::{Event, EventKind};
+use braid_pool::Pool;
+use serde_json::{Value, json};
+
+use crate::control::{self, Order};
+use crate::pools::sources;
+use crate::terminal::answer;
+
+/// A command that is done waits so long for the history, at most.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// From now on what happens to the pool in this process is told.
+pub fn keep(pool: &Pool) {
+    pool.keep_history(&rustix::system::uname().nodename().to_string_lossy());
+}
+
+/// Tells that this process has carried out a command by itself, and waits until it is written.
+pub fn command(pool: &Pool, text: impl Into<String>) {
+    keep(pool);
+    pool.record(EventKind::Command, Some(rustix::process::getuid().as_raw()), text);
+    pool.settle_history(PATIENCE);
+}
+
+/// Tells that a node has carried out an order of `user`, if it changes the pool.
+pub fn order(pool: &Pool, order: &Order, user: u32) {
+    if let Some(text) = told(order) {
+        pool.record(EventKind::Command, Some(user), text);
+    }
+}
+
+/// An order that changes the pool, as a command.
+fn told(order: &Order) -> Option<String> {
+    Some(match order {
+        Order::Fence { node } => format!("fence --confirm: node {node}"),
+        Order::Fail { member, .. } => format!("fail: member {member}"),
+        Order::Offline { member, dry_run: false } => format!("offline: member {member}"),
+        Order::Online { member, device, dry_run: false } => {
+            format!("online: member {member} on {}", device.display())
+        }
+        Order::Replace { member, device, .. } => {
+            format!("replace: member {member} by {}", device.display())
+        }
+        Order::Spare { device, .. } => format!("spare: {}", device.display()),
+        Order::Evacuate { member, .. } => format!("evacuate: member {member}"),
+        Order::Stay { member } => format!("evacuate --cancel: member {member}"),
+        Order::Add { devices, dry_run: false, .. } => {
+            let devices: Vec<String> = devices.iter().map(|d| d.display().to_string()).collect();
+            format!("add: {}", devices.join(" "))
+        }
+        Order::Grow { dry_run: false } => "grow".to_owned(),
+        Order::Rebalance { run } => format!("rebalance{}", stop(*run)),
+        Order::Remove { member } | Order::Leave { member, dry_run: false } => {
+            format!("remove: member {member}")
+        }
+        Order::LeaveEnd => "remove --cancel".to_owned(),
+        Order::Trim { run } => format!("trim{}", stop(*run)),
+        Order::Scrub { run } => format!("scrub{}", stop(*run)),
+        _ => return None,
+    })
+}
+
+const fn stop(run: bool) -> &'static str {
+    if run { "" } else { " --stop" }
+}
+
+/// What is known of a pool, the oldest first: by a node of this host that has it mounted, or else by the devices.
+///
+/// # Errors
+/// There is no such pool, or it cannot be read.
+pub fn events(name: &str) -> Result<Vec<Value>> {
+    if let Some(mount) = control::look(name)? {
+        let said = control::value(&mount, &Order::History)?;
+        return Ok(said.as_array().cloned().unwrap_or_default());
+    }
+    let pool = sources::open_to_read(&[name.to_owned()], true)?;
+    Ok(answered(&pool))
+}
+
+/// The same as an answer of a node.
+pub fn answered(pool: &Pool) -> Vec<Value> {
+    pool.history().iter().map(as_json).collect()
+}
+
+fn as_json(event: &Event) -> Value {
+    json!({
+        "id": format!("{:016x}", event.id),
+        "time": utc(event.time),
+        "time_ms": event.time,
+        "kind": event.kind.word(),
+        "node": event.slot.map(braid_format::NodeId::get),
+        "host": event.host,
+        "user": event.user.map(name_of),
+        "text": event.text,
+    })
+}
+
+/// An event on one line, for people.
+pub fn line(event: &Value) -> String {
+    let word = |name: &str| event[name].as_str().unwrap_or("-").to_owned();
+    let node = event["node"].as_u64().map_or_else(|| "-".to_owned(), |node| node.to_string());
+    let (time, host, user) = (word("time"), word("host"), word("user"));
+    let text = answer::printable(&word("text"));
+    format!("{time}  {host}  node {node:>3}  {user:<8} {:<9}  {text}", word("kind"))
+}
+
+/// A user's name on this host, or the number.
+fn name_of(user: u32) -> String {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let named = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(user)).then(|| name.to_owned())
+    });
+    named.unwrap_or_else(|| user.to_string())
+}
+
+/// Milliseconds since 1970 as a date and a time of day, UTC.
+fn utc(ms: u64) -> String {
+    let (seconds, ms) = (ms / 1000, ms % 1000);
+    let (mut days, second) = (seconds / 86400, seconds % 86400);
+    // The rules of the calendar repeat every 400 years of 146,097 days; years begin in March here.
+    days += 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_dates() {
+        for (ms, shown) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (1_709_251_200_000, "2024-03-01T00:00:00.000Z"),
+            (1_767_225_599_000, "2025-12-31T23:59:59.000Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(utc(ms), shown);
+        }
+        assert_eq!(name_of(0), "root");
+        assert_eq!(name_of(4_000_000_123), "4000000123");
+    }
+}
