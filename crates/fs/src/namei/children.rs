@@ -10,11 +10,11 @@ use braid_format::{InodeNo, LockNo};
 use braid_lock::Mode;
 use braid_pool::device::processors;
 
-use super::reader;
 use crate::core::Core;
 use crate::dir;
 use crate::error::Result;
 use crate::inode::Locked;
+use crate::inode_tree::Reader;
 use crate::stat_ahead::{Advice, FILES_MAX};
 
 /// Entries read at a time, to list a directory.
@@ -62,9 +62,10 @@ fn files(core: &Core, dir: &Locked) -> Result<Vec<InodeNo>> {
         return Ok(Vec::new());
     }
     let (mut files, mut batch, mut cookie) = (Vec::new(), Vec::new(), dir::DOT_DOT);
+    let mut nodes = Reader { meta: &core.meta, inode: &dir.inode };
     let mut more = true;
     while more {
-        more = dir::list_after(&mut reader(core, dir), cookie, LISTED_AT_A_TIME, &mut batch)?;
+        more = dir::list_after(&mut nodes, cookie, LISTED_AT_A_TIME, &mut batch)?;
         cookie = batch.last().map_or(cookie, |last| last.cookie);
         files.extend(batch.drain(..).map(|listed| listed.ino));
     }

@@ -13,12 +13,12 @@ use crate::hints::TOGETHER_MAX;
 const KEPT_FOR: Duration = Duration::from_micros(500);
 
 /// What goes to one node.
-pub(super) type Mail = (Life, Vec<(LockNo, Hint)>);
+pub(super) type ForNode = (Life, Vec<(LockNo, Hint)>);
 
 #[derive(Debug)]
 pub(super) struct Post {
     together: bool,
-    kept: Vec<Mail>,
+    kept: Vec<ForNode>,
     /// When the first of them was put here.
     since: Option<Instant>,
 }
@@ -34,24 +34,21 @@ impl Post {
     }
     /// A message to `to`. Returns what is to be sent now.
     #[must_use]
-    pub(super) fn put(&mut self, to: Life, message: (LockNo, Hint), now: Instant) -> Vec<Mail> {
+    pub(super) fn put(&mut self, to: Life, message: (LockNo, Hint), now: Instant) -> Vec<ForNode> {
         let since = *self.since.get_or_insert(now);
-        let full = match self.kept.iter_mut().find(|mail| mail.0 == to) {
-            Some((_, messages)) => {
-                messages.push(message);
-                messages.len() >= TOGETHER_MAX
-            }
-            None => {
-                self.kept.push((to, vec![message]));
-                false
-            }
-        };
+        let mut full = false;
+        if let Some((_, messages)) = self.kept.iter_mut().find(|kept| kept.0 == to) {
+            messages.push(message);
+            full = messages.len() >= TOGETHER_MAX;
+        } else {
+            self.kept.push((to, vec![message]));
+        }
         let old = now.saturating_duration_since(since) >= KEPT_FOR;
         if full || old || !self.together { self.take() } else { Vec::new() }
     }
     /// What is kept, to be sent.
     #[must_use]
-    pub(super) fn take(&mut self) -> Vec<Mail> {
+    pub(super) fn take(&mut self) -> Vec<ForNode> {
         self.since = None;
         std::mem::take(&mut self.kept)
     }
