@@ -19,6 +19,7 @@ use crate::inode::{Inode, InodeTable, Locked, load};
 use crate::meta::Meta;
 use crate::options::MountOptions;
 use crate::plock_table::bucket::Lives;
+use crate::stat_ahead::StatAhead;
 use crate::volume::Volume;
 
 /// How long a page fill waits for a demotion to end before it is let in under the lock still held.
@@ -43,6 +44,7 @@ pub(crate) struct Core {
     pub dirty: DirtyFiles,
     /// Its direct writes under way.
     pub inflight: InflightWrites,
+    pub stat_ahead: StatAhead,
     pub orphans: crate::orphan_list::Orphans,
     pub plocks: crate::plock_table::Plocks,
     /// This node, in this life.
@@ -165,7 +167,7 @@ impl Core {
     }
     /// Numbers come from programs and from disk: only slots inside resource groups for
     /// metadata are inodes.
-    fn check_ino(&self, ino: InodeNo) -> Result<()> {
+    pub fn check_ino(&self, ino: InodeNo) -> Result<()> {
         let block = BlockNo::from(ino);
         if self.volume.groups.may_hold_slot(block) && self.volume.holds(block) {
             Ok(())

@@ -54,6 +54,11 @@ impl GlockOps for DeferredOps {
             _ => DemotionWaits::Anything,
         }
     }
+    fn demotes_soon(&self, lock: LockNo) -> bool {
+        let inode = self.get().and_then(|core| core.inodes.find(InodeNo(lock.get())));
+        self.demotion_waits(lock) == DemotionWaits::Anything
+            && inode.is_none_or(|inode| !inode.data.is_dirty())
+    }
     fn your_turn(&self, lock: LockNo) {
         if let Some(core) = self.get() {
             core.your_turn(lock);

@@ -27,6 +27,7 @@
 //!  handle           open files of this node
 //!  orphan_list      lists of inodes without a name, on disk and in memory
 //!  plock_table      locks of programs in memory
+//!  stat_ahead       whose locks a program will probably need next
 //!  core             what all operations share; locks of inodes
 //!  plock            locks of programs: granting, waiting, their blocks
 //!  deferred_ops     what the lock manager asks while the core is being made
@@ -108,6 +109,7 @@ mod replay;
 mod reshape;
 #[doc(hidden)]
 pub mod simulation;
+mod stat_ahead;
 mod stop;
 #[cfg(test)]
 mod test_pool;

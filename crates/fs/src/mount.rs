@@ -36,6 +36,7 @@ use crate::maintenance::{FileSearch, Maintenance, MaintenancePeers};
 use crate::meta::{Meta, MetaStats};
 use crate::options::MountOptions;
 use crate::recovery::Recoverer;
+use crate::stat_ahead::StatAhead;
 use crate::stop::Stop;
 use crate::unused_metadata::{self, Alone};
 use crate::verifier::VolumeVerifier;
@@ -247,6 +248,7 @@ impl Mounted {
             options,
             dirty: DirtyFiles::default(),
             inflight: InflightWrites::default(),
+            stat_ahead: StatAhead::default(),
             me,
             membership: membership.clone(),
             withdrawn: OnceLock::new(),

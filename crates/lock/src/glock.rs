@@ -15,9 +15,11 @@
 //!  table, work_queue   the locks in memory; those that demoters visit
 //!  guess, presumed     never used locks are guessed, holders of others presumed
 //!  asks, census        hand-overs, by node and by lock
+//!  post                messages to other nodes, one by one or many together
 //!  core                what all threads share
 //!  guard               a lock in use
-//!  acquire, demote, drive  threads that take a lock, give one up, do what a step says
+//!  drive, demote, acquire  threads that do what a step says, give a lock up, take one
+//!  together            many locks asked of other nodes by one message
 //! ```
 
 mod acquire;
@@ -30,10 +32,12 @@ mod guard;
 mod guess;
 mod hold;
 mod ops;
+mod post;
 mod presumed;
 mod state;
 mod step;
 mod table;
+mod together;
 mod work_queue;
 
 use std::sync::Arc;
@@ -59,6 +63,7 @@ use self::core::{Core, SHUT_DOWN, WITHDRAWN};
 pub use self::guard::Guard;
 pub use self::hold::Keep;
 pub use self::ops::{DemoteFailed, Demoted, DemotionWaits, GlockOps};
+use self::post::Post;
 pub use self::state::{Admission, Glock, Local, Request, Wish};
 pub use self::step::{Action, Context, Event};
 use self::work_queue::WorkQueue;
@@ -243,6 +248,17 @@ impl LockManager {
             guard => guard.map(Some),
         }
     }
+    /// Has those of `locks` come here, in `mode`, that other nodes hold and would be asked for by a message: many by
+    /// one message. Waits until they are here, or until that has taken as long as usual, or `is_over`. Takes none of
+    /// them, so the caller may hold any. Returns how many were asked for. Failures are met again by whoever takes a lock.
+    pub fn fetch_together(
+        &self,
+        locks: &[LockNo],
+        mode: Mode,
+        is_over: &dyn Fn() -> bool,
+    ) -> usize {
+        self.core.fetch_together(locks, mode, is_over)
+    }
     /// Takes `lock` if that needs neither I/O nor waiting.
     pub fn try_acquire(
         self: &Arc<Self>,
@@ -399,8 +415,12 @@ impl LockManager {
     /// are. `may_visit`: the caller's thread may do what the message calls for, which saves waking another one; that
     /// may wait for devices, for programs and for other messages. Otherwise this call does not block.
     pub fn message(&self, from: Life, lock: LockNo, hint: &Hint, may_visit: bool) {
+        self.messages(from, &[(lock, hint)], may_visit);
+    }
+    /// Several that came together; otherwise as [`Self::message`].
+    pub fn messages(&self, from: Life, messages: &[(LockNo, &Hint)], may_visit: bool) {
         self.core.counters.hints_received.fetch_add(1, Ordering::Relaxed);
-        self.core.on_message(from, lock, hint, may_visit);
+        self.core.on_messages(from, messages, may_visit);
     }
     /// A wish in another node's heartbeat: as a hint, for locks this node holds or waits for.
     pub fn wish(&self, lock: LockNo, mode: Mode) {
@@ -473,7 +493,7 @@ impl LockManager {
     /// In a simulation, where no demoters run: does what they would do now.
     pub fn demote_due(&self) {
         while let Some(entry) = self.core.work.iter().find_map(WorkQueue::next_due) {
-            self.core.visit(&entry);
+            self.core.visit(&entry, &mut Post::at_once());
         }
     }
     /// In a simulation: how long from now demoters would have something to do.

@@ -32,6 +32,7 @@ use crate::Life;
 use crate::dlock::Hint;
 
 pub use message::Received;
+pub(crate) use message::TOGETHER_MAX;
 pub use tcp::TcpHints;
 pub use unix::{HintSocket, sweep};
 pub(crate) use way::Receivers;
@@ -98,13 +99,28 @@ impl Hints {
         let (path, at) = ways(&to.address);
         if to.boot_id == self.boot_id
             && let (Some(unix), Some(path)) = (&self.unix, path)
-            && unix.send(path, to.life, lock, hint)
+            && unix.send(path, to.life, &[(lock, hint.clone())])
         {
             return true;
         }
         match (&self.tcp, at) {
             (Some(tcp), Some(at)) => tcp.send(to, at, lock, hint),
             _ => false,
+        }
+    }
+    /// As [`Self::send`]: several that the receiver takes together where that saves it work.
+    pub fn send_together(&self, to: &SlotRecord, hints: &[(LockNo, Hint)]) {
+        let (path, _) = ways(&to.address);
+        for some in hints.chunks(TOGETHER_MAX) {
+            if to.boot_id == self.boot_id
+                && let (Some(unix), Some(path)) = (&self.unix, path)
+                && unix.send(path, to.life, some)
+            {
+                continue;
+            }
+            for (lock, hint) in some {
+                self.send(to, *lock, hint);
+            }
         }
     }
     /// By which way hints go to the node of this slot.

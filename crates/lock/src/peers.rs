@@ -27,6 +27,12 @@ pub trait Peers: Send + Sync {
     }
     /// Sends a hint; may be lost; never blocks.
     fn hint(&self, to: Life, lock: LockNo, hint: &Hint);
+    /// Sends several together; any of them may be lost; never blocks.
+    fn hints(&self, to: Life, hints: &[(LockNo, Hint)]) {
+        for (lock, hint) in hints {
+            self.hint(to, *lock, hint);
+        }
+    }
     /// Whether hints reach `life`, and its own come back, as far as is known.
     fn reaches(&self, life: Life) -> bool {
         let _ = life;

@@ -199,7 +199,7 @@ impl World {
                 continue;
             }
             let fill = plan.patience.map(|patience| clock + patience);
-            lock.glock.queue_up(thread, Request { cluster, local, fill });
+            lock.glock.queue_up(thread, Request { cluster, local, fill, passes: false });
             return self.step(pid, next, LockEvent::Turn(thread));
         }
     }

@@ -1,6 +1,6 @@
-//! The locks of a directory's children, taken side by side: each is a round trip to a device, and the
-//! dinode under it another. One after the other, listing a directory with attributes on a SAN would be
-//! as slow as its files are many.
+//! The locks of a directory's children. Those that another node holds are asked of it by one message. All others are
+//! taken side by side: each is a round trip to a device, and the dinode under it another. One after the other, listing
+//! a directory with attributes on a SAN would be as slow as its files are many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,29 +11,94 @@ use braid_lock::Mode;
 use braid_pool::device::processors;
 
 use crate::core::Core;
+use crate::dir;
+use crate::error::Result;
+use crate::inode::Locked;
+use crate::inode_tree::Reader;
+use crate::stat_ahead::{Advice, FILES_MAX};
 
+/// Entries read at a time, to list a directory.
+const LISTED_AT_A_TIME: usize = 1024;
 /// Threads that take locks beside the calling one.
 const THREADS: usize = 7;
 /// A lock that comes sooner than this costs less than beginning a thread.
 const SLOW: Duration = Duration::from_micros(50);
+
+fn is_missing(core: &Core, ino: InodeNo) -> bool {
+    !core.locks.held(LockNo::from(ino)).covers(Mode::Shared)
+}
+
+/// Has those locks of inodes come here, shared, that other nodes hold and can be asked for together. Ignores failures.
+/// Takes none.
+pub(super) fn fetch(core: &Core, inos: &[InodeNo], is_over: &dyn Fn() -> bool) {
+    let valid = |ino: &&InodeNo| core.check_ino(**ino).is_ok() && is_missing(core, **ino);
+    let locks: Vec<LockNo> = inos.iter().filter(valid).map(|ino| LockNo::from(*ino)).collect();
+    if core.check_alive().is_ok() {
+        core.locks.fetch_together(&locks, Mode::Shared, is_over);
+    }
+}
+
+/// `ino`, which was found in `dir`, and what will probably be looked up next, if locks of other nodes are to be asked
+/// for together.
+///
+/// # Errors
+/// The directory cannot be read.
+pub(super) fn expected(core: &Core, dir: &Locked, ino: InodeNo) -> Result<Vec<InodeNo>> {
+    if !is_missing(core, ino) || core.cluster.is_none() {
+        return Ok(Vec::new());
+    }
+    let stride = core.volume.geo.slot_blocks();
+    let mut advice = core.stat_ahead.lookup(dir.ino(), ino, stride);
+    if advice == Advice::List && !core.membership.is_alone() {
+        core.stat_ahead.listed(dir.ino(), files(core, dir)?);
+        advice = core.stat_ahead.lookup(dir.ino(), ino, stride);
+    }
+    Ok(if let Advice::Fetch(next) = advice { next } else { Vec::new() })
+}
+
+/// What is in a directory, unless that is too much.
+fn files(core: &Core, dir: &Locked) -> Result<Vec<InodeNo>> {
+    if dir.st().raw.entries.get() > FILES_MAX {
+        return Ok(Vec::new());
+    }
+    let (mut files, mut batch, mut cookie) = (Vec::new(), Vec::new(), dir::DOT_DOT);
+    let mut nodes = Reader { meta: &core.meta, inode: &dir.inode };
+    let mut more = true;
+    while more {
+        more = dir::list_after(&mut nodes, cookie, LISTED_AT_A_TIME, &mut batch)?;
+        cookie = batch.last().map_or(cookie, |last| last.cookie);
+        files.extend(batch.drain(..).map(|listed| listed.ino));
+    }
+    Ok(files)
+}
 
 /// Takes the shared locks of those children whose locks this node does not have, and keeps them as
 /// it keeps any; not after `until`. Ignores failures: the next request for the child meets them again. No
 /// lock may be held.
 pub(super) fn take_locks(core: &Arc<Core>, children: &[InodeNo], until: Option<Instant>) {
     let is_over = || until.is_some_and(|until| Instant::now() >= until);
-    let missing = |ino: &InodeNo| !core.locks.held(LockNo::from(*ino)).covers(Mode::Shared);
-    let mut missing = children.iter().copied().filter(missing);
-    let Some(first) = missing.next() else { return };
-    let began = Instant::now();
-    if is_over() {
+    let is_missing = |ino: &InodeNo| is_missing(core, *ino);
+    let missing: Vec<InodeNo> = children.iter().copied().filter(is_missing).collect();
+    fetch(core, &missing, &is_over);
+    // Side by side only what takes long one by one: twice in succession, so not by chance.
+    let (mut rest, mut slow) = (missing.as_slice(), 0);
+    while let [first, others @ ..] = rest
+        && slow < 2
+        && !is_over()
+    {
+        let came = is_missing(first);
+        let began = Instant::now();
+        core.prefetch(*first, &is_over);
+        slow = if began.elapsed() < SLOW { 0 } else { slow + 1 };
+        rest = others;
+        // Who had it probably has those, too.
+        if came && slow > 0 {
+            fetch(core, rest, &is_over);
+        }
+    }
+    if rest.is_empty() {
         return;
     }
-    core.prefetch(first, &is_over);
-    if began.elapsed() < SLOW {
-        return;
-    }
-    let rest: Vec<InodeNo> = missing.collect();
     let next = AtomicUsize::new(0);
     let take = || {
         while let Some(ino) = rest.get(next.fetch_add(1, Ordering::Relaxed))

@@ -126,6 +126,7 @@ struct Named {
 fn lock_named(core: &Arc<Core>, dir_ino: InodeNo, name: &[u8], mode: Mode) -> Result<Named> {
     let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
     let mut below: Option<InodeNo> = None;
+    let mut looks_ahead = mode == Mode::Shared;
     for _ in 0..RETRIES {
         let early = match below.take() {
             None => None,
@@ -141,6 +142,14 @@ fn lock_named(core: &Arc<Core>, dir_ino: InodeNo, name: &[u8], mode: Mode) -> Re
         let found = find(core, &dir, name)?.ok_or(Error::NotFound)?;
         if found.ino == dir_ino {
             return Err(dangling(Error::Stale(found.ino), found.ino));
+        }
+        if std::mem::take(&mut looks_ahead) && early.is_none() {
+            let next = children::expected(core, &dir, found.ino)?;
+            if !next.is_empty() {
+                drop(dir);
+                children::fetch(core, &next, &|| false);
+                continue;
+            }
         }
         if let Some(child) = early {
             if child.ino() == found.ino {

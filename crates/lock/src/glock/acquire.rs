@@ -10,6 +10,7 @@ use parking_lot::MutexGuard;
 
 use super::core::{Core, Entry};
 use super::guard::Guard;
+use super::post::Post;
 use super::state::{Admission, Local, Request, Wish};
 use super::step::Event;
 use super::table::{State, Thread};
@@ -59,7 +60,7 @@ impl Core {
             } else {
                 let began = simulation::now();
                 let fill = patience.map(|patience| self.now() + patience);
-                let request = Request { cluster, local, fill };
+                let request = Request { cluster, local, fill, passes: false };
                 let admission = self.queue_up(&entry, &mut state, request, cancelled)?;
                 self.counters.waited.note(simulation::since(began));
                 admission
@@ -123,7 +124,7 @@ impl Core {
             if interruptible && interrupt::is_interrupted() {
                 return self.give_up(entry, state, &thread, LockError::Interrupted);
             }
-            if self.take_turn(entry, state, &thread) || thread.is_answered() {
+            if self.take_turn(entry, state, &thread, &mut Post::at_once()) || thread.is_answered() {
                 continue;
             }
             if let Some(cancelled) = cancelled
@@ -142,11 +143,12 @@ impl Core {
     }
 
     /// One turn of a waiting thread; whether the mutex was released meanwhile.
-    fn take_turn(
+    pub(super) fn take_turn(
         &self,
         entry: &Arc<Entry>,
         state: &mut MutexGuard<'_, State>,
         thread: &Thread,
+        post: &mut Post,
     ) -> bool {
         if let Some(nonce) = self.options.fresh_nonce
             && state.may_guess(thread)
@@ -155,7 +157,7 @@ impl Core {
         {
             state.guess(LockRecord::unlocked(entry.lock, nonce));
         }
-        let ran = self.run(entry, state, Event::Turn(thread.clone()));
+        let ran = self.run(entry, state, Event::Turn(thread.clone()), post);
         if ran.released {
             self.shrinks.done();
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::core::{Core, Entry};
+use super::post::Post;
 use super::state::Local;
 use super::step::Event;
 use super::work_queue::WorkQueue;
@@ -17,13 +18,13 @@ impl Core {
     /// A demoter's life.
     pub(super) fn demoter(&self, work: &WorkQueue<Entry>) {
         while let Some(entry) = work.next() {
-            self.visit(&entry);
+            self.visit(&entry, &mut Post::at_once());
         }
     }
 
-    pub(super) fn visit(&self, entry: &Arc<Entry>) {
+    pub(super) fn visit(&self, entry: &Arc<Entry>, post: &mut Post) {
         let mut state = entry.state.lock();
-        let ran = self.run(entry, &mut state, Event::Visit);
+        let ran = self.run(entry, &mut state, Event::Visit, post);
         let many = self.table.count() > self.options.locks_max / 2;
         let leaves = state.is_idle() && (ran.released || many);
         drop(state);

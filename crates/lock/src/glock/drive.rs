@@ -11,6 +11,7 @@ use parking_lot::MutexGuard;
 
 use super::core::{Core, Entry, RUNNING, WITHDRAWN};
 use super::hold::Keep;
+use super::post::Post;
 use super::step::{Action, Context, Event};
 use super::table::{State, Thread};
 use super::work_queue::WorkQueue;
@@ -25,6 +26,8 @@ const STRAY_HINTS_MAX: usize = 10_000;
 /// Bounds of the time that an answer to an ask is waited for; within them it is twice the usual hand-over.
 const ASK_MIN: Duration = Duration::from_millis(2);
 const ASK_MAX: Duration = Duration::from_millis(100);
+/// After a visit that took longer than this, the demoters go on with what a message asks for, side by side.
+const SLOW_VISIT: Duration = Duration::from_micros(500);
 const TICK: Duration = Duration::from_millis(100);
 
 /// What a step asks for that is done without the lock's mutex.
@@ -67,7 +70,11 @@ enum Visit {
 impl Core {
     /// The node that may be asked for the lock, if messages reach it, and how long its answer is waited for: the one
     /// other holder; of a lock of which nothing is known, the one that is presumed.
-    fn may_ask(&self, lock: LockNo, known: Option<&LockRecord>) -> Option<(Life, Duration)> {
+    pub(super) fn may_ask(
+        &self,
+        lock: LockNo,
+        known: Option<&LockRecord>,
+    ) -> Option<(Life, Duration)> {
         let other = match known {
             Some(known) => known.sole_other_holder(self.me)?,
             None => self.presumed.of(lock)?,
@@ -112,6 +119,7 @@ impl Core {
         entry: &Arc<Entry>,
         state: &mut MutexGuard<'_, State>,
         event: Event<Thread>,
+        post: &mut Post,
     ) -> Ran {
         let (mut ran, mut answered) = (Ran::default(), false);
         let mut next = Some(event);
@@ -125,7 +133,7 @@ impl Core {
             let outside = self.step(entry, state, event, &mut ran);
             if !outside.is_nothing() {
                 ran.unlocked = true;
-                next = MutexGuard::unlocked(state, || self.do_outside(entry.lock, outside));
+                next = MutexGuard::unlocked(state, || self.do_outside(entry.lock, outside, post));
             }
         }
         if answered && let Some(error) = self.hopeless(entry.lock, state) {
@@ -196,8 +204,8 @@ impl Core {
         outside
     }
 
-    fn do_outside(&self, lock: LockNo, outside: Outside) -> Option<Event<Thread>> {
-        self.send(lock, &outside.hints);
+    fn do_outside(&self, lock: LockNo, outside: Outside, post: &mut Post) -> Option<Event<Thread>> {
+        self.send(lock, outside.hints, post);
         if outside.withdraw {
             self.withdraw();
         }
@@ -217,21 +225,37 @@ impl Core {
         }
     }
 
-    fn send(&self, lock: LockNo, hints: &[(Life, Hint)]) {
+    fn send(&self, lock: LockNo, hints: Vec<(Life, Hint)>, post: &mut Post) {
         if self.stopped().is_some() {
             return;
         }
         for (to, hint) in hints {
-            self.counters.hints_sent.fetch_add(1, Ordering::Relaxed);
-            match hint {
+            match &hint {
                 Hint::Ask { .. } => {
-                    self.asks.asked(*to);
+                    self.asks.asked(to);
                     self.counters.asks.fetch_add(1, Ordering::Relaxed)
                 }
                 Hint::Give { .. } => self.counters.gives.fetch_add(1, Ordering::Relaxed),
                 _ => 0,
             };
-            self.peers.hint(*to, lock, hint);
+            for (to, messages) in post.put(to, (lock, hint), simulation::now()) {
+                self.post(to, &messages);
+            }
+        }
+    }
+    fn post(&self, to: Life, messages: &[(LockNo, Hint)]) {
+        self.counters.hints_sent.fetch_add(1, Ordering::Relaxed);
+        match messages {
+            [(lock, hint)] => self.peers.hint(to, *lock, hint),
+            _ => self.peers.hints(to, messages),
+        }
+    }
+    /// Sends what is kept.
+    pub(super) fn send_kept(&self, post: &mut Post) {
+        if self.stopped().is_none() {
+            for (to, messages) in post.take() {
+                self.post(to, &messages);
+            }
         }
     }
 
@@ -319,15 +343,43 @@ impl Core {
 
     /// The record of a lock is to be looked at. `granted`: that means nothing to a node that has forgotten the lock.
     pub(super) fn on_look(self: &Arc<Self>, lock: LockNo, granted: bool) {
-        self.on_hint(lock, granted, false, || Event::Look);
+        self.on_hint(lock, granted, None, || Event::Look);
     }
-    /// What another node says about a lock; `may_visit` as in [`Self::on_hint`].
-    pub(super) fn on_message(
+    /// What another node says about locks. `may_visit`: this thread may do what a demoter does, and wait for that.
+    pub(super) fn on_messages(
+        self: &Arc<Self>,
+        from: Life,
+        messages: &[(LockNo, &Hint)],
+        may_visit: bool,
+    ) {
+        // Until the visits are over; whoever stops the node waits for that.
+        let visiting = may_visit.then(|| self.visiting.try_read()).flatten();
+        let mut due = Vec::new();
+        let here = visiting.is_some() && self.stopped().is_none();
+        for (lock, hint) in messages {
+            // Others are not to wait behind one that takes long.
+            let here = here && (messages.len() == 1 || self.ops.demotes_soon(*lock));
+            self.on_message(from, *lock, hint, here.then_some(&mut due));
+        }
+        let mut post = if due.len() > 1 { Post::together() } else { Post::at_once() };
+        let mut slow = false;
+        for entry in due {
+            if slow {
+                self.work_for(entry.lock).push(entry);
+                continue;
+            }
+            let began = simulation::now();
+            self.visit(&entry, &mut post);
+            slow = simulation::since(began) > SLOW_VISIT;
+        }
+        self.send_kept(&mut post);
+    }
+    fn on_message(
         self: &Arc<Self>,
         from: Life,
         lock: LockNo,
         hint: &Hint,
-        may_visit: bool,
+        due: Option<&mut Vec<Arc<Entry>>>,
     ) {
         match hint {
             Hint::YourTurn => return self.ops.your_turn(lock),
@@ -335,7 +387,7 @@ impl Core {
             _ => {}
         }
         let granted = matches!(hint, Hint::Granted | Hint::Give { .. });
-        self.on_hint(lock, granted, may_visit, || match hint {
+        self.on_hint(lock, granted, due, || match hint {
             Hint::Wanted(_) | Hint::Granted | Hint::YourTurn | Hint::Look => Event::Look,
             Hint::Ask { mode, ticket } => {
                 Event::Message(dlock::Event::Asked { from, mode: *mode, ticket: *ticket })
@@ -346,12 +398,12 @@ impl Core {
             }
         });
     }
-    /// `may_visit`: this thread may do what a demoter does, and wait for that.
+    /// `due`: gets the lock if it is to be visited; the caller does that.
     fn on_hint(
         self: &Arc<Self>,
         lock: LockNo,
         granted: bool,
-        may_visit: bool,
+        due: Option<&mut Vec<Arc<Entry>>>,
         event: impl FnOnce() -> Event<Thread>,
     ) {
         let entry = self.table.get(lock);
@@ -364,16 +416,15 @@ impl Core {
         if state.gone {
             return;
         }
-        // Until the visit is over; whoever stops the node waits for that.
-        let visiting = may_visit.then(|| self.visiting.try_read()).flatten();
-        let here = visiting.is_some() && self.stopped().is_none();
-        let visit = if here { Visit::ThisThread } else { Visit::Demoter };
+        let visit = if due.is_some() { Visit::ThisThread } else { Visit::Demoter };
         let mut ran = Ran { visit, ..Ran::default() };
         let outside = self.step(&entry, &mut state, event, &mut ran);
         debug_assert!(outside.is_nothing(), "a message asks for a visit at most");
         drop(state);
-        if ran.visit == Visit::Due {
-            self.visit(&entry);
+        if ran.visit == Visit::Due
+            && let Some(due) = due
+        {
+            due.push(entry);
         }
     }
 
@@ -441,7 +492,7 @@ impl Core {
 
     /// What a node waits for under `lock` is free.
     pub(super) fn your_turn(&self, to: Life, lock: LockNo) {
-        self.send(lock, &[(to, Hint::YourTurn)]);
+        self.send(lock, vec![(to, Hint::YourTurn)], &mut Post::at_once());
     }
 
     /// What users of `lock` know of their next uses.

@@ -78,6 +78,11 @@ pub trait GlockOps: Send + Sync {
         let _ = lock;
         DemotionWaits::Anything
     }
+    /// Giving this lock up takes no longer than a change of metadata: no contents are to be written, and the kernel
+    /// has nothing to write back. Other locks may wait for it, therefore. Does not block.
+    fn demotes_soon(&self, lock: LockNo) -> bool {
+        self.demotion_waits(lock) == DemotionWaits::Anything
+    }
     /// Another node says that something that waits here under the lock is free. May be wrong. Does not block.
     fn your_turn(&self, lock: LockNo) {
         let _ = lock;

@@ -64,6 +64,8 @@ pub struct Request {
     pub local: Local,
     /// For a page fill: when it may be admitted during a demotion.
     pub fill: Option<Time>,
+    /// The thread wants the lock to be here, and does not use it: it is told so, and is no user then.
+    pub passes: bool,
 }
 
 /// What a thread got.
@@ -380,13 +382,24 @@ impl<W: Clone + PartialEq> Glock<W> {
             || self.demotion.is_some()
             || (self.demand.is_some() || self.releasing_idle) && !demoter_comes
     }
-    /// Puts a thread at the end of the queue; then it has a turn.
+    /// Puts a thread at the end of the queue; then it has a turn. Those that only pass stay behind the others: they may
+    /// be busy with other locks.
     pub fn queue_up(&mut self, waiter: W, request: Request) {
-        self.queue.push_back(Queued { waiter, request });
+        let passing = self.queue.iter().rev().take_while(|queued| queued.request.passes);
+        let behind = if request.passes { 0 } else { passing.count() };
+        self.queue.insert(self.queue.len() - behind, Queued { waiter, request });
     }
-    /// The first of the queue, if it may begin now.
+    /// The first of the queue, if it may begin now. One that only passes begins nothing: no [`Self::end`] follows.
     pub(super) fn admit_head(&mut self) -> Option<(W, Admission)> {
-        let Request { cluster, local, .. } = self.queue.front()?.request;
+        let Request { cluster, local, passes, .. } = self.queue.front()?.request;
+        if passes {
+            if !self.dlock.held().covers(cluster) {
+                return None;
+            }
+            let head = self.queue.pop_front()?;
+            let admission = Admission { mode: cluster, local, first: false, tenure: self.tenure };
+            return Some((head.waiter, admission));
+        }
         if !self.admits(cluster, local) {
             return None;
         }

@@ -42,6 +42,16 @@ impl Peers for Seat {
             manager.message(self.me, lock, hint, false);
         }
     }
+    fn hints(&self, to: Life, hints: &[(LockNo, Hint)]) {
+        if !self.reaches(to) {
+            return;
+        }
+        let found = self.net.nodes.read().iter().find(|n| n.0 == to).map(|n| n.1.clone());
+        if let Some(manager) = found.and_then(|weak| weak.upgrade()) {
+            let hints: Vec<_> = hints.iter().map(|(lock, hint)| (*lock, hint)).collect();
+            manager.messages(self.me, &hints, true);
+        }
+    }
     fn reaches(&self, _: Life) -> bool {
         !self.net.deaf.load(Ordering::Relaxed)
     }
@@ -157,6 +167,108 @@ fn a_thread_that_may_visit_gives_the_lock_up_itself() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(matches!(**threads.0.lock(), [first, second] if first == here && second != here));
+}
+
+/// Node 0 has all of these alone, and node 1 knows of the first that it had.
+fn held_by_another(c: &Cluster, locks: &[LockNo]) {
+    for lock in locks {
+        drop(c.nodes[0].acquire(*lock, Mode::Exclusive, Local::Exclusive).unwrap());
+    }
+    drop(c.nodes[1].acquire(locks[0], Mode::Shared, Local::Shared).unwrap());
+}
+
+#[test]
+fn many_locks_come_by_one_message_each_way() {
+    let c = Cluster::plain(2);
+    let locks: Vec<LockNo> = (0..33).map(|n| LockNo(640 + n)).collect();
+    held_by_another(&c, &locks);
+    let before = [0, 1].map(|n: usize| c.nodes[n].stats());
+    assert_eq!(c.nodes[1].fetch_together(&locks, Mode::Shared, &|| false), 32);
+    let after = [0, 1].map(|n: usize| c.nodes[n].stats());
+    for lock in &locks {
+        assert_eq!([0, 1].map(|n: usize| c.nodes[n].held(*lock)), [Mode::Shared; 2], "{lock}");
+        assert_eq!(c.record(*lock).holders.len(), 2);
+    }
+    assert_eq!(after[1].asks - before[1].asks, 32);
+    assert_eq!((after[1].hints_sent - before[1].hints_sent, after[1].reads), (1, before[1].reads));
+    assert_eq!((after[1].caws - before[1].caws, after[0].caws - before[0].caws), (0, 32));
+    // More, if the giver's thread lost its processor in between.
+    let (gives, messages) =
+        (after[0].gives - before[0].gives, after[0].hints_sent - before[0].hints_sent);
+    assert!(gives == 32 && messages < 8, "{gives} by {messages}");
+    // They are used like any, and nothing is asked for again.
+    assert_eq!(c.nodes[1].fetch_together(&locks, Mode::Shared, &|| false), 0);
+    drop(c.nodes[1].acquire(locks[7], Mode::Shared, Local::Shared).unwrap());
+    assert_eq!(
+        (c.nodes[1].stats().caws, c.nodes[1].stats().reads),
+        (after[1].caws, after[1].reads)
+    );
+    drop(c.nodes[0].acquire(locks[7], Mode::Exclusive, Local::Exclusive).unwrap());
+    assert_eq!(c.nodes[1].held(locks[7]), Mode::Unlocked);
+}
+
+#[test]
+fn what_is_fetched_together_keeps_nobody_from_anything() {
+    let c = Cluster::plain(2);
+    let locks: Vec<LockNo> = (0..3).map(|n| LockNo(640 + n)).collect();
+    held_by_another(&c, &locks);
+    let used = c.nodes[0].acquire(locks[2], Mode::Exclusive, Local::Exclusive).unwrap();
+    let fetched = std::thread::scope(|s| {
+        let fetches = s.spawn(|| c.nodes[1].fetch_together(&locks, Mode::Shared, &|| false));
+        while c.nodes[1].held(locks[1]) == Mode::Unlocked && !fetches.is_finished() {
+            std::thread::yield_now();
+        }
+        // Against the order of locks: were the other thread let into one, this could wait for it for ever.
+        drop(c.nodes[0].acquire(locks[1], Mode::Exclusive, Local::Exclusive).unwrap());
+        fetches.join().unwrap()
+    });
+    assert_eq!(fetched, 2);
+    drop(used);
+    // Whoever wants it gets it, whatever became of that ask.
+    for lock in &locks {
+        drop(c.nodes[1].acquire(*lock, Mode::Shared, Local::Shared).unwrap());
+    }
+}
+
+#[test]
+fn messages_that_are_lost_end_what_is_fetched_together_in_time() {
+    /// Asks do not arrive.
+    struct Lossy(Seat);
+    impl Peers for Lossy {
+        fn liveness(&self, lock: LockNo, life: Life) -> Liveness {
+            self.0.liveness(lock, life)
+        }
+        fn hint(&self, _: Life, _: LockNo, _: &Hint) {}
+        fn reaches(&self, _: Life) -> bool {
+            true
+        }
+    }
+    let c = Cluster::plain(2).deaf(Duration::from_millis(5));
+    let locks: Vec<LockNo> = (0..20).map(|n| LockNo(640 + n)).collect();
+    for lock in &locks {
+        drop(c.nodes[0].acquire(*lock, Mode::Exclusive, Local::Exclusive).unwrap());
+    }
+    let seat = Lossy(Seat { me: me(2), net: c.net.clone() });
+    let options = ManagerOptions::default();
+    let (store, ops) = (Arc::new(c.unsure.clone()), Arc::new(Plain::default()));
+    let lossy = LockManager::new(me(2), store, Arc::new(seat), ops, options).unwrap();
+    let began = Instant::now();
+    let wish = |lock: LockNo| c.nodes[0].wish(lock, Mode::Shared);
+    std::thread::scope(|s| {
+        let first = s.spawn(|| lossy.acquire(locks[0], Mode::Shared, Local::Shared));
+        while !first.is_finished() {
+            wish(locks[0]);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(lossy.fetch_together(&locks, Mode::Shared, &|| false), 19);
+    });
+    // Soon they are nobody's wish any more.
+    while !lossy.wishes(24).is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(locks[1..].iter().all(|lock| lossy.held(*lock) == Mode::Unlocked));
+    assert!(locks[1..].iter().all(|lock| c.nodes[0].held(*lock) == Mode::Exclusive));
 }
 
 #[test]

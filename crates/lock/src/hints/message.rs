@@ -4,6 +4,8 @@
 //! (`u16`), mode (`u16`: of a wish or an ask; 1 shared, 2 exclusive, 3 concurrent), sender's incarnation, receiver's
 //! incarnation (`u32`), 4 bytes 0, lock number, ticket (`u64`), and for a give the first 128 bytes of the record as in a
 //! sector of 4,096; all little-endian. Anything else is ignored.
+//!
+//! A datagram is one message, or several that follow one another.
 
 use std::sync::Arc;
 
@@ -33,6 +35,8 @@ pub(super) struct RawHint {
 /// Bytes of a message.
 pub(super) const HINT: usize = size_of::<RawHint>();
 const _: () = assert!(HINT == 168);
+/// Messages in a datagram, at most.
+pub(crate) const TOGETHER_MAX: usize = 64;
 /// Bytes of a record that a message has room for: a record of up to 13 nodes.
 const RECORD: usize = 128;
 /// Of the sector that a record in a message is the beginning of.
@@ -92,6 +96,15 @@ fn short(record: &LockRecord) -> Option<[u8; RECORD]> {
     record.encode(&mut sector);
     let (head, tail) = sector.split_first_chunk()?;
     tail.iter().all(|b| *b == 0).then_some(*head)
+}
+
+/// The messages in a datagram; none if it is anything else.
+pub(super) fn decode_all(datagram: &[u8], me: Life) -> Vec<Received> {
+    let (messages, rest) = datagram.as_chunks::<HINT>();
+    if !rest.is_empty() || messages.len() > TOGETHER_MAX {
+        return Vec::new();
+    }
+    messages.iter().filter_map(|message| decode(message, me)).collect()
 }
 
 pub(super) fn decode(bytes: &[u8], me: Life) -> Option<Received> {
@@ -163,6 +176,25 @@ mod tests {
             bad[at] ^= 1;
             assert_eq!(decode(&bad, me(2)), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_datagram_holds_one_message_or_several() {
+        let sent = |n| Received { from: me(1), lock: LockNo(n), hint: Hint::Granted };
+        let mut datagram = Vec::new();
+        assert_eq!(decode_all(&datagram, me(2)), []);
+        for n in 0..TOGETHER_MAX as u64 {
+            datagram.extend(encode(me(1), me(2), LockNo(n), &Hint::Granted).as_bytes());
+            let expected: Vec<_> = (0..=n).map(sent).collect();
+            assert_eq!(decode_all(&datagram, me(2)), expected);
+        }
+        // One that makes no sense is left out; a datagram that is not whole, or too long, says nothing.
+        let mut bad = datagram[..3 * HINT].to_vec();
+        bad[HINT] ^= 1;
+        assert_eq!(decode_all(&bad, me(2)), [sent(0), sent(2)]);
+        assert_eq!(decode_all(&datagram[1..], me(2)), []);
+        datagram.extend(encode(me(1), me(2), LockNo(0), &Hint::Granted).as_bytes());
+        assert_eq!(decode_all(&datagram, me(2)), []);
     }
 
     #[test]

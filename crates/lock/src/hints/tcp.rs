@@ -149,19 +149,13 @@ impl TcpHints {
     }
 
     /// Hears, and does what could not be done at once, until it is closed: the life of each of
-    /// the [`Receivers`], of which one waits for the connections. `on_hint` gets what comes, and whether it may wait: then
+    /// the [`Receivers`], of which one waits for the connections. `on_hints` gets what comes together, and whether it may wait: then
     /// another thread hears meanwhile.
-    pub fn run(&self, on_hint: &dyn Fn(&Received, bool)) {
-        while let Some((hints, connections)) = self.next_hints(on_hint) {
+    pub fn run(&self, on_hints: &dyn Fn(&[Received], bool)) {
+        while let Some((hints, connections)) = self.next_hints(on_hints) {
             self.receivers.busy_with(|may_wait| {
                 let _kept = (!may_wait).then_some(connections);
-                // One that waits does not keep those after it from being heard.
-                if let Some((last, before)) = hints.split_last() {
-                    for hint in before {
-                        on_hint(hint, false);
-                    }
-                    on_hint(last, may_wait);
-                }
+                on_hints(&hints, may_wait);
             });
         }
         self.proven.lock().clear();
@@ -172,7 +166,7 @@ impl TcpHints {
     /// as the connections are held no other thread hears.
     fn next_hints(
         &self,
-        on_hint: &dyn Fn(&Received, bool),
+        on_hints: &dyn Fn(&[Received], bool),
     ) -> Option<(Vec<Received>, MutexGuard<'_, Connections>)> {
         let mut connections = self.connections.lock();
         while !self.closing.load(Ordering::Acquire) {
@@ -183,9 +177,7 @@ impl TcpHints {
             }
             let given = |received: &Received| matches!(received.hint, Hint::Give { .. });
             let (given, others): (Vec<_>, Vec<_>) = came.into_inner().into_iter().partition(given);
-            for hint in &given {
-                on_hint(hint, false);
-            }
+            on_hints(&given, false);
             if !others.is_empty() {
                 return Some((others, connections));
             }

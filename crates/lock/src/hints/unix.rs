@@ -9,7 +9,7 @@ use braid_format::LockNo;
 use rustix::fs::FlockOperation;
 use zerocopy::IntoBytes;
 
-use super::message::{HINT, Received, decode, encode};
+use super::message::{HINT, Received, TOGETHER_MAX, decode_all, encode};
 use crate::Life;
 use crate::dlock::Hint;
 use crate::runtime::in_private_dir;
@@ -79,24 +79,27 @@ impl HintSocket {
         self.path.display().to_string()
     }
     /// Sends if that is possible at once; returns whether somebody listens. If the listener's socket is
-    /// full, the hint is lost, and its sender polls the lock instead.
-    pub fn send(&self, path: &str, to: Life, lock: LockNo, hint: &Hint) -> bool {
-        let message = encode(self.me, to, lock, hint);
+    /// full, they are lost, and their sender polls the locks instead. At most [`TOGETHER_MAX`].
+    pub fn send(&self, path: &str, to: Life, hints: &[(LockNo, Hint)]) -> bool {
+        let mut datagram = Vec::with_capacity(hints.len() * HINT);
+        for (lock, hint) in hints {
+            datagram.extend_from_slice(encode(self.me, to, *lock, hint).as_bytes());
+        }
         let Ok(target) = rustix::net::SocketAddrUnix::new(path) else { return false };
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-        match rustix::net::sendto(&self.socket, message.as_bytes(), flags, &target) {
+        match rustix::net::sendto(&self.socket, &datagram, flags, &target) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS) => true,
             Err(_) => false,
         }
     }
-    /// Waits for a datagram; `None` for anything that is no hint (see [`Self::close`]).
+    /// Waits for a datagram; nothing is in it if it is anything but hints (see [`Self::close`]).
     ///
     /// # Errors
     /// The system's.
-    pub fn receive(&self) -> io::Result<Option<Received>> {
-        let mut buf = [0; HINT + 1];
+    pub fn receive(&self) -> io::Result<Vec<Received>> {
+        let mut buf = [0; TOGETHER_MAX * HINT + 1];
         let len = self.socket.recv(&mut buf)?;
-        Ok(buf.get(..len).and_then(|bytes| decode(bytes, self.me)))
+        Ok(buf.get(..len).map_or_else(Vec::new, |bytes| decode_all(bytes, self.me)))
     }
     /// Makes [`Self::receive`] return at once, now and from now on; whatever became of the path.
     pub fn close(&self) {
@@ -186,23 +189,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let a = HintSocket::bind_in(dir.path(), "a", me(1)).unwrap();
         let b = HintSocket::bind_in(dir.path(), "b", me(2)).unwrap();
-        assert!(a.send(&b.path(), me(2), LockNo(5), &Hint::Granted));
-        let got = b.receive().unwrap().unwrap();
+        assert!(a.send(&b.path(), me(2), &[(LockNo(5), Hint::Granted)]));
+        let got = b.receive().unwrap().remove(0);
         assert_eq!((got.from, got.lock, got.hint), (me(1), LockNo(5), Hint::Granted));
         for _ in 0..10_000 {
-            a.send(&b.path(), me(2), LockNo(5), &Hint::Granted);
+            a.send(&b.path(), me(2), &[(LockNo(5), Hint::Granted)]);
         }
-        assert!(!a.send("/nowhere/at/all", me(2), LockNo(5), &Hint::Granted));
-        assert!(b.receive().unwrap().is_some());
+        assert!(!a.send("/nowhere/at/all", me(2), &[(LockNo(5), Hint::Granted)]));
+        assert_eq!(b.receive().unwrap().len(), 1);
         let closed = HintSocket::bind_in(dir.path(), "c", me(3)).unwrap();
         std::fs::remove_file(dir.path().join("c")).unwrap();
         std::thread::scope(|s| {
             let waits = s.spawn(|| closed.receive().unwrap());
             std::thread::sleep(std::time::Duration::from_millis(20));
             closed.close();
-            assert_eq!(waits.join().unwrap(), None);
+            assert_eq!(waits.join().unwrap(), []);
         });
-        assert_eq!(closed.receive().unwrap(), None);
+        assert_eq!(closed.receive().unwrap(), []);
     }
 
     #[test]
@@ -247,8 +250,8 @@ mod tests {
         assert!(!dir(2).join("0-1.sock").exists() && dir(2).join("1-3.sock").exists());
         assert!(private.path().join("guards").exists() && dir(5).join("0-1.sock").exists());
         let other = HintSocket::bind_in(&dir(1), "0-2.sock", me(0)).unwrap();
-        other.send(&lives.path(), me(1), LockNo(5), &Hint::Granted);
-        assert!(lives.receive().unwrap().is_some());
+        other.send(&lives.path(), me(1), &[(LockNo(5), Hint::Granted)]);
+        assert_eq!(lives.receive().unwrap().len(), 1);
     }
 
     #[test]

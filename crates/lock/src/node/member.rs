@@ -174,7 +174,7 @@ impl Membership {
             for n in 0..Receivers::THREADS {
                 let (inner, tcp) = (self.inner.clone(), tcp.clone());
                 self.spawn(&format!("hints-tcp-{n}"), move || {
-                    tcp.run(&|hint, may_wait| inner.heard(hint, may_wait));
+                    tcp.run(&|hints, may_wait| inner.heard(hints, may_wait));
                 })?;
             }
         }

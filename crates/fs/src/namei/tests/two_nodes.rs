@@ -346,3 +346,54 @@ fn listing_with_attributes_takes_the_locks_of_children_side_by_side() {
     assert!(made.iter().all(|ino| seen.contains(ino)), "{} of {}", seen.len(), made.len());
     b.unmount();
 }
+
+/// How many messages `core` has sent about locks, and for how many locks it has asked.
+fn messages(core: &Core) -> (u64, u64) {
+    let stats = core.locks.stats();
+    (stats.hints_sent, stats.asks)
+}
+
+#[test]
+fn many_files_of_another_node_are_asked_for_by_few_messages() {
+    const FILES: u64 = 256;
+    let pool = pool();
+    let (a, b) = (mount(&pool, 0), mount(&pool, 1));
+    let root = a.volume.root();
+    let name = |n| format!("f{n:04}");
+    for how in ["one by one", "as a list"] {
+        let dir = make_dir(&a, root, how);
+        let made: Vec<_> = (0..FILES).map(|n| touch_file(&a, dir, &name(n))).collect();
+        let before = messages(&b);
+        if how == "one by one" {
+            for (n, made) in (0..).zip(&made) {
+                assert_eq!(lookup(&b, dir, name(n).as_bytes()).unwrap(), *made);
+            }
+        } else {
+            let mut found = Vec::new();
+            readdir(&b, dir, 0, WithAttrs::Yes, &mut |entry| {
+                found.extend(entry.attr);
+                false
+            })
+            .unwrap();
+            let mut expected = made.clone();
+            for all in [&mut found, &mut expected] {
+                all.sort_by_key(|attr| attr.ino);
+            }
+            assert_eq!(found, expected);
+        }
+        let after = messages(&b);
+        let (sent, asks) = (after.0 - before.0, after.1 - before.1);
+        // Some were not presumed to be held by the other node, or their answers came late.
+        assert!(asks > FILES / 2, "{how}: {asks} asked for");
+        assert!(sent < FILES / 4, "{how}: {sent} messages");
+        // The locks are shared from now on, and a change ends that.
+        set_mode(&a, made[7].ino, 0o600);
+        assert_eq!(lookup(&b, dir, name(7).as_bytes()).unwrap().mode & 0o777, 0o600);
+    }
+    a.unmount();
+    b.unmount();
+}
+
+fn set_mode(core: &Arc<Core>, ino: InodeNo, mode: u32) {
+    setattr(core, ino, &crate::attr::SetAttr { mode: Some(mode), ..Default::default() }).unwrap();
+}

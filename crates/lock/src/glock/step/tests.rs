@@ -101,7 +101,7 @@ impl Alone {
         std::mem::take(&mut self.seen).iter().map(word).collect()
     }
     fn queue_up(&mut self, waiter: u8, cluster: Mode, local: Local, fill: Option<Time>) {
-        self.glock.queue_up(waiter, Request { cluster, local, fill });
+        self.glock.queue_up(waiter, Request { cluster, local, fill, passes: false });
         self.step(Event::Turn(waiter));
     }
     /// Has the lock exclusively, used by nobody.
@@ -181,7 +181,8 @@ fn what_is_said_of_the_record_while_it_is_read_or_written_is_looked_at_afterward
         });
         (io.next(), io.next())
     };
-    let request = Request { cluster: Mode::Shared, local: Local::Shared, fill: None };
+    let request =
+        Request { cluster: Mode::Shared, local: Local::Shared, fill: None, passes: false };
     glock.queue_up(1, request);
     assert_eq!(asks(glock.step(&cx, Event::Turn(1))), (Some(true), None));
     let read = Event::Record(dlock::Event::Read(seen()));
@@ -360,7 +361,10 @@ fn an_idle_lock_is_given_up_unless_somebody_comes_first() {
 #[test]
 fn a_record_out_of_reach_is_told_to_those_who_wait_after_eight_failures() {
     let mut alone = Alone::new();
-    alone.glock.queue_up(1, Request { cluster: Mode::Shared, local: Local::Shared, fill: None });
+    alone.glock.queue_up(
+        1,
+        Request { cluster: Mode::Shared, local: Local::Shared, fill: None, passes: false },
+    );
     let mut tries = 0;
     while !alone.seen.iter().any(|a| matches!(a, Action::Refuse(1, _))) {
         alone.now += 200 * MS;

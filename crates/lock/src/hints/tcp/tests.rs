@@ -34,8 +34,9 @@ impl Node {
         (record.life, record.node_uuid) = (me(slot), identity);
         let (said, heard) = channel();
         let run = tcp.clone();
-        let thread =
-            std::thread::spawn(move || run.run(&|hint, _| said.send(hint.clone()).unwrap_or(())));
+        let thread = std::thread::spawn(move || {
+            run.run(&|hints, _| hints.iter().for_each(|h| said.send(h.clone()).unwrap_or(())));
+        });
         Self { tcp, record, heard, thread: Some(thread) }
     }
     fn tell(&self, to: &Self, lock: u64) -> bool {

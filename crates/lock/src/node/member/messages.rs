@@ -12,19 +12,34 @@ use crate::hints::Received;
 use crate::{Life, Mode};
 
 impl NodeState {
-    /// A message came. One of a life that the slots do not show says nothing. `may_visit` as in
+    /// Messages came together. One of a life that the slots do not show says nothing. `may_visit` as in
     /// [`LockManager::message`](crate::LockManager::message).
-    pub(super) fn heard(&self, Received { from, lock, hint }: &Received, may_visit: bool) {
+    pub(super) fn heard(&self, received: &[Received], may_visit: bool) {
+        let mut rest = received;
+        while let Some(first) = rest.first() {
+            let of_region = self.is_of_region(first.lock);
+            let alike =
+                |r: &&Received| r.from == first.from && self.is_of_region(r.lock) == of_region;
+            let (some, others) = rest.split_at(rest.iter().take_while(alike).count());
+            // One that waits does not keep those after it from being heard.
+            self.heard_of(first.from, some, may_visit && others.is_empty());
+            rest = others;
+        }
+    }
+    /// The same, from one life and about locks of one manager.
+    fn heard_of(&self, from: Life, received: &[Received], may_visit: bool) {
+        let Some(first) = received.first() else { return };
         let slots = self.slots.read();
         let slot = slots.get(usize::from(from.slot.0)).map(|s| &s.record);
-        let shown = slot.is_some_and(|r| r.life == *from && r.state != SlotState::Free);
+        let shown = slot.is_some_and(|r| r.life == from && r.state != SlotState::Free);
         drop(slots);
-        if !shown || *hint == Hint::Look {
+        if !shown || received.iter().any(|r| r.hint == Hint::Look) {
             // It has just come, or says that there is something to be seen.
             self.pace.call();
         }
-        if shown && let Some(manager) = self.manager_of(*lock) {
-            manager.message(*from, *lock, hint, may_visit);
+        if shown && let Some(manager) = self.manager_of(first.lock) {
+            let messages: Vec<_> = received.iter().map(|r| (r.lock, &r.hint)).collect();
+            manager.messages(from, &messages, may_visit);
         }
     }
 
@@ -74,10 +89,10 @@ impl NodeState {
                 return;
             }
             match received {
-                Ok(Some(hint)) => {
-                    self.receivers.busy_with(|may_visit| self.heard(&hint, may_visit));
+                Ok(hints) if hints.is_empty() => {}
+                Ok(hints) => {
+                    self.receivers.busy_with(|may_visit| self.heard(&hints, may_visit));
                 }
-                Ok(None) => {}
                 Err(e) => {
                     tracing::warn!("no hints any more, locks are polled: {e}");
                     return;

@@ -31,6 +31,16 @@ impl Peers for Membership {
             self.inner.post(lock, *mode);
         }
     }
+    fn hints(&self, to: Life, hints: &[(LockNo, Hint)]) {
+        // Those that go through the devices if need be.
+        if hints.iter().any(|(_, hint)| matches!(hint, Hint::Wanted(_))) {
+            return hints.iter().for_each(|(lock, hint)| self.hint(to, *lock, hint));
+        }
+        let slots = self.inner.slots.read();
+        if let Some(slot) = slots.get(usize::from(to.slot.0)).filter(|s| s.record.life == to) {
+            self.inner.hints.send_together(&slot.record, hints);
+        }
+    }
     fn reaches(&self, life: Life) -> bool {
         let slots = self.inner.slots.read();
         let slot = slots.get(usize::from(life.slot.0)).filter(|s| s.record.life == life);

@@ -107,6 +107,9 @@ impl NodeState {
         self.manager().into_iter().chain(regions)
     }
     /// Whose lock it is.
+    pub(super) fn is_of_region(&self, lock: LockNo) -> bool {
+        self.regions.get().is_some_and(|(range, _)| range.contains(&lock))
+    }
     pub(super) fn manager_of(&self, lock: LockNo) -> Option<Arc<LockManager>> {
         match self.regions.get() {
             Some((range, manager)) if range.contains(&lock) => manager.upgrade(),

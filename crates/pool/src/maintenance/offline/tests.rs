@@ -100,7 +100,7 @@ fn a_member_that_was_offline_has_all_that_it_missed_whatever_happened_meanwhile(
                 disk.crash(seed ^ i).unwrap();
             }
         };
-        let own_slot = if seed % 3 == 0 { 1 } else { 0 };
+        let own_slot = u16::from(seed % 3 == 0);
         for life in 0..3 {
             work.write(3);
             if seed % 2 == 0 {
