@@ -15,7 +15,7 @@ fn node(slot: u16) -> Life {
     Life { slot: NodeId(slot), incarnation: Incarnation(1) }
 }
 const fn request(cluster: Mode, local: Local) -> Request {
-    Request { cluster, local, fill: None }
+    Request { cluster, local, fill: None, passes: false }
 }
 fn demotion(to: Mode, phase: Phase) -> Demotion {
     Demotion { to, phase, admitted: false, left: Demoted::default() }
