@@ -57,7 +57,9 @@ impl GlockOps for DeferredOps {
     fn demotes_soon(&self, lock: LockNo) -> bool {
         let inode = self.get().and_then(|core| core.inodes.find(InodeNo(lock.get())));
         self.demotion_waits(lock) == DemotionWaits::Anything
-            && inode.is_none_or(|inode| !inode.data.is_dirty())
+            && inode.is_none_or(|inode| {
+                !inode.data.is_dirty() && inode.opens.load(Ordering::Acquire) == 0
+            })
     }
     fn your_turn(&self, lock: LockNo) {
         if let Some(core) = self.get() {

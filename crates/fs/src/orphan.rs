@@ -468,7 +468,7 @@ fn make_room(core: &Arc<Core>) -> Result<bool> {
 }
 
 fn has_room(core: &Core) -> bool {
-    core.orphans.table.lock().as_ref().is_some_and(|table| table.free() > 0)
+    core.orphans.table.lock().as_ref().is_some_and(|table| table.has_room_for(0))
 }
 
 /// Lets only `each` entries fit in a list, for tests; how many all of them hold.

@@ -98,7 +98,8 @@ impl Table {
     /// Whether a file of `uid` has room: one user's must not keep all others from removing theirs.
     pub fn has_room_for(&self, uid: u32) -> bool {
         let own = self.by_user.get(&uid).copied().unwrap_or(0);
-        let free = self.free().saturating_sub(self.kept());
+        let passing: usize = self.passing.values().sum();
+        let free = self.free().saturating_sub(self.kept().saturating_sub(passing));
         let users = free > self.all() / ROOT_PART && own < self.all().div_ceil(USER_PART);
         free > 0 && (uid == 0 || users)
     }

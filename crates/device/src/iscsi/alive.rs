@@ -326,6 +326,7 @@ impl Alive {
         let own = NOTE.lock().as_ref().map(|n| n.name.clone()).unwrap_or_default();
         // What stayed of its own: those commands may be under way yet when this is over.
         let after = if self.note(byte)?.is_some_and(|n| n == own) { 0 } else { last_broken() };
+        self.note_again()?;
         write_note(&self.file, place, &own)?;
         let (file, left) = (self.file.clone(), false);
         let (session, carried) = (self.session.clone(), self.carried.clone());
@@ -338,6 +339,17 @@ impl Alive {
             carried,
             left,
         })))
+    }
+    /// The session stands in the process's note, also if the unit was left and is used again.
+    fn note_again(&self) -> io::Result<()> {
+        let mut note = NOTE.lock();
+        let all = note.as_mut().ok_or(io::ErrorKind::NotFound)?;
+        if !all.sessions.contains(&self.session) {
+            all.sessions.push(self.session.clone());
+            all.write()?;
+            self.carried.come_back();
+        }
+        Ok(())
     }
     /// Whether somebody has the byte, or had it and may still have something under way.
     pub fn is_taken(&self, byte: u64) -> io::Result<bool> {
@@ -473,11 +485,12 @@ impl HeldByte for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let unsettled =
-            if self.left { self.carried.is_unsettled() } else { is_unsettled(self.after) };
-        if unsettled && self.left {
+        // Once for all bytes of the unit: the first one that is left settles what this process knows of.
+        let is_left = self.carried.is_left() || self.left && self.carried.is_unsettled();
+        let unsettled = is_left || !self.left && is_unsettled(self.after);
+        if is_left {
             match self.note_left() {
-                Ok(()) => return self.carried.settle(),
+                Ok(()) => return self.carried.leave(),
                 Err(error) => {
                     tracing::warn!(%error, "the note of a session with a unit that is left");
                 }

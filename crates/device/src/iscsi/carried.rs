@@ -47,6 +47,8 @@ pub struct Carried {
     unsettled: Mutex<Option<u64>>,
     /// Milliseconds in which a command is to be answered; 0: the usual.
     answers_within: AtomicU64,
+    /// Whoever uses the unit next takes this port's sessions over.
+    left: AtomicBool,
     /// Blocks whose contents are written again before long.
     repeated: Mutex<Range<u64>>,
 }
@@ -96,6 +98,20 @@ impl Carried {
             open.insert(*last);
             *unsettled = Some(*last);
         }
+    }
+    /// From now on whoever uses the unit next takes this port's sessions over, also of what is under way now: it logs in
+    /// no more.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+        self.settle();
+    }
+    /// Nobody does any more, but this process: the unit is used again by it.
+    pub fn come_back(&self) {
+        self.left.store(false, Ordering::Release);
+    }
+    /// Whether others may take this port's sessions over.
+    pub fn is_left(&self) -> bool {
+        self.left.load(Ordering::Acquire)
     }
     /// Whether something of a session of this port that broke may still land.
     pub fn is_unsettled(&self) -> bool {

@@ -205,6 +205,10 @@ impl Link {
         *silent = (if in_succession { silent.0 + 1 } else { 1 }, Some(now));
         silent.0 >= SILENT_MAX
     }
+    /// Whether others may take its sessions over: it logs in no more.
+    fn is_anothers(&self) -> bool {
+        carried::has_let_go() || self.carried.is_left()
+    }
     /// What its sessions hand on.
     pub fn carried(&self) -> Arc<Carried> {
         self.carried.clone()
@@ -216,7 +220,7 @@ impl Link {
         let settle = move || {
             let never = AtomicBool::new(false);
             let patience = Patience { until: Instant::now() + USUAL, given_up: &never };
-            if carried::has_let_go() {
+            if carried::has_let_go() || carried.is_left() {
                 return;
             }
             match Session::login_again(&name, &port, patience, &carried) {
@@ -283,7 +287,7 @@ impl Link {
 
     /// Whether nobody is to log in any more.
     fn is_over(&self) -> bool {
-        self.severed.load(Ordering::Acquire) || carried::has_let_go()
+        self.severed.load(Ordering::Acquire) || self.is_anothers()
     }
     /// Finds the session after `broken`, unless somebody else has.
     fn renew(&self, broken: &Arc<Session>) -> Result<(), Gone> {
@@ -319,7 +323,7 @@ impl Link {
                 Failed::Yet(_) if self.severed.load(Ordering::Acquire) => {
                     break Gone::Ended(SEVERED.into());
                 }
-                Failed::Yet(why) if late || silent || too_long() || carried::has_let_go() => {
+                Failed::Yet(why) if late || silent || too_long() || self.is_anothers() => {
                     if unanswered {
                         self.settle_aside();
                     }

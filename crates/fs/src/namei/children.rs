@@ -24,7 +24,7 @@ const THREADS: usize = 7;
 /// A lock that comes sooner than this costs less than beginning a thread.
 const SLOW: Duration = Duration::from_micros(50);
 
-fn is_missing(core: &Core, ino: InodeNo) -> bool {
+pub(super) fn is_missing(core: &Core, ino: InodeNo) -> bool {
     !core.locks.held(LockNo::from(ino)).covers(Mode::Shared)
 }
 
@@ -40,20 +40,18 @@ pub(super) fn fetch(core: &Core, inos: &[InodeNo], is_over: &dyn Fn() -> bool) {
 
 /// `ino`, which was found in `dir`, and what will probably be looked up next, if locks of other nodes are to be asked
 /// for together.
-///
-/// # Errors
-/// The directory cannot be read.
-pub(super) fn expected(core: &Core, dir: &Locked, ino: InodeNo) -> Result<Vec<InodeNo>> {
+pub(super) fn expected(core: &Core, dir: &Locked, ino: InodeNo) -> Vec<InodeNo> {
     if !is_missing(core, ino) || core.cluster.is_none() {
-        return Ok(Vec::new());
+        return Vec::new();
     }
     let stride = core.volume.geo.slot_blocks();
     let mut advice = core.stat_ahead.lookup(dir.ino(), ino, stride);
     if advice == Advice::List && !core.membership.is_alone() {
-        core.stat_ahead.listed(dir.ino(), files(core, dir)?);
+        // It is a guess: a page that cannot be read is an error for whoever needs what is in it.
+        core.stat_ahead.listed(dir.ino(), files(core, dir).unwrap_or_default());
         advice = core.stat_ahead.lookup(dir.ino(), ino, stride);
     }
-    Ok(if let Advice::Fetch(next) = advice { next } else { Vec::new() })
+    if let Advice::Fetch(next) = advice { next } else { Vec::new() }
 }
 
 /// What is in a directory, unless that is too much.

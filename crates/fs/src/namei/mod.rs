@@ -144,10 +144,11 @@ fn lock_named(core: &Arc<Core>, dir_ino: InodeNo, name: &[u8], mode: Mode) -> Re
             return Err(dangling(Error::Stale(found.ino), found.ino));
         }
         if std::mem::take(&mut looks_ahead) && early.is_none() {
-            let next = children::expected(core, &dir, found.ino)?;
+            let next = children::expected(core, &dir, found.ino);
             if !next.is_empty() {
                 drop(dir);
-                children::fetch(core, &next, &|| false);
+                // The others may come later.
+                children::fetch(core, &next, &|| !children::is_missing(core, found.ino));
                 continue;
             }
         }

@@ -364,11 +364,15 @@ impl Core {
         let mut post = if due.len() > 1 { Post::together() } else { Post::at_once() };
         let mut slow = false;
         for entry in due {
-            if slow {
+            // It may have become one that takes long.
+            if slow || messages.len() > 1 && !self.ops.demotes_soon(entry.lock) {
                 self.work_for(entry.lock).push(entry);
                 continue;
             }
             let began = simulation::now();
+            if post.is_due(began) {
+                self.send_kept(&mut post);
+            }
             self.visit(&entry, &mut post);
             slow = simulation::since(began) > SLOW_VISIT;
         }

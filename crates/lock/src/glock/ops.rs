@@ -78,8 +78,8 @@ pub trait GlockOps: Send + Sync {
         let _ = lock;
         DemotionWaits::Anything
     }
-    /// Giving this lock up takes no longer than a change of metadata: no contents are to be written, and the kernel
-    /// has nothing to write back. Other locks may wait for it, therefore. Does not block.
+    /// Giving this lock up takes no longer than a change of metadata: no contents are to be written, and no program
+    /// has the file open, so the kernel has nothing to write back. Other locks may wait for it, therefore. Does not block.
     fn demotes_soon(&self, lock: LockNo) -> bool {
         self.demotion_waits(lock) == DemotionWaits::Anything
     }

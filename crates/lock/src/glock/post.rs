@@ -43,8 +43,12 @@ impl Post {
         } else {
             self.kept.push((to, vec![message]));
         }
-        let old = now.saturating_duration_since(since) >= KEPT_FOR;
-        if full || old || !self.together { self.take() } else { Vec::new() }
+        let due = now.saturating_duration_since(since) >= KEPT_FOR;
+        if full || due || !self.together { self.take() } else { Vec::new() }
+    }
+    /// Whether something has been kept for as long as it may be.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.since.is_some_and(|since| now.saturating_duration_since(since) >= KEPT_FOR)
     }
     /// What is kept, to be sent.
     #[must_use]
@@ -69,6 +73,7 @@ mod tests {
         assert_eq!(one.put(life(1), message(1), now), [(life(1), vec![message(1)])]);
         assert!(one.take().is_empty());
         let mut many = Post::together();
+        assert!(!many.is_due(now));
         for n in 1..TOGETHER_MAX as u64 {
             assert!(many.put(life(1), message(n), now).is_empty());
         }

@@ -264,8 +264,13 @@ impl Compared<'_> {
             return Some(Cow::Borrowed(good));
         }
         let records = self.read(&(range.start..range.start + sector)).into_iter();
-        let whole = records.into_iter().find(|other| verifier.verify_sector(at, other));
-        Some(whole.map_or(Cow::Borrowed(good), |whole| Cow::Owned([whole, body].concat())))
+        let mut whole = records.filter(|other| verifier.verify_sector(at, other));
+        match whole.next() {
+            None => Some(Cow::Borrowed(good)),
+            Some(one) if whole.all(|other| other == one) => Some(Cow::Owned([one, body].concat())),
+            // Whoever was writing it may have died over it: nothing says which is right.
+            Some(_) => None,
+        }
     }
 
     /// A part as the copies have it of which it can be read.
@@ -360,8 +365,8 @@ impl Compared<'_> {
         first.is_some_and(|first| {
             let record = is_record(first) || is_record(new);
             let whole = |sector| verifier.verify_sector(at, sector);
-            let sound = !verifier.has_damaged_record(at, first) && (whole(first) || !whole(new));
-            first != new && record && sound
+            let sound = || !verifier.has_damaged_record(at, first) && (whole(first) || !whole(new));
+            first != new && record && sound()
         })
     }
 
