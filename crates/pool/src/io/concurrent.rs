@@ -143,7 +143,7 @@ impl PoolState {
             }
             let mut lost = Lost::new();
             if let Some(log) = &topology.log {
-                log.note(&topology, &[(from, to)], &mut lost)?;
+                log.intents.note(&topology, log.slot, &[(from, to)], &mut lost)?;
             }
             resync(&topology, (from, to), (&NoChecksums, &CopyDamage::default()), &mut lost)?;
             let lost = topology.named(&lost);

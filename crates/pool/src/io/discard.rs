@@ -179,7 +179,7 @@ fn prepare(
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
     let Some(log) = &topology.log else { return Ok(()) };
-    log.note(topology, &[(at.0, at.0 + len.0)], lost)?;
+    log.intents.note(topology, log.slot, &[(at.0, at.0 + len.0)], lost)?;
     if let Some(row) = topology.map.group(index).row_len()
         && log.redo.holds((from / row..to / row).map(|r| (index, r)))
     {

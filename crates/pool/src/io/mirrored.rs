@@ -66,7 +66,7 @@ impl PoolState {
             let mut lost = Lost::new();
             // After a crash the copies may differ, as after any write.
             if let Some(log) = &topology.log {
-                log.note(&topology, &[(at.0, at.0 + len.0)], &mut lost)?;
+                log.intents.note(&topology, log.slot, &[(at.0, at.0 + len.0)], &mut lost)?;
             }
             let outcome = exchange.run(&topology, group, again, &mut lost);
             drop(held);

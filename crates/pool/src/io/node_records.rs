@@ -2,8 +2,6 @@
 //! node slots, lock records, journal headers. A heartbeat waits for no epoch, no region and no
 //! lease.
 
-use std::sync::atomic::Ordering;
-
 use braid_device::{Device, DeviceError};
 use braid_format::{ByteOffset, Bytes};
 use smallvec::SmallVec;
@@ -182,7 +180,6 @@ impl Pool {
         let _pass = self.1.pass_unleased()?;
         let topology = self.0.epochs.snapshot();
         let len = Bytes::from(buf.len());
-        self.0.redundancy.beats_end.fetch_max((at + len).0, Ordering::AcqRel);
         self.0.check(&topology, at, len)?;
         if topology.provisional {
             return Err(PoolError::Provisional { name: topology.label.name.clone() });

@@ -9,7 +9,6 @@
 //! current. A crash in the middle leaves it `Rebuilding`: it is filled from the start again.
 
 mod health;
-mod offline;
 mod parallel;
 pub(crate) mod scrub;
 mod silent;
@@ -88,9 +87,7 @@ impl Pool {
         let topology = self.0.epochs.read();
         let member = topology.place_of(resolved)?;
         if topology.state(member) == MemberState::Failed {
-            drop(topology);
-            // For good, if it was out for a while.
-            return self.mark_offline(resolved, false);
+            return Ok(());
         }
         topology.check_can_lose(member)?;
         let device = topology.device(member).info().name.as_str().into();
@@ -156,21 +153,17 @@ impl Pool {
         let with = |state| label.members.iter().enumerate().filter(move |(_, m)| m.state == state);
         let used = topology.map.members();
         let needs = |(i, _): &(usize, &Member)| used.iter().any(|m| usize::from(m.0) == *i);
-        // An offline member is to come back.
-        let gone = |(_, m): &(usize, &Member)| !m.offline;
-        let pair =
-            with(MemberState::Failed).filter(gone).filter(needs).find_map(|(failed, old)| {
-                let free = |(i, _): &(usize, &Member)| {
-                    let target = |m: &Member| m.successor.is_some_and(|s| usize::from(s.0) == *i);
-                    !label.members.iter().any(target)
-                };
-                let (spare, new) =
-                    with(MemberState::Spare).filter(free).find_map(|(spare, _)| {
-                        Some((spare, fits(topology.devices.get(spare)?, old).ok()?))
-                    })?;
-                let uuid = label.members.get(spare)?.uuid;
-                Some((failed, spare, Member { uuid, ..new }))
-            });
+        let pair = with(MemberState::Failed).filter(needs).find_map(|(failed, old)| {
+            let free = |(i, _): &(usize, &Member)| {
+                let target = |m: &Member| m.successor.is_some_and(|s| usize::from(s.0) == *i);
+                !label.members.iter().any(target)
+            };
+            let (spare, new) = with(MemberState::Spare).filter(free).find_map(|(spare, _)| {
+                Some((spare, fits(topology.devices.get(spare)?, old).ok()?))
+            })?;
+            let uuid = label.members.get(spare)?.uuid;
+            Some((failed, spare, Member { uuid, ..new }))
+        });
         let Some((failed, spare, new)) = pair else { return Ok(None) };
         let mut next = next_epoch(label);
         next.members.swap(failed, spare);
@@ -207,15 +200,14 @@ impl Pool {
             self.0.check_joins(&topology, &device, force)?;
         }
         self.take_out(&resolved)?;
-        self.0.changing(move || self.try_replace(&resolved, &device, (force, false)))
+        self.0.changing(move || self.try_replace(&resolved, &device, force))
     }
 
-    /// `catches_up`: it is the device of a member that was offline, and what it holds counts.
     fn try_replace(
         &self,
         resolved: &ResolvedMember,
         device: &Arc<dyn Device>,
-        (force, catches_up): (bool, bool),
+        force: bool,
     ) -> Result<(), PoolError> {
         let topology = self.0.epochs.write();
         let member = topology.place_of(resolved)?;
@@ -231,7 +223,7 @@ impl Pool {
         let new = fits(device, place)?;
         let used = topology.map.members().contains(&member);
         let state = if used { MemberState::Rebuilding } else { MemberState::Active };
-        *place = Member { state, state_epoch: epoch, offline: used && catches_up, ..new };
+        *place = Member { state, state_epoch: epoch, ..new };
         let mut devices = topology.devices.clone();
         if let Some(d) = devices.get_mut(usize::from(member.0)) {
             *d = device.clone();
@@ -281,7 +273,7 @@ impl Pool {
     }
 
     /// The device that is in `member`'s place, and what it holds, in chunks.
-    fn all_spans_of(&self, member: MemberIndex) -> Result<(Filled, Vec<Span>), PoolError> {
+    fn spans_of(&self, member: MemberIndex) -> Result<(Filled, Vec<Span>), PoolError> {
         let topology = self.0.epochs.read();
         let who = topology.label.members.get(usize::from(member.0));
         let who = who.map(filled).ok_or(PoolError::NoSuchMember { member })?;
@@ -352,25 +344,8 @@ impl Pool {
             m.state = MemberState::Active;
             m.state_epoch = next.epoch;
         }
-        end_of_fill(&mut next, member);
         let devices = topology.devices.clone();
         self.0.change(topology, next, devices)
-    }
-}
-
-/// `member` is filled: it is not offline any more. If all of it was filled, what others have missed is not known
-/// any more.
-fn end_of_fill(label: &mut Label, member: MemberIndex) {
-    let Some(own) = label.members.get_mut(usize::from(member.0)) else { return };
-    if std::mem::take(&mut own.offline) {
-        return;
-    }
-    for other in label.members.iter_mut().filter(|m| m.offline) {
-        other.offline = false;
-        tracing::warn!(
-            member = other.path,
-            "another member was filled: this one is filled whole when it is back"
-        );
     }
 }
 

@@ -108,7 +108,6 @@ impl PoolState {
 pub(crate) fn relocate_log(topology: &EpochInUse, lost: &mut Lost) -> Result<(), PoolError> {
     let Some(log) = &topology.log else { return Ok(()) };
     flush_all(topology, lost)?;
-    log.renew_missed(topology, lost)?;
     log.intents.rewrite(topology, log.slot, Reach::Replicas, lost)?;
     log.redo.relocate(topology, log.slot, lost)
 }

@@ -107,7 +107,9 @@ pub(crate) fn execute<'a>(
 /// Notes the regions that are about to be written.
 fn note(topology: &EpochInUse, work: &Work<'_>, lost: &mut Lost) -> Result<(), PoolError> {
     match &topology.log {
-        Some(log) if !work.writes.is_empty() => log.note(topology, &work.ranges, lost),
+        Some(log) if !work.writes.is_empty() => {
+            log.intents.note(topology, log.slot, &work.ranges, lost)
+        }
         _ => Ok(()),
     }
 }

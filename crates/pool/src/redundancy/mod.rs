@@ -21,7 +21,6 @@ pub(crate) mod fill;
 pub(crate) mod log;
 pub(crate) mod log_recovery;
 mod mirror_resync;
-pub(crate) mod missed;
 pub mod parity;
 pub(crate) mod reconstruct;
 pub(crate) mod resync;
@@ -45,8 +44,6 @@ pub(crate) struct RedundancyState {
     pub present: bool,
     /// When the redundancy log was last rid of regions no longer written, Unix seconds.
     pub log_cleaned: AtomicU64,
-    /// Where the heartbeats that this node has written end, at most.
-    pub beats_end: AtomicU64,
     /// Writes whose copies differ, and are about to be made the same.
     pub divergent: divergent::DivergentWrites,
 }

@@ -52,8 +52,6 @@ pub(crate) struct Topology {
     /// Members that were not found count as failed, but no label says so yet: nothing may be
     /// written.
     pub provisional: bool,
-    /// A member is offline, or is about to be, or catches up: what is written is noted for it.
-    pub notes_missed: bool,
     /// Members that return garbage, in this epoch and all others.
     pub suspicion: Arc<Suspicion>,
 }
@@ -79,17 +77,8 @@ impl Topology {
                 MemberMigration::new(side(m.leaving)?, side(m.successor)?),
             ))
         });
-        let topology = Self {
-            notes_missed: label.members.iter().any(|m| m.offline),
-            label,
-            map,
-            info,
-            devices,
-            migration,
-            bare,
-            provisional: false,
-            suspicion: Arc::default(),
-        };
+        let (provisional, suspicion) = (false, Arc::default());
+        let topology = Self { label, map, info, devices, migration, bare, provisional, suspicion };
         topology.enough()?;
         topology.heed_marks();
         Ok(topology)
@@ -139,7 +128,6 @@ impl Topology {
 
     /// The same epoch under another number.
     pub fn relabel(&mut self, label: Label) {
-        self.notes_missed = label.members.iter().any(|m| m.offline);
         self.info = Arc::new(PoolInfo { epoch: label.epoch, ..PoolInfo::clone(&self.info) });
         self.label = label;
     }
