@@ -34,9 +34,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::helper::{self, Helper};
 use commands::{
     add, advise, check, completion, cp, create, destroy, dump_label, evacuate, events, export,
-    fail, fence, generate, grow, history, iostat, label, locks, mount, nodes,
-    probe, rebalance, remove, rename, replace, scan, scrub, serve, spare, status, target, top,
-    trim, unmount, version,
+    fail, fence, generate, grow, history, iostat, label, locks, mount, nodes, probe, rebalance,
+    remove, rename, replace, scan, scrub, serve, spare, status, target, top, trim, unmount,
+    version,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::{answer, lost_output};

@@ -87,29 +87,18 @@ pub(crate) fn changes(before: &Label, now: &Label) -> Vec<String> {
     let old = |m: &Member| before.members.iter().find(|b| b.uuid == m.uuid);
     for (index, m) in (0_u16..).zip(&now.members) {
         let who = format!("member {index} ({})", m.path);
-        let offline = m.offline && m.state == MemberState::Failed;
-        let is = |m: &Member| {
-            if m.offline && m.state == MemberState::Rebuilding {
-                "catching up"
-            } else {
-                state_word(m.state)
-            }
-        };
         let Some(was) = old(m) else {
-            texts.push(format!("{who} joined: {}", is(m)));
+            texts.push(format!("{who} joined: {}", state_word(m.state)));
             continue;
         };
         if was.state != m.state {
             texts.push(match m.state {
-                MemberState::Failed if offline => format!("{who} is offline"),
                 MemberState::Failed => format!("{who} has failed"),
                 MemberState::Active if was.state == MemberState::Rebuilding => {
                     format!("{who} is filled and in use")
                 }
-                _ => format!("{who} is {}, was {}", is(m), is(was)),
+                _ => format!("{who} is {}, was {}", state_word(m.state), state_word(was.state)),
             });
-        } else if was.offline && !m.offline && m.state == MemberState::Failed {
-            texts.push(format!("{who} does not catch up any more: it has failed"));
         }
         if was.suspected != m.suspected {
             let now = if m.suspected { "is" } else { "is no longer" };

@@ -13,7 +13,6 @@ fn member(i: u8, mib: u64) -> Member {
         state: MemberState::Active,
         state_epoch: Epoch(1),
         suspected: false,
-        offline: false,
         class: DeviceClass::SolidState,
         bytes_per_second: Bytes(500_000_000),
         bus: u16::from(i) + 1,
@@ -155,21 +154,18 @@ fn what_is_encoded_is_decoded() {
 }
 
 #[test]
-fn a_suspected_member_and_an_offline_one_are_marked_and_older_versions_refuse_the_pool() {
+fn a_suspected_member_is_marked_and_older_versions_refuse_the_pool() {
     let mut label = sample();
     label.members[1].suspected = true;
     let bytes = encoded(&label);
     assert_eq!(Label::decode(&bytes, Label::COPY0_AT).unwrap().0, label);
     assert_eq!(label.features_incompat(), features::SUSPECTED);
-    label.members[0].offline = true;
-    assert_eq!(Label::decode(&encoded(&label), Label::COPY0_AT).unwrap().0, label);
-    assert_eq!(label.features_incompat(), features::SUSPECTED | features::OFFLINE);
     let flags = size_of::<RawLabel>() + core::mem::offset_of!(RawMember, flags);
     let mut unknown = bytes;
-    unknown[flags] = 4;
+    unknown[flags] = 2;
     match Label::decode(&resealed(unknown), Label::COPY0_AT) {
         Err(FormatError::BadField { field, value, .. }) => {
-            assert_eq!((field, value), ("member flags", 4));
+            assert_eq!((field, value), ("member flags", 2));
         }
         other => panic!("{other:?}"),
     }

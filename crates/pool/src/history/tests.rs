@@ -34,16 +34,16 @@ fn what_becomes_of_members_is_told_in_order_and_outlives_the_pool_being_closed()
     pool.attach(0).unwrap();
     pool.history_of_node(NodeId(5));
     pool.record(EventKind::Command, Some(1000), "fail 1");
-    pool.take_offline(MemberIndex(1)).unwrap();
-    pool.bring_online(MemberIndex(1), &(disks[1].clone() as _)).unwrap();
+    pool.fail_member(MemberIndex(1)).unwrap();
+    pool.replace(MemberIndex(1), &(disks[1].clone() as _), true).unwrap();
     pool.rebuild(MemberIndex(1), &|_| true).unwrap();
     disks[2].arm(On::Write, 0, FaultKind::Gone);
     pool.write(ByteOffset(0), &vec![1; 1 << 20]).unwrap();
     let wanted = [
         "fail 1",
-        "member 1 (m1) is offline",
+        "member 1 (m1) has failed",
         "the pool is degraded",
-        "member 1 (m1) joined: catching up",
+        "member 1 (m1) joined: rebuilding",
         "member 1 (m1) is filled and in use",
         "the pool is whole again",
         "member 2 (m2) has failed",
