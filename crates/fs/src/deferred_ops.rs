@@ -1,5 +1,6 @@
 //! What the lock manager asks of a node while its core is being made.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
 use braid_format::{InodeNo, LockNo};

@@ -10,7 +10,7 @@ use crate::terminal::answer::{self, say};
 /// Show what was done to a pool, and what happened to it.
 ///
 /// Commands that changed it and by whom, nodes that came, left, died and were recovered, members that failed, went
-/// offline, joined and were filled, scrubs and what they found. The oldest comes first. Each line has the time (UTC, by the
+/// joined and were filled, scrubs and what they found. The oldest comes first. Each line has the time (UTC, by the
 /// clock of the host that wrote it), the host, its node and the user.
 ///
 /// It is kept on the first three members in use, in a ring of 60 KiB on each: the last 400 events or more. It can be read

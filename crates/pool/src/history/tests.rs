@@ -35,7 +35,7 @@ fn what_becomes_of_members_is_told_in_order_and_outlives_the_pool_being_closed()
     pool.history_of_node(NodeId(5));
     pool.record(EventKind::Command, Some(1000), "fail 1");
     pool.fail_member(MemberIndex(1)).unwrap();
-    pool.replace(MemberIndex(1), &(disks[1].clone() as _), true).unwrap();
+    pool.replace(MemberIndex(1), disks[1].clone(), true).unwrap();
     pool.rebuild(MemberIndex(1), &|_| true).unwrap();
     disks[2].arm(On::Write, 0, FaultKind::Gone);
     pool.write(ByteOffset(0), &vec![1; 1 << 20]).unwrap();

@@ -7,7 +7,7 @@ use super::devices::{Own, compare, take};
 use super::experiment::Args;
 use crate::arguments::{Common, DeviceKind};
 use crate::modes::bulk::{BULK, Job, Streams};
-use crate::modes::{at, ladder};
+use crate::modes::{RunOptions, at, ladder};
 use crate::report::{Goal, Parameters, Report};
 use crate::statistics::Samples;
 use crate::testbed::make_braid;
@@ -81,6 +81,9 @@ impl Published {
 /// The seven rows of the table.
 pub(super) fn s1_6(args: &Args, report: &mut Report) -> Result<()> {
     let own = Own { id: "bulk", base: BULK, unit: "MB/s", rows: Job::ALL.len() };
+    // What is modelled is the same each time.
+    let once = RunOptions { repeats: 1, least: 1, ..args.how.clone() };
+    let args = &Args { how: once, ..args.clone() };
     let rows =
         compare(args, report, own, &TABLE, |report, published| one(args, published, report))?;
     for published in &TABLE {
