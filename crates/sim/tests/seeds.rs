@@ -164,8 +164,8 @@ fn errors_of_the_past_are_found() {
     let (mirrors, parity): (Of, Of) = (Cluster::of_mirrors, Cluster::of_parity);
     let mut missed = Vec::new();
     for (sabotage, cluster, seed, why) in [
-        (S::OpenerForEver, files, 7, "is an opener of lock"),
-        (S::UnflushedContents, files, 20, "of a file is left with"),
+        (S::OpenerForEver, files, 2, "is an opener of lock"),
+        (S::UnflushedContents, files, 7, "of a file is left with"),
         (S::SplitCopies, mirrors, 617, "copies differ"),
         (S::IgnoreFailedFlushes, mirrors, 71, "of a file"),
         (S::LeaveItsDead, parity, 102, "waits since"),
