@@ -24,7 +24,7 @@ const THREADS: usize = 7;
 /// A lock that comes sooner than this costs less than beginning a thread.
 const SLOW: Duration = Duration::from_micros(50);
 
-pub(super) fn is_missing(core: &Core, ino: InodeNo) -> bool {
+fn is_missing(core: &Core, ino: InodeNo) -> bool {
     !core.locks.held(LockNo::from(ino)).covers(Mode::Shared)
 }
 

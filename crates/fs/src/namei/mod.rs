@@ -147,8 +147,7 @@ fn lock_named(core: &Arc<Core>, dir_ino: InodeNo, name: &[u8], mode: Mode) -> Re
             let next = children::expected(core, &dir, found.ino);
             if !next.is_empty() {
                 drop(dir);
-                // The others may come later.
-                children::fetch(core, &next, &|| !children::is_missing(core, found.ino));
+                children::fetch(core, &next, &|| false);
                 continue;
             }
         }
