@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use common::{Disks, braid, can_mount, ok};
@@ -20,6 +21,16 @@ fn is_there(tool: &str) -> bool {
     path.split(':').any(|dir| Path::new(dir).join(tool).exists())
 }
 
+/// Runs a script that makes the package; one at a time, since they make it in one place.
+fn with_the_package(script: &str) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(script);
+    let out = Command::new(script).arg(env!("CARGO_BIN_EXE_braid")).output().unwrap();
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(out.status.success(), "{}{}", said(&out.stdout), said(&out.stderr));
+}
+
 #[test]
 fn the_package_is_installed_used_and_removed_in_a_clean_system() {
     if !can_mount() {
@@ -28,13 +39,10 @@ fn the_package_is_installed_used_and_removed_in_a_clean_system() {
     if let Some(tool) = TOOLS.iter().find(|tool| !is_there(tool)) {
         return braid_testkit::skip(&format!("{tool} is not installed"));
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/package_test.sh");
-    let out = Command::new(script).arg(env!("CARGO_BIN_EXE_braid")).output().unwrap();
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(out.status.success(), "{}{}", said(&out.stdout), said(&out.stderr));
+    with_the_package("package_test.sh");
 }
 
-/// Only commands of the manual pages: disks fail, go and come back, a node is killed, the pool is full, a disk rots;
+/// Only commands of the manual pages: disks fail and are replaced, a node is killed, the pool is full, a disk rots;
 /// the pool's history has it all.
 #[test]
 fn an_operators_day_goes_well_with_the_package_alone() {
@@ -44,10 +52,7 @@ fn an_operators_day_goes_well_with_the_package_alone() {
     if let Some(tool) = ["cargo-deb", "mmdebstrap"].iter().find(|tool| !is_there(tool)) {
         return braid_testkit::skip(&format!("{tool} is not installed"));
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/operator.sh");
-    let out = Command::new(script).arg(env!("CARGO_BIN_EXE_braid")).output().unwrap();
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(out.status.success(), "{}{}", said(&out.stdout), said(&out.stderr));
+    with_the_package("operator.sh");
 }
 
 #[test]

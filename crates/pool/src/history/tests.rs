@@ -43,7 +43,7 @@ fn what_becomes_of_members_is_told_in_order_and_outlives_the_pool_being_closed()
         "fail 1",
         "member 1 (m1) has failed",
         "the pool is degraded",
-        "member 1 (m1) joined: rebuilding",
+        "member 1 (m1) joined: being filled",
         "member 1 (m1) is filled and in use",
         "the pool is whole again",
         "member 2 (m2) has failed",
