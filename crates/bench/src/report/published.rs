@@ -41,14 +41,14 @@ const WAYS: [(&str, [f64; 16]); 3] = [
     ),
 ];
 /// Disks and unit; XFS reads and writes, BDS reads, writes and buffered writes, MB/s.
-const BDS: [(&str, [f64; 5]); 7] = [
-    ("7 x 256 KB", [52.0, 40.0, 52.0, 15.0, 31.0]),
-    ("14 x 128 KB", [79.0, 43.0, 69.0, 28.0, 42.0]),
-    ("14 x 256 KB", [83.0, 50.0, 73.0, 31.0, 48.0]),
-    ("14 x 512 KB", [84.0, 53.0, 74.0, 33.0, 53.0]),
-    ("36 x 256 KB", [196.0, 120.0, 89.0, 51.0, 94.0]),
-    ("68 x 60 KB", [189.0, 121.0, 81.0, 51.0, 92.0]),
-    ("68 x 120 KB", [221.0, 163.0, 79.0, 58.0, 92.0]),
+pub(crate) const BDS: [((u32, u32), [f64; 5]); 7] = [
+    ((7, 256), [52.0, 40.0, 52.0, 15.0, 31.0]),
+    ((14, 128), [79.0, 43.0, 69.0, 28.0, 42.0]),
+    ((14, 256), [83.0, 50.0, 73.0, 31.0, 48.0]),
+    ((14, 512), [84.0, 53.0, 74.0, 33.0, 53.0]),
+    ((36, 256), [196.0, 120.0, 89.0, 51.0, 94.0]),
+    ((68, 60), [189.0, 121.0, 81.0, 51.0, 92.0]),
+    ((68, 120), [221.0, 163.0, 79.0, 58.0, 92.0]),
 ];
 
 /// A row of the efficiencies of 1998: layer, mode, mean, deviation, least, most, percent of the driver.
@@ -134,7 +134,8 @@ fn bds() -> Plot {
         let points = (1_u32..).map(f64::from).zip(BDS.iter().map(|(_, r)| ratio(r)));
         named(name, points)
     };
-    let rows: Vec<_> = BDS.iter().map(|(name, _)| *name).collect();
+    let rows: Vec<_> =
+        BDS.iter().map(|((disks, unit), _)| format!("{disks} x {unit} KB")).collect();
     let published = vec![
         of("reads", |r| r[2] / r[0]),
         of("writes", |r| r[3] / r[1]),

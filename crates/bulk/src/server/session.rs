@@ -144,22 +144,27 @@ impl Session {
         for wait in self.events.end::<F::Wait>() {
             files.end_lock_wait(wait);
         }
-        give_up(files, self.held.lock().take(None));
+        let held = self.held.lock().take(None);
+        give_up(files, held);
         let open = self.files.lock().take();
         for file in open {
             file.close(files);
         }
     }
+    /// As it is now. One lock at a time: who closes a client's files holds some of them for long.
     fn view(&self, leases: &Leases) -> ClientView {
+        let connections = self.presence.lock().connections;
+        let open_files = self.files.lock().len();
+        let locks = self.held.lock().len();
         ClientView {
             number: self.number,
             name: self.client.clone(),
             address: self.from,
             read_only: self.peer.as_ref().is_some_and(|peer| peer.read_only),
             age: self.begun.elapsed(),
-            connections: self.presence.lock().connections,
-            open_files: self.files.lock().len(),
-            locks: self.held.lock().len(),
+            connections,
+            open_files,
+            locks,
             lock_waits: self.events.waits(),
             leases: self.holder.map_or(0, |holder| leases.held_by(holder)),
             counts: self.counters.now(),

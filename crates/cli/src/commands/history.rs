@@ -9,7 +9,7 @@ use crate::terminal::answer::{self, say};
 
 /// Show what was done to a pool, and what happened to it.
 ///
-/// Commands that changed it and by whom, nodes that came, left, died and were recovered, members that failed, went
+/// Commands that changed it and by whom, nodes that came, left, died and were recovered, members that failed,
 /// joined and were filled, scrubs and what they found. The oldest comes first. Each line has the time (UTC, by the
 /// clock of the host that wrote it), the host, its node and the user.
 ///

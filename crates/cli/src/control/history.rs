@@ -79,10 +79,11 @@ pub fn events(name: &str) -> Result<Vec<Value>> {
 
 /// The same as an answer of a node.
 pub fn answered(pool: &Pool) -> Vec<Value> {
-    pool.history().iter().map(as_json).collect()
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    pool.history().iter().map(|event| as_json(event, &users)).collect()
 }
 
-fn as_json(event: &Event) -> Value {
+fn as_json(event: &Event, users: &str) -> Value {
     json!({
         "id": format!("{:016x}", event.id),
         "time": utc(event.time),
@@ -90,23 +91,23 @@ fn as_json(event: &Event) -> Value {
         "kind": event.kind.word(),
         "node": event.slot.map(braid_format::NodeId::get),
         "host": event.host,
-        "user": event.user.map(name_of),
+        "user": event.user.map(|user| name_of(user, users)),
         "text": event.text,
     })
 }
 
 /// An event on one line, for people.
 pub fn line(event: &Value) -> String {
-    let word = |name: &str| event[name].as_str().unwrap_or("-").to_owned();
+    // Bytes from the devices: none begins a line of its own.
+    let word =
+        |name: &str| answer::printable(event[name].as_str().unwrap_or("-")).replace('\n', "\\n");
     let node = event["node"].as_u64().map_or_else(|| "-".to_owned(), |node| node.to_string());
     let (time, host, user) = (word("time"), word("host"), word("user"));
-    let text = answer::printable(&word("text"));
-    format!("{time}  {host}  node {node:>3}  {user:<8} {:<9}  {text}", word("kind"))
+    format!("{time}  {host}  node {node:>3}  {user:<8} {:<9}  {}", word("kind"), word("text"))
 }
 
-/// A user's name on this host, or the number.
-fn name_of(user: u32) -> String {
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+/// A user's name by `users` (passwd(5)), or the number.
+fn name_of(user: u32, users: &str) -> String {
     let named = users.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
@@ -115,21 +116,10 @@ fn name_of(user: u32) -> String {
     named.unwrap_or_else(|| user.to_string())
 }
 
-/// Milliseconds since 1970 as a date and a time of day, UTC.
+/// Milliseconds since 1970 as a date and a time of day, UTC. What no calendar has is shown as the number.
 fn utc(ms: u64) -> String {
-    let (seconds, ms) = (ms / 1000, ms % 1000);
-    let (mut days, second) = (seconds / 86400, seconds % 86400);
-    // The rules of the calendar repeat every 400 years of 146,097 days; years begin in March here.
-    days += 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
+    let time = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    time.map_or_else(|| format!("{ms} ms"), |time| format!("{time:.3}"))
 }
 
 #[cfg(test)]
@@ -148,7 +138,9 @@ mod tests {
         ] {
             assert_eq!(utc(ms), shown);
         }
-        assert_eq!(name_of(0), "root");
-        assert_eq!(name_of(4_000_000_123), "4000000123");
+        assert_eq!(utc(u64::MAX), "18446744073709551615 ms");
+        let users = "root:x:0:0:root:/root:/bin/bash\n";
+        assert_eq!(name_of(0, users), "root");
+        assert_eq!(name_of(4_000_000_123, users), "4000000123");
     }
 }
