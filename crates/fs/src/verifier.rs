@@ -58,11 +58,15 @@ impl ChecksumVerifier for Metadata {
         record.iter().any(|b| *b != 0) && !self.verify_sector(at, record)
     }
     fn verify_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
+        self.version(at, bytes).is_some()
+    }
+    fn version(&self, at: ByteOffset, bytes: &[u8]) -> Option<u64> {
         let start = self.geo.body_at().to_usize();
         let block = self.geo.block_size.block_of(at);
         let aligned = self.geo.block_size.offset_of(block) == at;
-        let body = bytes.get(start..start + self.geo.body_len()).filter(|_| aligned);
-        body.is_some_and(|body| MetaHeader::decode(body, block).is_ok())
+        let body = bytes.get(start..start + self.geo.body_len()).filter(|_| aligned)?;
+        let (header, _) = MetaHeader::decode(body, block).ok()?;
+        Some(header.generation().get())
     }
     fn verify_sector(&self, at: ByteOffset, sector: &[u8]) -> bool {
         if let Some(areas) = self.areas {
@@ -201,6 +205,9 @@ impl ChecksumVerifier for VolumeVerifier<'_> {
     }
     fn verify_body(&self, at: ByteOffset, bytes: &[u8]) -> bool {
         self.metadata.verify_body(at, bytes)
+    }
+    fn version(&self, at: ByteOffset, bytes: &[u8]) -> Option<u64> {
+        self.metadata.version(at, bytes)
     }
     fn is_settled(&self, at: ByteOffset, good: &[u8]) -> bool {
         let geo = self.metadata.geo;

@@ -368,6 +368,53 @@ fn a_scrub_brings_back_records_of_locks() {
     }
 }
 
+/// One of two or three disks has lost writes that it acknowledged: what it has of metadata is sound, and old.
+#[test]
+fn a_scrub_takes_the_newer_of_two_sound_versions() {
+    const LEN: usize = 32 << 20;
+    for (n, stale) in [(2, 0), (2, 1), (3, 0), (3, 2)] {
+        let disks: Vec<_> = (0..n).map(|i| disk(&format!("d{i}"))).collect();
+        let pool = made(&disks, Redundancy::Mirror(n));
+        let read = |i: usize| {
+            let mut bytes = vec![0; LEN];
+            disks[i].read(ByteOffset(0), &mut bytes).unwrap();
+            bytes
+        };
+        let fs = mount(&pool);
+        (0..20).for_each(|i| write(&fs, i));
+        fs.unmount().unwrap();
+        let before = read(stale);
+        let fs = mount(&pool);
+        (20..40).for_each(|i| write(&fs, i));
+        fs.unlink(fs.root(), b"file3").unwrap();
+        fs.unmount().unwrap();
+        let sound = read(stale);
+        let mut bytes = sound.clone();
+        let has_body = |slot: &[u8]| slot[512..].starts_with(&MetaHeader::MAGIC.to_le_bytes());
+        let mut lost = 0;
+        for at in (1 << 20..LEN).step_by(4096).map(|at| at + 512..at + 4096) {
+            let slot = at.start - 512..at.end;
+            if has_body(&before[slot.clone()]) && before[at.clone()] != sound[at.clone()] {
+                bytes[at.clone()].copy_from_slice(&before[at]);
+                lost += 1;
+            }
+        }
+        assert!(lost > 10, "{lost}");
+        disks[stale].write(ByteOffset(0), &bytes).unwrap();
+        let volume = Volume::open(pool.clone()).unwrap();
+        let report = pool.scrub(&VolumeVerifier::of(&volume), &mut |_, _| true).unwrap();
+        assert_eq!(report.undecided.0, 0, "{n} {stale}: {report:?}");
+        let bodies = |bytes: &[u8]| {
+            let slots = bytes.chunks(4096).filter(|slot| has_body(slot));
+            slots.map(|slot| slot[512..].to_vec()).collect::<Vec<_>>()
+        };
+        let wanted = bodies(&sound);
+        (0..disks.len()).for_each(|i| assert!(bodies(&read(i)) == wanted, "{n} {stale}: {i}"));
+        let problems = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap().problems;
+        assert_eq!(problems, Vec::<String>::new(), "{n} {stale}");
+    }
+}
+
 /// What a node has compared and written on the first of three copies of its record, and not yet on the
 /// others, a scrub leaves there. What is damaged there nobody has written.
 #[test]

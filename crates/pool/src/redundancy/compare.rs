@@ -3,7 +3,8 @@
 //! Redundancy shows *that* copies or parity disagree. Which of them is wrong is known
 //! * for a parity row with two parities and all columns: by its syndromes, if one column is wrong;
 //! * for a mirror of three or more: by majority;
-//! * for anything whose checksum a [`ChecksumVerifier`] knows: the file system's metadata.
+//! * for anything whose checksum a [`ChecksumVerifier`] knows: the file system's metadata. Of two good
+//!   versions the newer one is right: a disk may have lost a write that it acknowledged.
 //!
 //! The rest is reported and left alone: a guess could make the good copy like the bad one. Records
 //! that differ on the first copy are left alone too, if other nodes compare and write there: a new
@@ -248,18 +249,26 @@ impl Compared<'_> {
         self.copies.iter().filter(unlike).map(member).collect()
     }
 
-    /// A piece as a checksum says that it is right. A record that is whole on some copy is part of it: where a copy
-    /// has none, it has lost it.
+    /// A piece as a checksum says that it is right, in its newest version. A record that is whole on some copy is
+    /// part of it: where a copy has none, it has lost it.
     fn known(
         &self,
         range: &Range<usize>,
         verifier: &dyn ChecksumVerifier,
     ) -> Option<Cow<'_, [u8]>> {
         let at = ByteOffset(self.logical + range.start as u64);
-        let mut read = self.read(range).into_iter();
-        let good = read.find(|piece| verifier.verify(at, piece) == Some(true))?;
+        let read = self.read(range);
+        let newest = read.iter().filter_map(|piece| verifier.version(at, piece)).max();
+        let is_newest = |piece: &&&[u8]| verifier.version(at, piece) == newest;
+        let mut good = read.iter().filter(|piece| verifier.verify(at, piece) == Some(true));
+        let good = good.find(is_newest)?;
         let sector = self.topology.label.lock_sector.to_usize().min(good.len());
         let (record, body) = good.split_at(sector);
+        let is_rival = |piece: &&[u8]| newest.is_some() && piece.get(sector..) != Some(body);
+        if read.iter().filter(is_newest).any(|piece| is_rival(piece)) {
+            // Two nodes have written the same version: no write that was lost.
+            return None;
+        }
         if verifier.verify_sector(at, record) {
             return Some(Cow::Borrowed(good));
         }

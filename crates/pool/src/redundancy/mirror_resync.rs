@@ -208,15 +208,24 @@ impl Mirror<'_> {
             }
         }
         let body = (range.start + sector).min(range.end)..range.end;
-        if differs.is_empty() || truth.get(range.clone()).is_some_and(|p| self.is_good(at, p)) {
+        let version = |piece: &[u8]| self.verifier.version(at, piece);
+        let first = truth.get(range.clone()).filter(|piece| self.is_good(at, piece));
+        let (first_is_good, first_version) = (first.is_some(), first.and_then(version));
+        if differs.is_empty() {
             return;
         }
         let with = others.iter().filter(|o| o.part(&body).is_some());
-        let mut pieces = with.filter_map(|o| Some((o, o.bytes.get(range.clone())?)));
-        if let Some((other, _)) = pieces.find(|(_, piece)| self.is_good(at, piece)) {
+        let pieces = with.filter_map(|o| Some((o, o.bytes.get(range.clone())?)));
+        let good = pieces.filter(|(_, piece)| self.is_good(at, piece));
+        let good = good.filter(|(_, piece)| !first_is_good || version(piece) > first_version);
+        // The first one of the newest.
+        if let Some((other, _)) = good.rev().max_by_key(|(_, piece)| version(piece)) {
             if let (Some(to), Some(good)) = (truth.get_mut(body.clone()), other.part(&body)) {
                 to.copy_from_slice(good);
             }
+            return;
+        }
+        if first_is_good {
             return;
         }
         for one in differs {

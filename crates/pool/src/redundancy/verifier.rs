@@ -21,6 +21,11 @@ pub trait ChecksumVerifier: Sync {
     fn verify_body(&self, _at: ByteOffset, _bytes: &[u8]) -> bool {
         false
     }
+    /// How new a piece is that is good apart from its first sector: of two such pieces for the same place, the one
+    /// with the greater number was written later. `None`: it is not good, or its writes are not counted.
+    fn version(&self, _at: ByteOffset, _bytes: &[u8]) -> Option<u64> {
+        None
+    }
     /// Whether something with a checksum has stood at `at`, durably, since before whatever a dead node was
     /// writing when it died: so a copy that has not is damaged. `false`: it has not, or it cannot say. Asked
     /// only of pieces that are good on some copy ([`ChecksumVerifier::verify_body`]). It may read the pool
