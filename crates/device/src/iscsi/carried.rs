@@ -66,7 +66,7 @@ impl Carried {
             ms => Duration::from_millis(ms),
         }
     }
-    /// Sets it; whole seconds count, at least two.
+    /// Sets it; at least two seconds.
     pub fn set_answers_within(&self, time: Duration) {
         let time = time.clamp(Duration::from_secs(2), ANSWERS_WITHIN_MAX);
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

@@ -597,7 +597,7 @@ impl Shared {
                 continue;
             }
             (state.polled, ours) = (true, true);
-            self.turn(&mut state, IDLE);
+            self.turn(&mut state, self.patience());
         };
         if ours {
             state.polled = false;
@@ -631,11 +631,15 @@ impl Shared {
             }
             state.polled = true;
             while !state.closing && self.under_way(&state) {
-                self.turn(&mut state, IDLE);
+                self.turn(&mut state, self.patience());
             }
             state.polled = false;
             self.pass_on(&state);
         }
+    }
+    /// How long the socket is waited for at a time while something is under way.
+    fn patience(&self) -> Duration {
+        unanswered::look_after(self.common.carried.answers_within())
     }
     fn under_way(&self, state: &State) -> bool {
         !state.context.is_null() && self.common.under_way.load(Ordering::Relaxed) != 0

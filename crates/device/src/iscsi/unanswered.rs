@@ -1,11 +1,14 @@
-//! How old the eldest command of a session is that has not been answered, to the second, without a
-//! queue: a ring of counters, one for each second in which commands were issued.
+//! How old the eldest command of a session is that has not been answered, to the [`TICK`], without a
+//! queue: a ring of counters, one for each tick in which commands were issued.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Seconds that the ring holds. More than [`SLOW_FACTOR`] times the longest bound.
-const RING: usize = 256;
+/// To which times are counted. Both hosts of a mirror may wait for one silent unit, and each takes the other for
+/// silent a quarter of `io_timeout` later than this one should have given the unit up.
+const TICK: Duration = Duration::from_millis(125);
+/// Ticks that the ring holds: 256 s. More than [`SLOW_FACTOR`] times the longest bound.
+const RING: usize = 2048;
 /// Commands that a sound device may take long over (a flush, letting blocks go, a change of
 /// reservations) have so many times the usual bound.
 const SLOW_FACTOR: u32 = 5;
@@ -14,42 +17,42 @@ const SLOW_FACTOR: u32 = 5;
 #[derive(Debug)]
 pub struct Unanswered {
     begun: Instant,
-    /// Commands that count from each second (modulo [`RING`]) and have not ended.
-    seconds: [AtomicU32; RING],
-    /// No command counts from before this second.
+    /// Commands that count from each tick (modulo [`RING`]) and have not ended.
+    ticks: Box<[AtomicU32]>,
+    /// No command counts from before this tick.
     from: AtomicU64,
 }
 
-/// From which second a command counts.
+/// From which tick a command counts.
 #[derive(Debug, Clone, Copy)]
 pub struct Since(u64);
 
 impl Unanswered {
     pub fn new() -> Self {
-        let seconds = std::array::from_fn(|_| AtomicU32::new(0));
-        Self { begun: Instant::now(), seconds, from: AtomicU64::new(0) }
+        let ticks = std::iter::repeat_with(|| AtomicU32::new(0)).take(RING).collect();
+        Self { begun: Instant::now(), ticks, from: AtomicU64::new(0) }
     }
     fn now(&self) -> u64 {
-        self.begun.elapsed().as_secs()
+        ticks(self.begun.elapsed())
     }
-    fn slot(&self, second: u64) -> &AtomicU32 {
+    fn slot(&self, tick: u64) -> &AtomicU32 {
         let ring = RING as u64;
-        &self.seconds[usize::try_from(second % ring).unwrap_or(0)]
+        &self.ticks[usize::try_from(tick % ring).unwrap_or(0)]
     }
     /// A command is issued; `slow`: one that may take [`SLOW_FACTOR`] times as long as `bound`, so it
     /// counts from later.
     pub fn issued(&self, slow: bool, bound: Duration) -> Since {
-        let later = if slow { (bound * (SLOW_FACTOR - 1)).as_secs() } else { 0 };
-        let second = self.now() + later;
-        self.slot(second).fetch_add(1, Ordering::Relaxed);
-        Since(second)
+        let later = if slow { ticks(bound * (SLOW_FACTOR - 1)) } else { 0 };
+        let tick = self.now() + later;
+        self.slot(tick).fetch_add(1, Ordering::Relaxed);
+        Since(tick)
     }
     /// It has ended.
     pub fn ended(&self, since: Since) {
         self.slot(since.0).fetch_sub(1, Ordering::Relaxed);
     }
-    /// Whether a command is older than `bound`, which may be seen up to a second late. Called by one
-    /// thread at a time, every second while something is under way.
+    /// Whether a command is older than `bound`, which may be seen up to a [`TICK`] late. Called by one
+    /// thread at a time, every [`look_after`] while something is under way.
     pub fn is_beyond(&self, bound: Duration) -> bool {
         let now = self.now();
         let mut from = self.from.load(Ordering::Relaxed);
@@ -57,9 +60,18 @@ impl Unanswered {
             from += 1;
         }
         self.from.store(from, Ordering::Relaxed);
-        // A second that has just begun counts as the one before.
-        now.saturating_sub(from) > bound.as_secs()
+        // A tick that has just begun counts as the one before.
+        now.saturating_sub(from) > ticks(bound)
     }
+}
+
+/// How long after a look for commands that are older than `bound` the next one is due.
+pub fn look_after(bound: Duration) -> Duration {
+    (bound / 16).clamp(TICK, Duration::from_secs(1))
+}
+
+fn ticks(time: Duration) -> u64 {
+    u64::try_from(time.as_millis() / TICK.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether a command may take longer than a transfer: by its operation code.
@@ -86,7 +98,7 @@ mod tests {
         all.begun -= Duration::from_secs(5);
         let second = all.issued(false, bound);
         assert!(!all.is_beyond(bound), "5 s are not more than 5 s");
-        all.begun -= Duration::from_secs(1);
+        all.begun -= TICK;
         assert!(all.is_beyond(bound));
         all.ended(first);
         assert!(!all.is_beyond(bound));
@@ -98,11 +110,11 @@ mod tests {
         let flush = all.issued(true, bound);
         all.begun -= Duration::from_secs(25);
         assert!(!all.is_beyond(bound));
-        all.begun -= Duration::from_secs(1);
+        all.begun -= TICK;
         assert!(all.is_beyond(bound));
         all.ended(flush);
         // Long after the ring has gone round.
-        all.begun -= Duration::from_secs(3 * RING as u64);
+        all.begun -= Duration::from_secs(RING as u64);
         assert!(!all.is_beyond(bound));
         let last = all.issued(false, bound);
         assert!(!all.is_beyond(bound));
