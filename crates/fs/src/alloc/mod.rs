@@ -46,6 +46,7 @@ mod leave;
 mod log;
 mod private;
 mod refill;
+mod refused;
 mod search;
 mod set;
 mod share;
