@@ -103,10 +103,13 @@ impl Table {
         let users = free > self.all() / ROOT_PART && own < self.all().div_ceil(USER_PART);
         free > 0 && (uid == 0 || users)
     }
-    /// The same for one that nobody has open, if it finds no room otherwise.
+    /// The same for one that nobody has open, if it finds no room otherwise. All users but root together have no
+    /// more than the places that are kept for it: the rest is root's.
     pub fn has_room_to_pass(&self, uid: u32) -> bool {
         let own = self.passing.get(&uid).copied().unwrap_or(0);
-        self.free() > 0 && own < self.kept().div_ceil(PASSING_USER_PART)
+        let all: usize = self.passing.iter().filter(|(uid, _)| **uid != 0).map(|(_, n)| n).sum();
+        let users = own < self.kept().div_ceil(PASSING_USER_PART) && all < self.kept();
+        self.free() > 0 && (uid == 0 || users)
     }
     /// Places for what nobody has open.
     fn kept(&self) -> usize {

@@ -292,6 +292,24 @@ fn one_user_has_his_bound_and_an_unlock_always_succeeds() {
 }
 
 #[test]
+fn what_unlocks_split_takes_no_locks_from_others() {
+    let (a, _b, ino) = fixture();
+    let pieces = a.plocks.users.user_max() as u64 * 9;
+    setlk(&a, ino, &want(1, 0, 4 * pieces, Exclusive), None).unwrap();
+    for i in 0..pieces {
+        setlk(&a, ino, &want(1, 2 * i + 1, 2 * i + 1, Unlock), None).unwrap();
+    }
+    assert_eq!(seen_by(&a, ino).0 as u64, pieces + 1);
+    let far = want(1, 1 << 40, 1 << 40, Exclusive);
+    assert!(matches!(setlk(&a, ino, &far, None), Err(Error::NoLocks)));
+    for uid in [8, 0] {
+        setlk(&a, ino, &Plock { uid, owner: 9, ..far }, None).unwrap();
+    }
+    drop_owner(&a, ino, 1).unwrap();
+    setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+}
+
+#[test]
 fn waits_are_served_in_their_order_and_take_no_thread() {
     let (a, b, ino) = fixture();
     let (tell, told) = listener();

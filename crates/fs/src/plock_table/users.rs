@@ -14,6 +14,8 @@ const LOCK_BYTES: u64 = 256;
 const MEMORY_PART: u64 = 4;
 /// The part (divisor) of all locks that one user other than root may have.
 const USER_PART: usize = 8;
+/// The part (divisor) of all locks that is kept for root's.
+const ROOT_PART: usize = 8;
 /// However small the memory, a node takes so many locks.
 const LOCKS_MIN: usize = 4096;
 
@@ -29,6 +31,8 @@ pub(crate) struct Users {
 
 #[derive(Debug, Default)]
 struct Counts {
+    /// Locks of all users. What unlocks of one user have split beyond his bound does not count: an unlock never
+    /// fails, and must not take the place of other users' locks.
     all: usize,
     by_uid: HashMap<u32, usize>,
 }
@@ -50,8 +54,14 @@ impl Users {
         let counts = self.counts.lock();
         let all = self.all_max.saturating_sub(counts.all);
         let own = counts.by_uid.get(&uid).copied().unwrap_or(0);
-        let own = if uid == 0 { all } else { self.user_max.saturating_sub(own) };
-        Growth::try_from(own.min(all)).unwrap_or(Growth::MAX)
+        let room = match uid {
+            0 => all,
+            _ => {
+                let users = all.saturating_sub(self.all_max / ROOT_PART);
+                self.user_max.saturating_sub(own).min(users)
+            }
+        };
+        Growth::try_from(room).unwrap_or(Growth::MAX)
     }
     /// `uid` has so many more locks, or fewer.
     pub fn count(&self, uid: u32, change: Growth) {
@@ -59,12 +69,15 @@ impl Users {
             return;
         }
         let mut counts = self.counts.lock();
-        counts.all = counts.all.saturating_add_signed(change);
-        let own = counts.by_uid.entry(uid).or_default();
-        *own = own.saturating_add_signed(change);
-        if *own == 0 {
+        let before = counts.by_uid.get(&uid).copied().unwrap_or(0);
+        let own = before.saturating_add_signed(change);
+        if own == 0 {
             counts.by_uid.remove(&uid);
+        } else {
+            counts.by_uid.insert(uid, own);
         }
+        let max = if uid == 0 { usize::MAX } else { self.user_max };
+        counts.all = (counts.all + own.min(max)).saturating_sub(before.min(max));
     }
     /// Locks of this node.
     #[cfg(test)]
@@ -84,13 +97,26 @@ mod tests {
         assert_eq!((users.room(5), users.room(0)), (each, each * 8));
         users.count(5, each);
         assert_eq!((users.room(5), users.room(6)), (0, each));
-        users.count(5, 2);
-        assert_eq!((users.room(5), users.room(6)), (0, each));
-        users.count(0, each * 7 - 5);
-        assert_eq!((users.room(5), users.room(6), users.room(0)), (0, 3, 3));
-        users.count(5, -each - 2);
-        users.count(0, -each * 7 + 5);
+        // What unlocks split takes nothing from others, however much it is.
+        users.count(5, each * 20);
+        assert_eq!((users.room(5), users.room(6), users.room(0)), (0, each, each * 7));
+        users.count(0, each * 6 - 3);
+        assert_eq!((users.room(5), users.room(6), users.room(0)), (0, 3, each + 3));
+        users.count(5, -each * 20 - 1);
+        assert_eq!((users.room(5), users.room(6)), (1, 4));
+        users.count(5, 1 - each);
+        users.count(0, 3 - each * 6);
         assert_eq!((users.all(), users.counts.lock().by_uid.len()), (0, 0));
+    }
+
+    #[test]
+    fn all_users_together_leave_room_for_root() {
+        let users = Users::new(Bytes(0));
+        let each = Growth::try_from(users.user_max).unwrap();
+        for uid in 1..=8 {
+            users.count(uid, users.room(uid));
+        }
+        assert_eq!((users.room(9), users.room(0)), (0, each));
         assert!(Users::new(Bytes(96 << 20)).user_max >= 8192);
     }
 }
