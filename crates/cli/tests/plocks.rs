@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Cluster, can_mount};
+use common::{Cluster, Disks, can_mount};
 
 /// As root; programs that hold many files.
 fn python(c: &Cluster, program: &str) {
@@ -172,4 +172,42 @@ for _ in workers: assert os.wait()[1] == 0
 import shutil; shutil.rmtree(HOST)
 "#,
     );
+}
+
+/// Of three tries one must be good: the machine may do much else.
+#[test]
+fn a_greedy_loop_on_another_node_starves_nobody() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::of(Disks::in_memory(2, 192), 2, &[]);
+    python(
+        &c,
+        r#"
+open(A + "/greedy", "w").close()
+LENGTH, PAUSE = 4, 0.01
+def greedy(lock):
+    fd = open_(B, "greedy")
+    while True: lock(fd, fcntl.LOCK_EX); lock(fd, fcntl.LOCK_UN)
+def attempt(lock):
+    fd = open_(A, "greedy")
+    pid = as_user(0, lambda: greedy(lock))
+    waits, end = [], time.monotonic() + LENGTH
+    while time.monotonic() < end:
+        begun = time.monotonic()
+        lock(fd, fcntl.LOCK_EX)
+        waits.append(time.monotonic() - begun)
+        lock(fd, fcntl.LOCK_UN)
+        time.sleep(PAUSE)
+    os.kill(pid, signal.SIGKILL); ended(pid); os.close(fd)
+    return max(waits), len(waits)
+for lock in (fcntl.flock, fcntl.lockf):
+    seen = []
+    for _ in range(3):
+        seen.append(attempt(lock)); print(lock.__name__, *seen[-1], file=sys.stderr)
+        if seen[-1][0] < 1 and seen[-1][1] >= 50: break
+    else: raise AssertionError((lock.__name__, seen))
+"#,
+    );
+    c.finish();
 }

@@ -230,6 +230,27 @@ impl Drop for Program {
     }
 }
 
+/// `status` waits 1.5 s for a node that does not answer, once. So it is quick in the median, and the worst is
+/// that of a machine that does much else. Of three tries one has to be so.
+fn status_is_quick(dir: &Path) {
+    const USUAL: Duration = Duration::from_secs(2);
+    const LONGEST: Duration = Duration::from_secs(6);
+    let tries: Vec<_> = (0..3)
+        .map(|_| {
+            let mut took = [(); 5].map(|()| {
+                let start = Instant::now();
+                ok(&["status", dir.to_str().unwrap()]);
+                start.elapsed()
+            });
+            took.sort();
+            took
+        })
+        .take_while(|took| took[2] > USUAL || took[4] > LONGEST)
+        .collect();
+    println!("status {}: tries that were slow: {tries:?}", dir.display());
+    assert!(tries.len() < 3, "status {}: {tries:?}", dir.display());
+}
+
 /// A node that is stopped holds locks, and is neither dead nor answers. Programs of other nodes wait for
 /// it; they can be killed, and a signal that they catch costs them nothing. Each has a directory of its
 /// own: in one that another program looks a name up in, the kernel may let it wait for that one.
@@ -292,18 +313,8 @@ fn a_program_that_waits_for_a_stopped_node_can_be_killed() {
     for program in &mut queue {
         assert!(!ends(&mut program.child, "one of many programs that were killed").success());
     }
-    // `status` waits 1.5 s for a node that does not answer. On a machine that does much else one of
-    // several is that quick, and all are quicker than the usual 20 s.
     for dir in [&a, &b] {
-        let status = || {
-            let start = Instant::now();
-            ok(&["status", dir.to_str().unwrap()]);
-            let took = start.elapsed();
-            assert!(took < Duration::from_secs(18), "status: {took:?}");
-            took
-        };
-        let quickest = (0..5).map(|_| status()).find(|took| *took <= Duration::from_secs(2));
-        assert!(quickest.is_some(), "no status within 2 s");
+        status_is_quick(dir);
     }
     assert!(patient.lasts(), "a signal that it catches ended its wait");
     drop(stopped);

@@ -484,6 +484,50 @@ fn a_command_without_an_answer_is_issued_again_in_another_session() {
     }
 }
 
+/// A unit that has to answer within the shortest time there is, of a target that keeps one answer back.
+fn unanswering(fault: &str) -> (Arc<FaultyDevice>, San, Arc<IscsiDevice>) {
+    let (disk, san) = volatile();
+    let unit = san.open();
+    unit.abilities().bound.unwrap().answers_within(Duration::from_secs(2));
+    unit.write(AT, &[1; 512]).unwrap();
+    san.fault(&format!("{fault} times=1"));
+    (disk, san, unit)
+}
+
+/// So is a flush, whether it ran or not. A compare-and-write is for its caller to settle, and does not run
+/// later behind his back.
+#[test]
+fn a_flush_or_compare_and_write_without_an_answer_does_not_hang() {
+    const BOTH: [&str; 2] = ["mute", "drop"];
+    // Longer than any of them may be without an answer, twice.
+    const LONGEST: Duration = Duration::from_secs(40);
+    let begun = Instant::now();
+    std::thread::scope(|s| {
+        for how in BOTH {
+            s.spawn(move || {
+                let (disk, san, unit) = unanswering(&format!("flush {how}"));
+                unit.flush().unwrap();
+                san.met(1);
+                // With this seed nothing survives that was not flushed.
+                disk.crash(0).unwrap();
+                assert_eq!(san.stands(), 1, "{how}");
+            });
+            s.spawn(move || {
+                let (_, san, unit) = unanswering(&format!("caw {how}"));
+                unknown(unit.compare_and_write(AT, &[1; 512], &[2; 512]));
+                let ran = if how == "mute" { 2 } else { 1 };
+                assert_eq!(san.stands(), ran, "{how}");
+                let mut found = [0; 512];
+                unit.read(AT, &mut found).unwrap();
+                assert_eq!(found, [ran; 512], "{how}");
+                let done = unit.compare_and_write(AT, &[ran; 512], &[3; 512]).unwrap();
+                assert_eq!((done, san.stands()), (CawOutcome::Written, 3), "{how}");
+            });
+        }
+    });
+    assert!(begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
+}
+
 /// A unit that stays silent is given up after two sessions, and what it was sent lands no more.
 #[test]
 fn a_unit_that_answers_no_command_is_given_up() {

@@ -7,11 +7,13 @@ mod common;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use braid_format::{Bytes, InodeNo};
 use braid_fs::KernelCache;
+use braid_fuse::CacheNames;
 use common::memfs::ROOT;
 use common::{Mounted, PATIENCE, can_mount, eventually, python, sh};
 
@@ -460,6 +462,38 @@ fn without_a_lease_nothing_old_is_served_and_with_it_again_all_goes_on() {
     m.end().unwrap();
 }
 
+/// The file system says nothing of names that change meanwhile: nobody there hears it.
+#[test]
+fn names_that_the_kernel_keeps_are_dropped_when_the_lease_ends() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::with(|o| o.cache_names = CacheNames::Always);
+    if !m.terms.cache_names {
+        return braid_testkit::skip("this kernel cannot be told to drop all names (Linux 6.16)");
+    }
+    fs::write(m.path("gone"), "x").unwrap();
+    let is_there = |name: &str| match rustix::fs::access(m.path(name), rustix::fs::Access::EXISTS) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.raw_os_error()),
+    };
+    let both = || (is_there("gone"), is_there("new"));
+    assert_eq!(both(), (Ok(true), Ok(false)));
+    let asked = m.fs.seen.lookups.load(Ordering::Relaxed);
+    for _ in 0..100 {
+        assert_eq!(both(), (Ok(true), Ok(false)));
+    }
+    assert_eq!(m.fs.seen.lookups.load(Ordering::Relaxed), asked, "the kernel keeps no names");
+    m.link.suspend(false, Duration::from_secs(2));
+    m.fs.unlink_elsewhere("gone");
+    m.fs.create_elsewhere("new");
+    assert_eq!(both(), (Err(libc::EIO), Err(libc::EIO)));
+    m.link.resume();
+    assert_eq!(both(), (Ok(false), Ok(true)));
+    m.end().unwrap();
+}
+
 #[test]
 fn a_page_that_is_filled_or_written_back_does_not_keep_old_ones_when_the_lease_ends() {
     if !can_mount() {
@@ -546,6 +580,91 @@ fn a_blocked_request_holds_up_no_other() {
         assert!(start.elapsed() < PATIENCE);
         m.fs.hold_writes.store(false, Ordering::Relaxed);
     });
+    m.end().unwrap();
+}
+
+/// A program that holds what others wait for, and gives it up when it is told to: a page that it has changed,
+/// a descriptor, locks for which two of its children wait, and a third one that it interrupts.
+const GIVES_UP: &str = "
+import ctypes, fcntl, mmap, os, signal, sys
+f, g, closed = open('f', 'r+b'), open('f', 'r+b'), open('closed')
+m = mmap.mmap(f.fileno(), 0)
+m[0] = 1
+for byte in (0, 1): fcntl.lockf(f, fcntl.LOCK_EX, 1, byte)
+fcntl.flock(g, fcntl.LOCK_EX)
+def ring(*_): raise TimeoutError
+signal.signal(signal.SIGUSR1, ring)
+def child(wait):
+    pid = os.fork()
+    if pid: return pid
+    try: wait(open('f', 'r+b'))
+    except TimeoutError: os._exit(1)
+    os._exit(0)
+children = [
+    child(lambda own: fcntl.lockf(own, fcntl.LOCK_EX, 1, 0)),
+    child(lambda own: fcntl.flock(own, fcntl.LOCK_EX)),
+    child(lambda own: fcntl.lockf(own, fcntl.LOCK_EX, 1, 1)),
+]
+sys.stdin.readline()
+m[0] = 2
+if ctypes.CDLL(None).sync_file_range(f.fileno(), ctypes.c_int64(0), ctypes.c_int64(0), 7) == 0:
+    print('written', flush=True)
+closed.close()
+print('closed', flush=True)
+fcntl.lockf(f, fcntl.LOCK_UN, 1, 0)
+print('unlocked', os.waitpid(children[0], 0)[1], flush=True)
+fcntl.flock(g, fcntl.LOCK_UN)
+print('unlocked', os.waitpid(children[1], 0)[1], flush=True)
+os.kill(children[2], signal.SIGUSR1)
+print('interrupted', os.waitpid(children[2], 0)[1] >> 8, flush=True)
+";
+
+/// A few threads are kept for what others may wait for.
+#[test]
+fn what_frees_others_is_answered_while_every_thread_is_busy() {
+    const BUSY: usize = 20;
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::with(|o| o.workers_max = 2);
+    for name in ["f", "closed", "read"] {
+        fs::write(m.path(name), [0; 4096]).unwrap();
+    }
+    let read = File::options().read(true).custom_flags(libc::O_DIRECT).open(m.path("read"));
+    let read = read.unwrap();
+    let mut program = Command::new("python3");
+    program.args(["-c", GIVES_UP]).current_dir(m.dir());
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    eventually("its children wait", || m.fs.lock_waits() == 3);
+    let seen = &m.fs.seen;
+    eventually("all is released", || m.fs.open_files() == 7);
+    let released = seen.releases.load(Ordering::Relaxed);
+    m.fs.hold_reads.store(true, Ordering::Relaxed);
+    std::thread::scope(|s| {
+        for _ in 0..BUSY {
+            s.spawn(|| read.read_exact_at(&mut [0; 4096], 0).unwrap());
+        }
+        eventually("every thread is busy", || seen.direct_reads.load(Ordering::Relaxed) == 2);
+        std::thread::sleep(Duration::from_millis(300));
+        program.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        // What waits is let go before anything is said of it: else a failed test would hang.
+        let ended = (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            let released = seen.releases.load(Ordering::Relaxed) - released;
+            released >= 4 && program.try_wait().unwrap().is_some()
+        });
+        let reads = seen.direct_reads.load(Ordering::Relaxed);
+        m.fs.hold_reads.store(false, Ordering::Relaxed);
+        let mut said = String::new();
+        program.stdout.as_mut().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said, "written\nclosed\nunlocked 0\nunlocked 0\ninterrupted 1\n");
+        assert!(ended, "it went on only when a thread was free");
+        assert_eq!(reads, 2, "the others stand in line");
+        assert!(m.fs.contents(m.fs.ino_of("f"))[0] == 2);
+    });
+    assert_eq!(seen.direct_reads.load(Ordering::Relaxed), BUSY);
+    program.wait().unwrap();
+    drop(read);
     m.end().unwrap();
 }
 

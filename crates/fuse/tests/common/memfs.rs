@@ -261,6 +261,10 @@ impl MemFs {
     pub fn open_files(&self) -> usize {
         self.handles.read().len()
     }
+    /// Waits for locks that have begun.
+    pub fn lock_waits(&self) -> usize {
+        self.waits.lock().len()
+    }
     /// Contents of a file.
     pub fn contents(&self, ino: u64) -> Vec<u8> {
         self.node(ino).unwrap().lock().file_mut().unwrap().clone()

@@ -78,15 +78,15 @@ fn machine_id() -> Option<[u8; 16]> {
     let installation = uuid::Uuid::try_parse(installation.trim()).ok()?;
     let mut hasher = blake3::Hasher::new();
     hasher.update(installation.as_bytes());
-    hasher.update(hardware()?.as_bytes());
+    hasher.update(hardware(Path::new("/"))?.as_bytes());
     let mut id = [0; 16];
     hasher.finalize_xof().fill(&mut id);
     Some(id)
 }
 
 /// What this hardware, or virtual machine, says that no other one should: its UUID, its serial number,
-/// or the lowest address of its own network cards.
-fn hardware() -> Option<String> {
+/// or the lowest address of its own network cards. `root`: where the kernel shows what it knows.
+fn hardware(root: &Path) -> Option<String> {
     let told = |path: &Path| {
         let text = std::fs::read_to_string(path).ok()?;
         let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0').to_lowercase();
@@ -95,9 +95,9 @@ fn hardware() -> Option<String> {
         let first = digits().next()?;
         (digits().count() >= 8 && digits().any(|c| c != first)).then_some(text)
     };
-    let names = ["/sys/class/dmi/id/product_uuid", "/proc/device-tree/serial-number"];
-    names.into_iter().find_map(|name| told(Path::new(name))).or_else(|| {
-        let cards = std::fs::read_dir("/sys/class/net").ok()?.flatten().map(|e| e.path());
+    let names = ["sys/class/dmi/id/product_uuid", "proc/device-tree/serial-number"];
+    names.into_iter().find_map(|name| told(&root.join(name))).or_else(|| {
+        let cards = std::fs::read_dir(root.join("sys/class/net")).ok()?.flatten().map(|e| e.path());
         let address = |card: PathBuf| {
             let bus = std::fs::read_link(card.join("device/subsystem")).ok()?;
             let permanent = std::fs::read_to_string(card.join("addr_assign_type")).ok()?;
@@ -131,5 +131,76 @@ mod tests {
     fn this_host_is_the_same_at_every_look() {
         assert_eq!(this_host(), this_host());
         assert_ne!(this_host().boot_id, [0; 16]);
+    }
+
+    const UUID: &str = "sys/class/dmi/id/product_uuid";
+    const SERIAL: &str = "proc/device-tree/serial-number";
+
+    /// What a kernel shows below a directory of the test's.
+    struct Shown(tempfile::TempDir);
+    impl Shown {
+        fn nothing() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+        fn write(&self, name: &str, text: &str) {
+            let path = self.0.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        /// A network card, on this bus if it is one of hardware.
+        fn card(&self, name: &str, bus: Option<&str>, assigned: &str, address: &str) {
+            let card = format!("sys/class/net/{name}");
+            self.write(&format!("{card}/address"), address);
+            self.write(&format!("{card}/addr_assign_type"), assigned);
+            if let Some(bus) = bus {
+                let device = self.0.path().join(card).join("device");
+                std::fs::create_dir(&device).unwrap();
+                let bus = format!("../../../../bus/{bus}");
+                std::os::unix::fs::symlink(bus, device.join("subsystem")).unwrap();
+            }
+        }
+        fn hardware(&self) -> Option<String> {
+            hardware(self.0.path())
+        }
+    }
+
+    #[test]
+    fn hardware_is_known_by_its_uuid_then_its_serial_number() {
+        let shown = Shown::nothing();
+        assert_eq!(shown.hardware(), None);
+        shown.card("eth0", Some("pci"), "0\n", "52:54:00:12:34:56\n");
+        shown.write(SERIAL, "10000000ABCDEF01\0");
+        shown.write(UUID, "4C4C4544-0042-3510-8052-B4C04F4A4B32\n");
+        assert_eq!(shown.hardware().as_deref(), Some("4c4c4544-0042-3510-8052-b4c04f4a4b32"));
+        // What makers write who give no number is that of many machines.
+        for none in [
+            "",
+            "00000000-0000-0000-0000-000000000000\n",
+            "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF\n",
+            "Not Specified\n",
+            "To be filled\n",
+            "1234567\n",
+        ] {
+            shown.write(UUID, none);
+            assert_eq!(shown.hardware().as_deref(), Some("10000000abcdef01"), "{none:?}");
+        }
+        std::fs::remove_file(shown.0.path().join(UUID)).unwrap();
+        assert_eq!(shown.hardware().as_deref(), Some("10000000abcdef01"));
+    }
+
+    #[test]
+    fn else_by_the_lowest_address_of_its_own_cards() {
+        let shown = Shown::nothing();
+        shown.write(SERIAL, "0000000000000000\0");
+        // Loopback and bridges are of no hardware, others move, or have been given their address.
+        shown.card("lo", None, "0\n", "00:00:00:00:00:00\n");
+        shown.card("br0", None, "0\n", "02:00:00:00:00:01\n");
+        shown.card("usb0", Some("usb"), "0\n", "02:00:00:00:00:02\n");
+        shown.card("bond0", Some("pci"), "3\n", "02:00:00:00:00:03\n");
+        shown.card("none0", Some("pci"), "0\n", "00:00:00:00:00:00\n");
+        assert_eq!(shown.hardware(), None);
+        shown.card("eth1", Some("virtio"), "0\n", "52:54:00:12:34:57\n");
+        shown.card("eth0", Some("pci"), "0\n", "52:54:00:12:34:58\n");
+        assert_eq!(shown.hardware().as_deref(), Some("52:54:00:12:34:57"));
     }
 }

@@ -1,0 +1,147 @@
+//! Nodes in containers of one host that have device nodes of their own for the same disk: each sees that the
+//! other lives.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::device::Loop;
+use common::{Disks, can_mount, ok, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A mount namespace with a `/dev` that has this disk and what a mount needs; it ends when dropped, and with
+/// it what is mounted in it.
+struct Container {
+    keeper: Child,
+    dir: String,
+}
+
+impl Container {
+    fn new(disk: &str, dir: String) -> Self {
+        std::fs::create_dir(&dir).unwrap();
+        let script = "mount -t tmpfs none /dev && mkdir -p $(dirname $1)
+            mknod $1 b $2 $3 && mknod /dev/fuse c 10 229 && mknod /dev/null c 1 3
+            mknod /dev/urandom c 1 9 && mkdir -p $4 && mount -t tmpfs none $4 && : > $4/ready
+            exec sleep 1000";
+        let number = std::os::unix::fs::MetadataExt::rdev(&std::fs::metadata(disk).unwrap());
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let mut keeper = Command::new("unshare");
+        keeper.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh", disk]);
+        keeper.args([&major.to_string(), &minor.to_string(), &dir]);
+        let container = Self { keeper: keeper.spawn().unwrap(), dir };
+        wait_until("the container is there", || {
+            container.run("test -e $DIR/ready").status.success()
+        });
+        container
+    }
+    /// A shell's script in the container; `$DIR` is a directory of its own.
+    fn run(&self, script: &str) -> Output {
+        let namespace = format!("--mount=/proc/{}/ns/mnt", self.keeper.id());
+        let mut command = Command::new("nsenter");
+        command.args([&namespace, "timeout", "60", "bash", "-euc", script]);
+        command.env("DIR", &self.dir).env("BRAID", env!("CARGO_BIN_EXE_braid"));
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+    /// One that must succeed; what it says.
+    fn ok(&self, script: &str) -> String {
+        let out = self.run(script);
+        assert!(out.status.success(), "{script}: {out:?}; log: {}", self.log());
+        String::from_utf8(out.stdout).unwrap()
+    }
+    fn mount(&self, disk: &str, options: &str) -> Output {
+        self.run(&format!(
+            "mkdir -p $DIR/mnt; $BRAID mount {disk} $DIR/mnt -o log=$DIR/log{options}"
+        ))
+    }
+    fn log(&self) -> String {
+        String::from_utf8(self.run("cat $DIR/log").stdout).unwrap()
+    }
+    /// The process of its node.
+    fn node(&self) -> Pid {
+        let said = self.ok("$BRAID status --json");
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let dir = format!("{}/mnt", self.dir);
+        let mounts = said["mounts"].as_array().unwrap().iter();
+        let pid = mounts.filter(|m| m["mount_point"] == dir.as_str()).map(|m| m["pid"].as_i64());
+        Pid::from_raw(i32::try_from(pid.last().unwrap().unwrap()).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.run("umount -l $DIR/mnt");
+        self.keeper.kill().ok();
+        self.keeper.wait().ok();
+    }
+}
+
+/// A node that goes on when this is dropped.
+struct Stopped(Pid);
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).ok();
+    }
+}
+
+#[test]
+fn nodes_in_containers_with_device_nodes_of_their_own_do_not_take_each_other_over() {
+    const STOPPED: Duration = Duration::from_millis(1600);
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(1, 256);
+    let Some(device) = Loop::new(Path::new(disks.names()[0])) else {
+        return braid_testkit::skip("no loop devices");
+    };
+    let disk = device.0.as_str();
+    ok(&["create", "contained", disk, "--nodes", "3"]);
+    let [a, b, c] = ["a", "b", "c"].map(|name| Container::new(disk, disks.path(name)));
+    for (container, options) in [(&a, ",slot=0"), (&b, "")] {
+        let out = container.mount(disk, options);
+        assert!(out.status.success(), "{out:?}; {}", container.log());
+    }
+    let acknowledged = |node: &Container, name: &str| {
+        node.ok(&format!("echo {name} > $DIR/mnt/{name}; sync $DIR/mnt/{name}"));
+    };
+    acknowledged(&a, "first");
+    acknowledged(&b, "second");
+    for stops in [false, true] {
+        let begun = Instant::now();
+        let stopped = stops.then(|| {
+            let node = a.node();
+            kill_process(node, Signal::STOP).unwrap();
+            Stopped(node)
+        });
+        // Whoever wants its slot is refused, or waits.
+        let refused = std::thread::scope(|s| {
+            let mounting = s.spawn(|| c.mount(disk, ",slot=0"));
+            if stops {
+                std::thread::sleep(STOPPED.saturating_sub(begun.elapsed()));
+            }
+            drop(stopped);
+            mounting.join().unwrap()
+        });
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("slot 0"), "{stops}: {refused:?}");
+        let name = format!("later{stops}");
+        acknowledged(&a, &name);
+        acknowledged(&b, &format!("{name}b"));
+    }
+    // A third node gets a slot of its own, and all of them see everything.
+    let out = c.mount(disk, "");
+    assert!(out.status.success(), "{out:?}; {}", c.log());
+    for node in [&a, &b, &c] {
+        let all = "first laterfalse laterfalseb latertrue latertrueb second";
+        assert_eq!(node.ok("cd $DIR/mnt; cat * | sort | xargs"), format!("{all}\n"));
+        let log = node.log();
+        assert!(!log.contains("recover") && !log.contains("withdr"), "{log}");
+    }
+    for node in [&a, &b, &c] {
+        node.ok("$BRAID unmount $DIR/mnt");
+    }
+    assert!(ok(&["check", disk]).contains("clean"));
+}
