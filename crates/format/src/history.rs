@@ -309,4 +309,20 @@ mod tests {
         assert!(HistoryPage::decode(&bytes, [1; 16]).is_some());
         assert_eq!(HistoryPage::decode(&[], [1; 16]), None);
     }
+
+    #[test]
+    fn the_ring_lies_between_the_claim_and_the_event_counts() {
+        use crate::redundancy::{RawClaim, RawEventCount};
+        assert_eq!(RawClaim::AT, ByteOffset(196_608));
+        assert_eq!(HistoryPage::AT.0, RawClaim::AT.0 + 4096);
+        assert_eq!(HistoryPage::AT.0 + HistoryPage::LEN.0, RawEventCount::AT.0);
+    }
+
+    /// Programs read these words.
+    #[test]
+    fn every_kind_has_its_word() {
+        let words =
+            ["command", "mount", "unmount", "recovery", "withdrawn", "member", "scrub", "pool"];
+        assert_eq!(EventKind::ALL.map(EventKind::word), words);
+    }
 }

@@ -104,6 +104,7 @@ pub const fn nodes_max(sector: usize) -> usize {
     if most > RawLockLife::SLOT as usize { RawLockLife::SLOT as usize } else { most }
 }
 const _: () = assert!(nodes_max(512) == 77 && nodes_max(4096) == 674);
+const _: () = assert!(nodes_max(1 << 20) == RawLockLife::SLOT as usize);
 
 /// How a lock is held. The order says which covers which: a hold serves for everything that is at
 /// most it. `Shared` and `Concurrent` do not cover each other.
@@ -344,7 +345,7 @@ impl LockRecord {
             return Err("lives");
         }
         for raw in waiting {
-            let mode = raw.wants().filter(|m| *m > Mode::Unlocked).ok_or("waiters")?;
+            let mode = raw.wants().ok_or("waiters")?;
             self.waiters.push(Waiter { life: raw.life(), mode });
         }
         let plain = |raw: &RawLockLife| raw.wants() == Some(Mode::Unlocked);
@@ -569,6 +570,7 @@ mod tests {
         }
         assert!(!S.covers(C) && !C.covers(S));
         assert_eq!((S.join(C), S.meet(C)), (E, U));
+        assert_eq!(all.map(Mode::changes), [false, false, true, true]);
     }
 
     #[test]
@@ -683,6 +685,27 @@ mod tests {
             record.add_holder(again);
         }
         assert_eq!(record.holders, [life(0, 1), life(1, 3), life(2, 9)]);
+        record.openers.clear();
+        for again in [life(4, 1), life(3, 2), life(4, 1)] {
+            record.add_opener(again);
+        }
+        assert_eq!(record.openers, [life(3, 2), life(4, 1)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a sector has room for all nodes")]
+    fn a_slot_that_has_no_place_in_the_sector_is_not_written() {
+        let slot = u16::try_from(nodes_max(512)).unwrap();
+        LockRecord::born(LockNo(9), life(slot, 1), 5).encode(&mut [0; 512]);
+    }
+
+    #[test]
+    fn openers_stand_in_the_order_of_their_slots() {
+        let mut record = LockRecord::unlocked(LockNo(9), 5);
+        record.openers = vec![life(2, 1), life(1, 1)];
+        assert_eq!(record.check(), Err("openers"));
+        record.openers.sort_unstable();
+        assert_eq!(record.check(), Ok(()));
     }
 
     #[test]

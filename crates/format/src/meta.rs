@@ -327,4 +327,15 @@ mod tests {
         let other = MetaHeader::decode_kind(&body, BlockNo(77), MetaKind::Dinode);
         assert!(matches!(other, Err(FormatError::WrongKind { at: 77, .. })), "{other:?}");
     }
+
+    #[test]
+    fn every_kind_is_read_from_its_number_and_has_a_name_of_its_own() {
+        let kinds: Vec<MetaKind> = (1..=19).filter_map(MetaKind::from_u16).collect();
+        assert!(kinds.iter().map(|kind| *kind as u16).eq(1..=19));
+        assert_eq!((MetaKind::from_u16(0), MetaKind::from_u16(20)), (None, None));
+        let mut names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 19);
+    }
 }

@@ -861,4 +861,37 @@ mod tests {
         assert_eq!(taken_over(1, 20).acting(), slot().life);
         assert_eq!(taken_over(3, 20).acting().incarnation, Incarnation(20));
     }
+
+    #[test]
+    fn only_a_slot_in_recovery_names_a_recoverer() {
+        let active = SlotRecord { state: SlotState::Active, recoverer: None, ..slot() };
+        let mut sector = vec![0; 512];
+        active.encode(&mut sector);
+        assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(active));
+        for (slot, incarnation) in [(1, 0), (0, 2), (1, 2)] {
+            let (mut raw, _) = RawSlot::read_from_prefix(&sector).unwrap();
+            raw.recoverer.set(slot);
+            raw.recoverer_incarnation.set(incarnation);
+            raw.crc.set(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
+            let found = SlotRecord::decode(raw.as_bytes(), NodeId(3));
+            let refused = matches!(found, Err(FormatError::BadField { field: "recoverer", .. }));
+            assert!(refused, "{slot}, {incarnation}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn an_incarnation_is_named_ahead_of_the_slot_s_own() {
+        let mut sector = vec![0; 512];
+        let named = SlotRecord { named: Some(Incarnation(10)), ..slot() };
+        named.encode(&mut sector);
+        assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(named));
+        for not_ahead in [8, 9] {
+            let (mut raw, _) = RawSlot::read_from_prefix(&sector).unwrap();
+            raw.named.set(not_ahead);
+            raw.crc.set(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
+            let found = SlotRecord::decode(raw.as_bytes(), NodeId(3));
+            let refused = matches!(found, Err(FormatError::BadField { field: "named", .. }));
+            assert!(refused, "{not_ahead}: {found:?}");
+        }
+    }
 }

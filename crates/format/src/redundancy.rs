@@ -411,8 +411,10 @@ mod tests {
         assert_eq!(LogPlace::slots(mib(9)), 4);
         let place = LogPlace::of_slot(1, mib(9)).expect("it fits");
         assert_eq!(place.ring(LogPlace::RING), mib(5));
-        assert!(place.redo_header(1).0 + 4096 <= place.ring(0).0);
-        assert!(place.intents(15).0 + 4096 <= place.redo_header(0).0);
+        let kib = |n: u64| ByteOffset((3 << 20) + (n << 10));
+        assert_eq!((place.intents(0), place.intents(15)), (kib(0), kib(60)));
+        assert_eq!([0, 1, 2, 3].map(|n| place.redo_header(n)), [64, 68, 64, 68].map(kib));
+        assert_eq!(place.ring(0), kib(128));
     }
 
     #[test]

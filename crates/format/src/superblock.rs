@@ -284,3 +284,46 @@ impl RawSuperblock {
     /// Slots in a node's area.
     pub const AREA_SLOTS: u16 = 40;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_a_lock_store_is_read_as_it_was_written() {
+        let longest = "h".repeat(RawLockStore::ADDRESS_MAX);
+        for address in ["http://etcd:2379/pool", &longest] {
+            let raw = RawLockStore::new(RawLockStore::ETCD, address).expect("it fits");
+            assert_eq!((raw.kind.get(), raw.address()), (RawLockStore::ETCD, Some(address)));
+        }
+        assert!(RawLockStore::new(RawLockStore::ETCD, &format!("{longest}h")).is_none());
+    }
+
+    #[test]
+    fn every_feature_is_a_known_bit_of_its_own() {
+        let features = [
+            RawSuperblock::SUBPOOLS,
+            RawSuperblock::REGIONS,
+            RawSuperblock::LOCK_STORE,
+            RawSuperblock::LEAVING,
+        ];
+        assert!(features.iter().all(|bit| bit.is_power_of_two()));
+        assert_eq!(features.iter().sum::<u64>(), RawSuperblock::KNOWN);
+    }
+
+    #[test]
+    fn an_address_that_no_writer_makes_is_refused() {
+        let refused = |change: fn(&mut RawLockStore)| {
+            let mut raw = RawLockStore::new(RawLockStore::ETCD, "etcd").expect("it fits");
+            change(&mut raw);
+            assert_eq!(raw.address(), None);
+        };
+        refused(|raw| raw.len.set(0));
+        refused(|raw| (raw.len, raw.address) = (U16::new(0), [0; 240]));
+        refused(|raw| raw.len.set(3));
+        refused(|raw| raw.len.set(241));
+        refused(|raw| raw.reserved[0] = 1);
+        refused(|raw| raw.address[239] = 1);
+        refused(|raw| raw.address[0] = 0xff);
+    }
+}

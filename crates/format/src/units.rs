@@ -249,5 +249,6 @@ mod tests {
         for bytes in [4096, 12_288, 1 << 30] {
             assert_eq!(StripeUnit::new(Bytes(bytes)).map(StripeUnit::bytes), Some(Bytes(bytes)));
         }
+        assert_eq!(StripeUnit::new(Bytes(262_144)), Some(StripeUnit::DEFAULT));
     }
 }

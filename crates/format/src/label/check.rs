@@ -124,11 +124,11 @@ fn node_len(label: &Label, i: usize, lens: &[(u64, u64)], at: u64) -> Result<(),
 }
 
 /// Bytes of data in a parity group: whole rows of all children but the `parity` of each row.
-/// `None` when its children are not equal, or too few.
+/// `None` when its children are not equal, or fewer than that.
 fn parity_len(lens: &[(u64, u64)], parity: u16, unit: u64) -> Option<u64> {
     let (child, _) = lens.first()?;
     let equal = lens.iter().all(|(l, _)| l == child);
-    let data = (lens.len() as u64).checked_sub(parity.into()).filter(|d| *d > 0)?;
+    let data = (lens.len() as u64).checked_sub(parity.into())?;
     let known = matches!(parity, 1 | 2);
     (equal && known).then_some(child / unit * unit)?.checked_mul(data)
 }

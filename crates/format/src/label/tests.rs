@@ -250,7 +250,22 @@ fn broken_invariants_are_refused() {
         l.nodes[2].len = Bytes(15 * MIB);
         l.segments[0].len = Bytes(15 * MIB);
     });
+    refused("child of a node", |l| {
+        if let NodeKind::Stripe { children, .. } = &mut l.nodes[2].kind {
+            children[1].node = 2;
+        }
+    });
+    refused("units in a row", |l| {
+        if let NodeKind::Stripe { children, .. } = &mut l.nodes[2].kind {
+            (children[0].weight, children[1].weight) = (4000, 97);
+        }
+    });
+    refused("block size", |l| l.block_size = Bytes(1000));
     refused("segment of node", |l| l.segments[0].node = 0);
+    refused("segment of node", |l| {
+        (l.segments[0].node, l.segments[0].len) = (0, Bytes(10 * MIB));
+    });
+    refused("segment of node", |l| l.segments[0].len = Bytes(27 * MIB));
     refused("segment start", |l| l.segments[0].start = ByteOffset(1));
     refused("weight", |l| {
         if let NodeKind::Stripe { children, .. } = &mut l.nodes[2].kind {
@@ -280,6 +295,16 @@ fn broken_groups_are_refused() {
     refused(length, &|l| group(l, children([2, 3, 4]), 2, 1));
     refused(length, &|l| group(l, children([2, 3, 4]), 3, 1));
     refused(length, &|l| group(l, children([2]), 1, 1));
+    refused(length, &|l| {
+        group(l, children([2]), 1, 1);
+        l.nodes[6].len = Bytes(0);
+    });
+    // As long as equal children would make it, and as no parity would.
+    refused(length, &|l| l.nodes[3].len = Bytes(7 * MIB));
+    refused(length, &|l| {
+        group(l, children([2, 3, 4]), 0, 1);
+        l.nodes[6].len = Bytes(24 * MIB);
+    });
     refused("parity code", &|l| group(l, children([2, 3, 4]), 1, 2));
     let heavy = || (2..5).map(|node| Child { node, weight: 2 }).collect();
     refused("weight", &|l| group(l, heavy(), 1, 1));
@@ -475,4 +500,135 @@ fn the_dump_shows_members_and_the_tree() {
             "        slice 1, 8388608 bytes, member 1 from 0",
         ]
     );
+}
+
+#[test]
+fn states_classes_and_subpools_are_read_from_their_numbers() {
+    let states: Vec<MemberState> = (0..=6).filter_map(MemberState::from_u16).collect();
+    assert!(states.iter().map(|state| *state as u16).eq(1..=5));
+    let classes: Vec<DeviceClass> = (0..=4).filter_map(DeviceClass::from_u8).collect();
+    assert!(classes.iter().map(|class| *class as u8).eq(0..=3));
+    let subpools: Vec<SubpoolKind> = (0..=5).filter_map(SubpoolKind::from_u16).collect();
+    assert!(subpools.iter().map(|subpool| *subpool as u16).eq(0..=4));
+}
+
+#[test]
+fn a_pool_that_is_reshaped_or_ended_is_marked() {
+    let reshaping = Label { reshaping: true, ..sample() };
+    let ended = Label { ended: true, ..sample() };
+    let both = Label { reshaping: true, ..ended.clone() };
+    for (label, bits) in [
+        (reshaping, features::RESHAPE),
+        (ended, features::ENDED),
+        (both, features::RESHAPE | features::ENDED),
+    ] {
+        assert_eq!(label.features_incompat(), bits);
+        assert_eq!(Label::decode(&encoded(&label), Label::COPY0_AT).unwrap().0, label);
+    }
+}
+
+#[test]
+fn the_slices_on_a_member_are_found() {
+    let label = rich();
+    let slices: Vec<_> = label.slices_on(MemberIndex(1)).collect();
+    let expected = [(0, 8), (8, 3)].map(|(at, len)| (ByteOffset(at * MIB), Bytes(len * MIB)));
+    assert_eq!(slices, expected);
+    assert_eq!([1, 4, 5].map(|m| label.bytes_on(MemberIndex(m)).0 / MIB), [11, 8, 0]);
+}
+
+#[test]
+fn a_pool_without_a_file_system_has_a_label() {
+    let label = Label { block_size: Bytes(0), ..sample() };
+    assert_eq!(Label::decode(&encoded(&label), Label::COPY0_AT).unwrap().0, label);
+}
+
+#[test]
+fn the_longest_name_and_texts_cut_between_characters_are_kept() {
+    let mut label = Label { name: "n".repeat(Label::NAME_MAX), ..sample() };
+    label.members[0].path = "p".repeat(200);
+    label.members[1].path = format!("p{}", "\u{e4}".repeat(100));
+    let found = Label::decode(&encoded(&label), Label::COPY0_AT).unwrap().0;
+    assert_eq!(found.name, label.name);
+    assert_eq!(found.members[0].path, "p".repeat(127));
+    assert_eq!(found.members[1].path, format!("p{}", "\u{e4}".repeat(63)));
+    label.members[1].path = "\u{e4}".repeat(100);
+    let found = Label::decode(&encoded(&label), Label::COPY0_AT).unwrap().0;
+    assert_eq!(found.members[1].path, "\u{e4}".repeat(63));
+}
+
+/// `bytes` that say that the label has `len` bytes, with a valid checksum over so many.
+fn said_to_have(len: usize) -> Vec<u8> {
+    let mut bytes = encoded(&sample());
+    bytes.resize(len.max(bytes.len()), 0);
+    bytes[12..16].copy_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
+    let crc = crc32c_with_hole(&bytes[..len], 8);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn a_label_has_whole_grains_and_no_more_than_the_most() {
+    for len in [Label::GRAIN, Label::LEN_MAX] {
+        let found = Label::decode(&said_to_have(len), Label::COPY0_AT);
+        assert_eq!(found.unwrap().0, sample(), "{len}");
+    }
+    for len in [12, Label::GRAIN - 1, Label::GRAIN + 1, Label::LEN_MAX + Label::GRAIN] {
+        match Label::decode(&said_to_have(len), Label::COPY0_AT) {
+            Err(FormatError::BadField { field: "length", value, .. }) => {
+                assert_eq!(value, len as u64);
+            }
+            other => panic!("{len}: {other:?}"),
+        }
+    }
+    let mut none = encoded(&sample());
+    none[12..16].fill(0);
+    let found = Label::decode(&none, Label::COPY0_AT);
+    assert!(matches!(found, Err(FormatError::BadField { field: "length", .. })), "{found:?}");
+}
+
+#[test]
+fn a_label_is_one_of_two_copies() {
+    let mut bytes = vec![0; Label::LEN_MAX];
+    let at = ByteOffset(9 * MIB);
+    sample().encode(1, at, &mut bytes).unwrap();
+    assert_eq!(Label::decode(&bytes, at).unwrap(), (sample(), 1));
+    let len = sample().encode(2, at, &mut bytes).unwrap();
+    match Label::decode(&bytes[..len], at) {
+        Err(FormatError::BadField { field, value, .. }) => assert_eq!((field, value), ("copy", 2)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_node_that_is_its_own_child_is_shown_once() {
+    let mut label = sample();
+    label.nodes[2].kind = NodeKind::Concat { children: children([2, 0]) };
+    let text = label.to_string();
+    assert_eq!(text.matches("concat 2,").count(), 1, "{text}");
+    assert_eq!(text.matches("slice 0,").count(), 1, "{text}");
+}
+
+/// Two members, 60 nodes and a segment take less than a grain, and with the edges more.
+#[test]
+fn edges_count_to_a_label_s_length() {
+    let mut label = sample();
+    label.nodes = (0..59).map(|i| slice(0, i * 4096, 4096)).collect();
+    label.nodes.push(TreeNode {
+        len: Bytes(59 * 4096),
+        kind: NodeKind::Concat { children: children(0..59) },
+    });
+    label.segments[0] = Segment { len: Bytes(59 * 4096), node: 59, ..label.segments[0] };
+    assert_eq!(label.encoded_len(), 2 * Label::GRAIN);
+    assert_eq!(Label::decode(&encoded(&label), Label::COPY0_AT).unwrap().0, label);
+}
+
+#[test]
+fn the_first_sector_is_an_empty_partition_table_that_says_what_the_device_is() {
+    let (text, end) = Label::BOOT_SECTOR.split_at(446);
+    let text = text.strip_prefix(&[0; 96]).expect("the text begins at byte 96");
+    let text = text.split(|b| *b == 0).next().unwrap();
+    assert!(text.starts_with(b"This device is a member of a Braid pool"));
+    assert!(text.ends_with(b"see braid(7)."));
+    assert!(Label::BOOT_SECTOR[96 + text.len()..446].iter().all(|b| *b == 0));
+    assert_eq!(end, [&[0; 64][..], &[0x55, 0xaa]].concat());
 }

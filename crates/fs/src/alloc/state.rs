@@ -433,3 +433,54 @@ impl State {
         Some(found)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows of 400 blocks from 1000 and from 5000, of these kinds, in which these runs are takeable.
+    fn two_windows(kinds: [SubpoolKind; 2], runs: [(u64, u64); 2]) -> State {
+        let mut state = State::new(2, FreeLog::new(1, 16));
+        for ((place, start), (kind, (at, n))) in
+            [(0, 1000), (1, 5000)].into_iter().zip(kinds.into_iter().zip(runs))
+        {
+            state.open_window(place, Extent { kind, start, len: 400, ..Extent::default() });
+            state.add_free(place, at, n, BlockState::Free, 1);
+        }
+        state
+    }
+    const ALIKE: [SubpoolKind; 2] = [SubpoolKind::General; 2];
+
+    #[test]
+    fn a_stream_gets_the_longest_run_and_the_first_of_equals() {
+        let claimed = |runs| two_windows(ALIKE, runs).claim(STREAM_BLOCKS, None);
+        assert_eq!(claimed([(10, 100), (20, 200)]), Some((5020, 64)));
+        assert_eq!(claimed([(10, 200), (20, 100)]), Some((1010, 64)));
+        assert_eq!(claimed([(10, 100), (20, 100)]), Some((1010, 64)));
+    }
+
+    #[test]
+    fn a_goal_leads_to_no_place_where_a_stream_goes_on() {
+        let mut state = two_windows(ALIKE, [(100, 200), (0, 0)]);
+        assert_eq!(state.claim(STREAM_BLOCKS, None), Some((1100, 64)));
+        // Behind the goal the run begins that the stream grows into: the other end is taken.
+        assert_eq!(state.claim(1, Some(1050)), Some((1299, 1)));
+        assert_eq!(state.claim(1, Some(1164)), Some((1164, 1)), "the stream itself");
+    }
+
+    #[test]
+    fn aligned_blocks_are_looked_for_in_all_windows() {
+        let mut state = two_windows(ALIKE, [(0, 0), (0, 200)]);
+        assert_eq!(state.claim_aligned(64, 64, |_| true), Some(5120));
+        assert_eq!(state.claim_aligned(64, 64, |w| w.start == 1000), None);
+    }
+
+    #[test]
+    fn blocks_for_data_only_become_no_slots() {
+        let apart = [SubpoolKind::Metadata, SubpoolKind::Data];
+        assert_eq!(two_windows(apart, [(0, 100), (0, 50)]).chunks_free(), 100);
+        let mut shared = two_windows(ALIKE, [(0, 100), (0, 50)]);
+        assert!(shared.reserve(30, 0, 0));
+        assert_eq!(shared.chunks_free(), 120);
+    }
+}

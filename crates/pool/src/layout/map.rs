@@ -276,17 +276,16 @@ impl Map {
     pub(crate) fn runs_on(&self, group: u16, from: u64, to: u64) -> Vec<(u64, u64, u64)> {
         let mut runs = Vec::new();
         for z in &self.zones {
-            let rows = (z.end - z.start).div_ceil(z.row_len());
             let on = |(_, c): &(usize, &Column)| c.place == Place::Group(group);
             for (i, c) in z.columns.iter().enumerate().filter(on) {
                 let first = from.saturating_sub(c.base) / c.step.max(1);
-                for row in first..rows {
+                for row in first.. {
                     let begin = c.base + row * c.step;
-                    if begin >= to {
+                    let logical = z.start + row * z.row_len() + i as u64 * z.unit;
+                    if begin >= to || logical >= z.end {
                         break;
                     }
-                    let logical = z.start + row * z.row_len() + i as u64 * z.unit;
-                    let end = begin + z.unit.min(z.end.saturating_sub(logical));
+                    let end = begin + z.unit.min(z.end - logical);
                     let (a, b) = (begin.max(from), end.min(to));
                     if a < b {
                         runs.push((logical + (a - begin), a, b));

@@ -185,18 +185,56 @@ fn concats_and_slices_of_members() {
 fn stripe_of_concats() {
     let mut l = label(&[64 * K4, 16 * K4, 16 * K4], &[1, 1, 1], K4);
     let child = |node| Child { node, weight: 1 };
-    l.nodes = vec![slice(0, 0, 32 * K4), slice(1, 0, 16 * K4), slice(2, 0, 16 * K4)];
-    let kind = NodeKind::Concat { children: vec![child(1), child(2)] };
+    l.nodes = vec![slice(0, 0, 32 * K4), slice(1, 0, 16 * K4), slice(2, 0, 8 * K4)];
+    l.nodes.push(slice(0, 48 * K4, 8 * K4));
+    let kind = NodeKind::Concat { children: vec![child(1), child(2), child(3)] };
     l.nodes.push(TreeNode { len: Bytes(32 * K4), kind });
-    let kind = NodeKind::Stripe { unit: Bytes(K4), children: vec![child(0), child(3)] };
+    let kind = NodeKind::Stripe { unit: Bytes(K4), children: vec![child(0), child(4)] };
     l.nodes.push(TreeNode { len: Bytes(64 * K4), kind });
-    l.segments[0] = Segment { node: 4, len: Bytes(64 * K4), ..l.segments[0] };
+    l.segments[0] = Segment { node: 5, len: Bytes(64 * K4), ..l.segments[0] };
     l.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]).unwrap();
     let map = Map::new(&l).unwrap();
     let base = Label::DATA_AT.0;
     assert_eq!(places(&map, 32 * K4, 2 * K4, K4), [(0, base + 16 * K4), (2, base)]);
-    assert_eq!(map.zones().len(), 2, "one for each part of the concat");
+    assert_eq!(places(&map, 48 * K4, 2 * K4, K4), [(0, base + 24 * K4), (0, base + 48 * K4)]);
+    assert_eq!(map.zones().len(), 3, "one for each part of the concat");
     bijection(&map, K4).unwrap();
+}
+
+#[test]
+fn slices_that_follow_each_other_on_a_member_are_one_zone() {
+    let mut l = label(&[64 * K4, 64 * K4], &[1, 1], K4);
+    l.nodes = [(0, 0), (1, 4), (1, 12), (1, 30)].map(|(m, at)| slice(m, at * K4, 8 * K4)).to_vec();
+    let children = (0..4).map(|node| Child { node, weight: 1 }).collect();
+    l.nodes.push(TreeNode { len: Bytes(32 * K4), kind: NodeKind::Concat { children } });
+    let mut shown = |from: u64, len: u64| {
+        let (node_start, len) = (ByteOffset(from * K4), Bytes(len * K4));
+        l.segments[0] = Segment { node: 4, node_start, len, ..l.segments[0] };
+        Map::new(&l).unwrap()
+    };
+    let zones = |map: &Map| {
+        let runs = map.zones().into_iter().map(|z| (z.start.0 / K4, z.len.0 / K4));
+        runs.collect::<Vec<_>>()
+    };
+    let map = shown(0, 32);
+    assert_eq!(zones(&map), [(0, 8), (8, 16), (24, 8)]);
+    bijection(&map, K4).unwrap();
+    // From inside the second slice.
+    let map = shown(10, 22);
+    let base = Label::DATA_AT.0;
+    assert_eq!(zones(&map), [(0, 14), (14, 8)]);
+    assert_eq!(places(&map, 0, K4, K4), [(1, base + 6 * K4)]);
+    bijection(&map, K4).unwrap();
+}
+
+#[test]
+fn what_a_segment_cuts_off_the_last_row_has_no_address() {
+    let mut l = label(&[8 * K4, 8 * K4], &[1, 1], K4);
+    l.segments[0].len = Bytes(15 * K4);
+    let map = Map::new(&l).unwrap();
+    let last = ByteOffset(Label::DATA_AT.0 + 7 * K4);
+    assert_eq!(map.inverse(MemberIndex(0), last), Some(ByteOffset(14 * K4)));
+    assert_eq!(map.inverse(MemberIndex(1), last), None);
 }
 
 #[test]
@@ -216,7 +254,7 @@ fn what_this_version_does_not_serve_is_refused() {
 
 /// A stripe in units of two blocks over a parity group on members 0 to 2 and a mirror on 3 and 4, which
 /// is longer: 40 + 60 blocks. Behind it a hole of 10 blocks, with one group, and 8 plain blocks of member 3.
-fn mixed() -> Map {
+fn mixed_label() -> Label {
     let mut l = label(&[64 * K4; 5], &[1; 5], K4);
     let children = |nodes: &[u16]| {
         nodes.iter().map(|node| Child { node: *node, weight: 1 }).collect::<Vec<_>>()
@@ -251,7 +289,11 @@ fn mixed() -> Map {
         segment(100, 10, 1, SubpoolKind::Hole),
         segment(110, 4, 8, SubpoolKind::General),
     ];
-    Map::new(&l).unwrap()
+    l
+}
+
+fn mixed() -> Map {
+    Map::new(&mixed_label()).unwrap()
 }
 
 #[test]
@@ -377,7 +419,22 @@ fn the_bytes_of_a_group_are_found_in_the_pool() {
             assert_eq!(found, expected, "group {group}, {from}..{to}");
         }
         assert_eq!(map.runs_on(group, 5, 6).len(), 1, "bytes as well as blocks");
+        assert_eq!(map.runs_on(group, 5, 5), [], "no byte, no run");
     }
+}
+
+#[test]
+fn a_run_on_a_group_ends_where_its_segment_ends() {
+    let mut l = mixed_label();
+    l.segments.truncate(1);
+    // Twenty units of the parity group, and of the mirror all but the last block of the last.
+    l.segments[0].len = Bytes(79 * K4);
+    let map = Map::new(&l).unwrap();
+    let blocks = |group| {
+        let runs = map.runs_on(group, 0, 60 * K4);
+        runs.iter().map(|(_, a, b)| b - a).sum::<u64>() / K4
+    };
+    assert_eq!([0, 1].map(blocks), [40, 39]);
 }
 
 /// Every grain of the logical space has one place, no two the same, and `inverse` finds it.
