@@ -10,7 +10,7 @@
 //!  options          what may be chosen when mounting
 //!  jobs             work on the whole pool, one piece at a time
 //!  readahead        reads that fill pages take turns at the devices
-//!  stop             how a thread that works now and then is told to end
+//!  stop_flag        how a thread that works now and then is told to end
 //!  groups           where resource groups are: pure functions of the superblock
 //!  external_store   where lock records and node slots are
 //!  volume           geometry, superblock, raw metadata slots on the pool
@@ -110,7 +110,7 @@ mod reshape;
 #[doc(hidden)]
 pub mod simulation;
 mod stat_ahead;
-mod stop;
+mod stop_flag;
 #[cfg(test)]
 mod test_pool;
 #[cfg(test)]

@@ -67,7 +67,7 @@ impl Fixture {
     fn write(&self, fh: Fh, offset: u64, data: &[u8]) -> crate::error::Result<usize> {
         // As programs write: answered as soon as that can be.
         let what = Write { offset, bytes: data, flags: WriteFlags::default() };
-        self.fs.write_behind(fh, what, &mut super::tests_behind::Early(|| ()))
+        self.fs.write_behind(fh, what, &mut super::tests_inflight::Early(|| ()))
     }
     fn read(&self, fh: Fh, offset: u64, len: usize) -> Vec<u8> {
         let mut buf = AlignedBuf::zeroed(len);

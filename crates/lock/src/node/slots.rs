@@ -124,7 +124,7 @@ pub(super) fn write_slot(
         };
         return match (outcome, failed) {
             (Outcome::Failed, Some(e)) => Err(LockError::NodeStore(e)),
-            (outcome, _) => Ok(outcome == Outcome::Stands),
+            (outcome, _) => Ok(outcome == Outcome::Committed),
         };
     }
 }
