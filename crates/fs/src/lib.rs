@@ -53,6 +53,9 @@
 //!  file_system      the operations as a trait, for FUSE and other carriers
 //! ```
 //!
+//! `Core` is this node: what the documents call so. `Node` is taken twice: nodes here are also those of B+trees
+//! (`tree`), and `braid_lock::node` is a node as others see it, by its slot and heartbeats.
+//!
 //! Invariants of every operation, in order: (1) take cluster locks (named < inodes ascending <
 //! resource groups); (2) reserve space; (3) write new data into blocks nobody refers to yet;
 //! (4) open a transaction, change metadata, close it. No cluster lock is taken, no reservation
@@ -95,7 +98,7 @@ mod maintenance;
 pub mod make;
 mod map;
 mod meta;
-mod mode;
+pub mod mode;
 mod mount;
 mod namei;
 mod options;

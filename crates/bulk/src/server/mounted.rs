@@ -1,6 +1,7 @@
 //! Requests that only mounts make, but for locks.
 
 use braid_format::InodeNo;
+use braid_fs::mode::{S_IFDIR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
 use braid_fs::{Attr, Errno, FileSystem};
 
 use super::operations::{MODE_BITS, O_EXCL, O_TRUNC, Opening, Outcome, Served, seen};
@@ -12,12 +13,6 @@ use crate::wire::{Caller, MountRequest, Reply, Status, XATTR_MAX};
 /// Of open(2): access, and what is passed on of the rest (`O_TRUNC`, `O_DSYNC`, `O_SYNC`, `O_DIRECT`).
 const ACCESS: u32 = 3;
 const PASSED_ON: u32 = ACCESS | 0o1000 | 0o10_000 | 0o4_000_000 | 0o40_000;
-/// Types of files.
-const S_IFMT: u32 = 0o170_000;
-const S_IFDIR: u32 = 0o040_000;
-const S_IFREG: u32 = 0o100_000;
-const S_IFIFO: u32 = 0o010_000;
-const S_IFSOCK: u32 = 0o140_000;
 /// A file that is made and removed again and again while it is opened is given up after so many tries.
 const TRIES: u32 = 10;
 /// Most bytes that are copied by one request, which keeps a connection.

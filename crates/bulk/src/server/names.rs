@@ -1,5 +1,6 @@
 //! Requests about names and attributes.
 
+use braid_fs::mode::S_ISGID;
 use braid_fs::{Attr, Errno, FileSystem, SetAttr, TimeSet};
 
 use super::operations::{MODE_BITS, O_EXCL, O_RDWR, Served, seen};
@@ -11,7 +12,6 @@ use crate::wire::{
 
 /// Of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1;
-const SETGID: u32 = 0o2000;
 
 impl<F: FileSystem> Served<F> {
     /// Does one.
@@ -169,7 +169,7 @@ fn may_set<F: FileSystem>(
     if let Some(mode) = &mut set.mode
         && !principal.person().is_in(set.gid.unwrap_or(attr.gid))
     {
-        *mode &= !SETGID;
+        *mode &= !S_ISGID;
     }
     let is_exact = |time: Option<TimeSet>| matches!(time, Some(TimeSet::At(_)));
     if (is_exact(set.atime) || is_exact(set.mtime)) && !owns {

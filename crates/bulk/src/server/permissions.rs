@@ -5,6 +5,7 @@
 //! whose names it may use (`Squash`).
 
 use braid_format::InodeNo;
+use braid_fs::mode::{S_ISGID, S_ISVTX};
 use braid_fs::{Attr, Cred, Errno, FileSystem, Person};
 
 use super::operations::{Served, seen};
@@ -17,8 +18,6 @@ pub const READ: u32 = 4;
 pub const WRITE: u32 = 2;
 pub const SEARCH: u32 = 1;
 
-const STICKY: u32 = 0o1000;
-const SETGID: u32 = 0o2000;
 /// The attribute with a file's ACL.
 pub const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
@@ -74,8 +73,8 @@ impl Principal {
     }
     /// The mode of a file that he makes in a directory: it does not run with rights of a group that he is not in.
     pub fn mode_in(&self, dir: &Attr, mode: u32) -> u32 {
-        let group = if dir.mode & SETGID != 0 { dir.gid } else { self.owner.1 };
-        if self.is_root() || self.person().is_in(group) { mode } else { mode & !SETGID }
+        let group = if dir.mode & S_ISGID != 0 { dir.gid } else { self.owner.1 };
+        if self.is_root() || self.person().is_in(group) { mode } else { mode & !S_ISGID }
     }
 }
 
@@ -158,7 +157,7 @@ impl<'a, F: FileSystem> Visit<'a, F> {
     /// He may not; there is no such name.
     pub fn may_remove(&mut self, dir: &Attr, name: &[u8]) -> Result<(), Status> {
         self.may(dir, WRITE | SEARCH)?;
-        if dir.mode & STICKY == 0 || self.principal.owns(dir) {
+        if dir.mode & S_ISVTX == 0 || self.principal.owns(dir) {
             return Ok(());
         }
         let found = self.lookup(dir.ino, name)?;

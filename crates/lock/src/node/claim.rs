@@ -254,7 +254,7 @@ impl<'a> Claim<'a> {
             Reservable::Some(others) => {
                 let others = others.join(", ");
                 tracing::warn!(
-                    "this node cannot be fenced by reservation, and fences nobody so: {others} has no reservations"
+                    "reservations cannot be used for fencing, by this node or against it: not supported by {others}"
                 );
                 Ok(0)
             }
