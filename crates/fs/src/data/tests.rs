@@ -11,6 +11,7 @@ use crate::ReadRange;
 use crate::attr::{Cred, Durable, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
+use crate::test_volume::pattern;
 use crate::{Error, Fs, MountOptions};
 
 const O_RDWR: i32 = 2;
@@ -94,16 +95,6 @@ impl Fixture {
 }
 
 /// Bytes that differ by place and by `seed`.
-fn pattern(seed: u64, len: usize) -> AlignedBuf {
-    let mut buf = AlignedBuf::zeroed(len);
-    let mut rng = crate::test_volume::Rng(seed);
-    for chunk in buf.chunks_mut(8) {
-        let word = rng.next().to_le_bytes();
-        chunk.copy_from_slice(&word[..chunk.len()]);
-    }
-    buf
-}
-
 #[derive(Debug, Clone)]
 enum Op {
     Write { at: u64, len: usize, direct: bool },
