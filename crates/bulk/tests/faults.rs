@@ -29,7 +29,7 @@ fn contents(fs: &Fs, name: &[u8]) -> Option<Vec<u8>> {
     let mut memory = braid_device::AlignedBuf::zeroed(usize::try_from(attr.size).unwrap());
     fs.read(fh, 0, &mut memory).unwrap();
     fs.release(fh).unwrap();
-    fs.forgotten(attr.ino).unwrap();
+    fs.forget(attr.ino).unwrap();
     Some(memory.to_vec())
 }
 
@@ -262,7 +262,7 @@ fn what_a_server_lost_is_sent_again() {
         let punch_and_keep_size = 3;
         fs.fallocate(fh, punch_and_keep_size, 0, 1 << 20).unwrap();
         fs.release(fh).unwrap();
-        fs.forgotten(attr.ino).unwrap();
+        fs.forget(attr.ino).unwrap();
     });
 }
 

@@ -68,7 +68,7 @@ impl TwoClients {
 fn await_leases(fs: &RemoteFs) {
     wait_until("leases are granted", || {
         fs.getattr(fs.root()).unwrap();
-        !fs.kept_for().unwrap().is_zero()
+        !fs.attr_timeout().unwrap().is_zero()
     });
 }
 
@@ -89,7 +89,7 @@ fn read(fs: &impl FileSystem, fh: u64, offset: u64, len: u32) -> Vec<u8> {
 fn seen(fs: &impl FileSystem, dir: InodeNo, name: &[u8]) -> Result<Attr, Errno> {
     let found = fs.lookup(dir, name);
     if let Ok(attr) = &found {
-        fs.forgotten(attr.ino).unwrap();
+        fs.forget(attr.ino).unwrap();
     }
     found
 }
@@ -157,7 +157,7 @@ fn what_was_asked_once_is_no_second_request() {
     let plain = mount(server.address(), false);
     plain.getattr(root).unwrap();
     assert_eq!(requests(&plain, || assert!(plain.getattr(root).is_ok())), 1);
-    assert!(plain.kept_for().unwrap().is_zero() && plain.status().leases == 0);
+    assert!(plain.attr_timeout().unwrap().is_zero() && plain.status().leases == 0);
     plain.finish();
     fs.finish();
     wait_until("leases go with their client", || host.references().lease_counts().held == 0);
@@ -221,12 +221,12 @@ impl<F: FileSystem> Changes for F {
             write(self, fh, 0, bytes);
         }
         self.release(fh).unwrap();
-        self.forgotten(attr.ino).unwrap();
+        self.forget(attr.ino).unwrap();
     }
     fn mode(&self, dir: InodeNo, name: &[u8], bits: u32) {
         let attr = self.lookup(dir, name).unwrap();
         self.setattr(attr.ino, &mode(bits), None).unwrap();
-        self.forgotten(attr.ino).unwrap();
+        self.forget(attr.ino).unwrap();
     }
     fn append(&self, dir: InodeNo, name: &[u8], bytes: &[u8]) {
         let attr = self.lookup(dir, name).unwrap();
@@ -234,7 +234,7 @@ impl<F: FileSystem> Changes for F {
         write(self, fh, attr.size, bytes);
         assert_eq!(read(self, fh, attr.size, 100), bytes);
         self.release(fh).unwrap();
-        self.forgotten(attr.ino).unwrap();
+        self.forget(attr.ino).unwrap();
     }
     fn renamed(&self, dir: InodeNo, name: &[u8], to: &[u8]) {
         self.rename((dir, name), (dir, to), 0).unwrap();

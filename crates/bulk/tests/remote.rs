@@ -126,7 +126,7 @@ fn a_server_that_begins_anew_finds_everything_as_it_was() {
         // As if what was not durable had been lost.
         let attr = host.fs.lookup(root, b"file").unwrap();
         host.fs.setattr(attr.ino, &SetAttr { size: Some(10), ..SetAttr::default() }, None).unwrap();
-        host.fs.forgotten(attr.ino).unwrap();
+        host.fs.forget(attr.ino).unwrap();
         proxy.open_to(server.address());
         assert!(read(&fs, fh, 0, bytes.len()) == bytes);
         assert_eq!(read_errno(&fs, removed), Errno::STALE);
@@ -353,7 +353,7 @@ fn a_name_is_taken_once_whatever_others_make_of_it() {
         fs.lookup(root, b"lock").unwrap();
         fs.unlink(root, b"lock").unwrap();
         for ino in [found.ino; 2] {
-            FileSystem::forgotten(&host.fs, ino).unwrap();
+            FileSystem::forget(&host.fs, ino).unwrap();
         }
     }
     fs.unlink(root, b"moved").unwrap();
@@ -657,14 +657,14 @@ fn whose_word_does_not_count_is_somebody_else() {
     let server = host.serve_with(options);
     let fs = mount(client_options(server.address()));
     for cred in [ROOT, USER] {
-        fs.begins(&cred);
+        fs.set_caller(&cred);
         let name = format!("of{}", cred.uid).into_bytes();
         let (attr, fh) = fs.create(root, &name, 0o600, O_RDWR, &cred).unwrap();
         assert_eq!((attr.uid, attr.gid), (500, 600));
         fs.release(fh).unwrap();
         assert_eq!(fs.setattr(attr.ino, &SetAttr { uid: Some(0), ..set }, None), Err(Errno::PERM));
     }
-    fs.begins(&ROOT);
+    fs.set_caller(&ROOT);
     fs.finish();
     drop(server);
     host.finish();

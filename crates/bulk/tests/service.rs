@@ -52,7 +52,7 @@ fn names_and_contents_are_those_of_the_file_system() {
     assert_eq!(file.checksum(1, 3 << 20, 1 << 20).unwrap().1, 8);
     // The node itself sees it.
     let attr = host.fs.lookup(dir.ino, b"file").unwrap();
-    host.fs.forgotten(attr.ino).unwrap();
+    host.fs.forget(attr.ino).unwrap();
     assert_eq!((attr.size, attr.mode), ((3 << 20) + 8, 0o100_640));
     let set = SetAttr { size: Some(5), mode: Some(0o600), ..SetAttr::default() };
     let attr = client.setattr(attr.ino, set).unwrap();

@@ -320,7 +320,7 @@ fn strangers_in_the_middle_of_handshakes_keep_nobody_out() {
     let identity = authority.invite("alice");
     let client = connect(&server, &identity);
     let file = client.create(client.root(), b"file", 0o600, false).unwrap();
-    let mut strangers = Vec::new();
+    let mut unidentified = Vec::new();
     for round in 0..60_u32 {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         // Nothing, the begin of a record, or one that promises a long handshake message.
@@ -330,7 +330,7 @@ fn strangers_in_the_middle_of_handshakes_keep_nobody_out() {
             _ => &[22, 3, 1, 0, 5, 1, 0, 0xff, 0xff, 3],
         };
         stream.write_all(bytes).ok();
-        strangers.push(stream);
+        unidentified.push(stream);
         file.write(1, (u64::from(round), b"x"), true).unwrap();
         if round % 10 == 9 {
             // Who comes now finds a place, too.
@@ -340,7 +340,7 @@ fn strangers_in_the_middle_of_handshakes_keep_nobody_out() {
     }
     // Whoever does not go on is gone in a while, without anybody in need of the place.
     let begun = Instant::now();
-    for mut stranger in strangers {
+    for mut stranger in unidentified {
         stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut rest = Vec::new();
         let ended = stranger.read_to_end(&mut rest);

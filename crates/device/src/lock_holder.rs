@@ -133,7 +133,8 @@ fn is_stopped(status: &str) -> bool {
 mod tests {
     use std::path::Path;
     use std::process::{Child, Command};
-    use std::time::Instant;
+
+    use braid_testkit::wait_until;
 
     use super::*;
     use crate::{Device, FileDevice, OpenOptions};
@@ -156,14 +157,6 @@ fcntl.fcntl(f, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, at, 1, 0)); time.sle
         command.args(["-c", script]).arg(path).arg(byte.to_string());
         Holder(command.spawn().unwrap())
     }
-    fn until(what: &str, mut done: impl FnMut() -> bool) {
-        let begun = Instant::now();
-        while !done() {
-            assert!(begun.elapsed() < Duration::from_mins(1), "waited in vain: {what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
     #[test]
     fn who_holds_a_byte_is_found_by_its_lock_and_its_number_and_by_no_less() {
         let dir = tempfile::tempdir().unwrap();
@@ -175,7 +168,7 @@ fcntl.fcntl(f, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, at, 1, 0)); time.sle
         assert!(LockHolder::find(9, &places, std::process::id()).is_none(), "never this process");
         let child = holder(&path, 7);
         let number = child.0.id();
-        until("it has its lock", || device.abilities().locks.byte_locked(7).unwrap());
+        wait_until("it has its lock", || device.abilities().locks.byte_locked(7).unwrap());
         let found = LockHolder::find(7, &places, number).unwrap();
         assert!(found.number() == number && found.holds(7, &places) && !found.is_stopped());
         assert!(LockHolder::find(8, &places, number).is_none(), "another byte");
@@ -184,11 +177,11 @@ fcntl.fcntl(f, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, at, 1, 0)); time.sle
         assert!(LockHolder::find(7, &[elsewhere], number).is_none(), "another file");
         let pid = Pid::from_raw(number.cast_signed()).unwrap();
         rustix::process::kill_process(pid, Signal::STOP).unwrap();
-        until("it is stopped", || found.is_stopped());
+        wait_until("it is stopped", || found.is_stopped());
         assert!(!found.ends_within(Duration::from_millis(1)));
         found.kill().unwrap();
         assert!(found.ends_within(Duration::from_mins(1)));
-        until("its lock is gone", || !device.abilities().locks.byte_locked(7).unwrap());
+        wait_until("its lock is gone", || !device.abilities().locks.byte_locked(7).unwrap());
         drop(child);
         found.kill().unwrap();
         assert!(!found.holds(7, &places));
@@ -202,7 +195,7 @@ fcntl.fcntl(f, 37, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, at, 1, 0)); time.sle
         std::fs::File::create(&path).unwrap();
         let child = holder(&path, 3);
         let place = lock_place(&dir.path().metadata().unwrap()).unwrap();
-        until("it is found", || LockHolder::find(3, &[place], child.0.id()).is_some());
+        wait_until("it is found", || LockHolder::find(3, &[place], child.0.id()).is_some());
     }
 
     #[test]

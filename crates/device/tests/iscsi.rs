@@ -14,6 +14,7 @@ use braid_device::{
 };
 use braid_format::{ByteOffset, Bytes};
 use braid_iscsi_target::{Chap, LunOptions, Secret, Target, TargetOptions};
+use braid_testkit::pattern;
 
 const NAME: &str = "iqn.2026-11.org.braid:device-test";
 const SIZE: Bytes = Bytes(64 << 20);
@@ -42,10 +43,6 @@ fn open(target: &Target, lun: u8) -> Arc<IscsiDevice> {
     IscsiDevice::open(&url(target, lun), OpenOptions::default()).unwrap()
 }
 
-fn pattern(seed: u8, len: usize) -> Vec<u8> {
-    (0..=250_u8).cycle().map(|b| b ^ seed).take(len).collect()
-}
-
 fn fenced<T>(result: Result<T, DeviceError>) {
     let result = result.map(|_| ());
     assert!(matches!(&result, Err(DeviceError::Fenced { .. })), "{result:?}");
@@ -67,7 +64,7 @@ fn a_unit_is_a_device() {
         assert!(unit.abilities().reservations.is_some());
         assert!(info.caps.discard && info.caps.write_zeroes && !info.read_only);
         for len in [4096, 65536, 1 << 20, (5 << 20) + 4096] {
-            let (at, data) = (ByteOffset(1 << 20), pattern(lun, len));
+            let (at, data) = (ByteOffset(1 << 20), pattern(lun.into(), len));
             unit.write(at, &data).unwrap();
             let mut back = vec![0; len];
             unit.read(at, &mut back).unwrap();
@@ -217,7 +214,7 @@ fn threads_share_a_session() {
                 let at = ByteOffset(u64::from(t) << 20);
                 let mut back = vec![0; 8192];
                 for round in 0..200_u8 {
-                    let data = pattern(t ^ round, 8192);
+                    let data = pattern((t ^ round).into(), 8192);
                     unit.write(at, &data).unwrap();
                     unit.read(at, &mut back).unwrap();
                     assert!(back == data);

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use braid_device::{ByteLockGuard, CHANGE_BYTE, Device, IscsiDevice, MemoryDevice, OpenOptions};
 use braid_format::{ByteOffset, Bytes};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_testkit::wait_until;
 
 const NAME: &str = "iqn.2026-11.org.braid:alive-test";
 const TASK: &str = "BRAID_ISCSI_TEST_TASK";
@@ -133,14 +134,6 @@ fn child_process() {
         drop(unit);
         println!("\nleft");
         std::thread::sleep(Duration::from_mins(1));
-    }
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_mins(1), "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -15,6 +15,7 @@ use braid_device::{
 };
 use braid_format::{ByteOffset, Bytes};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
+use braid_testkit::pattern;
 use proptest::prelude::*;
 
 const NAME: &str = "iqn.2026-11.org.braid:joined-test";
@@ -67,9 +68,8 @@ fn open(target: &Target, lun: usize) -> Arc<IscsiDevice> {
     unit
 }
 
-fn pattern(seed: u64, len: u64) -> Vec<u8> {
-    let seed = seed.wrapping_mul(0x9e37_79b9).to_le_bytes()[0];
-    (0..=250_u8).cycle().map(|b| b ^ seed).take(Bytes(len).to_usize()).collect()
+fn contents(seed: u64, len: u64) -> Vec<u8> {
+    pattern(seed, Bytes(len).to_usize())
 }
 
 /// Requests with the memory of each somewhere else, at once: how each ended.
@@ -85,7 +85,7 @@ fn batch(unit: &Arc<dyn Device>, write: bool, all: &mut [(u64, Vec<u8>)]) -> Vec
 
 /// Four requests of one command, from 1 MiB on.
 fn four(seed: u64) -> Vec<(u64, Vec<u8>)> {
-    (0..4).map(|n| ((4 + n) * UNIT, pattern(seed + n, UNIT))).collect()
+    (0..4).map(|n| ((4 + n) * UNIT, contents(seed + n, UNIT))).collect()
 }
 
 fn parts(units: &[Arc<dyn Device>], at: u64, len: u64) -> Vec<Part> {
@@ -104,12 +104,12 @@ fn a_large_request_is_few_commands_on_each_unit() {
     let parts = parts(&san.units, 0, 4 << 20);
     let mut queue = IoQueue::new(1).unwrap();
     let mut buf = AlignedBuf::zeroed(4 << 20);
-    buf.copy_from_slice(&pattern(1, 4 << 20));
+    buf.copy_from_slice(&contents(1, 4 << 20));
     let (disks, units) = san.counts();
     queue.submit_parts(0, OwnedOp::Write(buf), &parts).unwrap();
     let (_, mut buf, result) = queue.complete();
     result.unwrap();
-    let written = pattern(1, 4 << 20);
+    let written = contents(1, 4 << 20);
     for (n, piece) in written.chunks(Bytes(UNIT).to_usize()).enumerate() {
         assert!(san.stands(n % 2, n as u64 / 2 * UNIT, UNIT) == piece, "stripe unit {n}");
     }
@@ -156,11 +156,11 @@ fn what_is_larger_than_a_command_is_several_however_it_is_issued() {
     let san = San::memory(1, Bytes(4096));
     let unit = &san.units[0];
     let len = (3 << 20) + 8192;
-    let data = pattern(5, len);
+    let data = contents(5, len);
     let four = |count: &braid_device::Traffic| (count.requests(), count.bytes, count.ended());
     let (_, before) = san.counts();
     unit.write(ByteOffset(4096), &data).unwrap();
-    let mut all = [(4096, data.clone()), (4096 + len, pattern(6, 4096))];
+    let mut all = [(4096, data.clone()), (4096 + len, contents(6, 4096))];
     // The rest of the first and the second go together.
     assert_eq!(batch(unit, true, &mut all), [true; 2]);
     let (disks, after) = san.counts();
@@ -219,7 +219,7 @@ fn what_failed_together_once_is_done_by_itself() {
         let mut all = four(30);
         assert_eq!(batch(&san.units[0], write, &mut all), [true; 4], "{what}");
         for (n, (at, data)) in all.iter().enumerate() {
-            assert!(san.stands(0, *at, UNIT) == *data && *data == pattern(30 + n as u64, UNIT));
+            assert!(san.stands(0, *at, UNIT) == *data && *data == contents(30 + n as u64, UNIT));
         }
     }
     san.target.faults().add("write fail times=2").unwrap();
@@ -234,10 +234,10 @@ fn a_session_that_is_cut_is_gone_on_with_by_the_next() {
             san.target.faults().clear();
             san.target.faults().add(&format!("{what} {how} every=3 times=4")).unwrap();
             let seed = 50 + round as u64;
-            let mut all: Vec<_> = (0..16).map(|n| (n * UNIT, pattern(seed + n, UNIT))).collect();
+            let mut all: Vec<_> = (0..16).map(|n| (n * UNIT, contents(seed + n, UNIT))).collect();
             assert_eq!(batch(&san.units[0], write, &mut all), [true; 16], "{what} {how}");
             for (n, (at, data)) in all.iter().enumerate() {
-                let expected = pattern(seed + n as u64, UNIT);
+                let expected = contents(seed + n as u64, UNIT);
                 assert!(*data == expected && san.stands(0, *at, UNIT) == expected, "{what} {how}");
             }
         }
@@ -249,7 +249,7 @@ fn a_session_that_is_cut_is_gone_on_with_by_the_next() {
     let mut queue = IoQueue::new(4).unwrap();
     let mut buf = AlignedBuf::zeroed(4 << 20);
     for round in 0..6 {
-        let data = pattern(60 + round, 4 << 20);
+        let data = contents(60 + round, 4 << 20);
         buf.copy_from_slice(&data);
         queue.submit_parts(0, OwnedOp::Write(buf), &parts).unwrap();
         san.target.cut("");
@@ -384,7 +384,7 @@ proptest! {
         for (seed, (window, write, list)) in (0_u64..).zip(&steps) {
             let list = apart(list);
             let place = |at: u64, len: u64| Bytes(at * 512).to_usize()..Bytes((at + len) * 512).to_usize();
-            let mut data: Vec<_> = (seed..).zip(&list).map(|(s, r)| pattern(s, r.2 * 512)).collect();
+            let mut data: Vec<_> = (seed..).zip(&list).map(|(s, r)| contents(s, r.2 * 512)).collect();
             if *write {
                 for ((unit, at, len), data) in list.iter().zip(&data) {
                     model[*unit][place(*at, *len)].copy_from_slice(data);

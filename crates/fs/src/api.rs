@@ -207,8 +207,8 @@ impl Fs {
     ///
     /// # Errors
     /// [`Error::Stale`]: there is no inode.
-    pub fn revisit(&self, ino: InodeNo) -> Result<Attr> {
-        self.run(|c| namei::revisit(c, ino))
+    pub fn lookup_number(&self, ino: InodeNo) -> Result<Attr> {
+        self.run(|c| namei::lookup_number(c, ino))
     }
     /// Attributes.
     pub fn getattr(&self, ino: InodeNo) -> Result<Attr> {
@@ -357,8 +357,8 @@ impl Fs {
     }
     /// The front below which programs work (the kernel) has given back its last reference to `ino`:
     /// an inode without a name is deleted if nothing else uses it.
-    pub fn forgotten(&self, ino: InodeNo) -> Result<()> {
-        self.run(|c| orphan::forgotten(c, ino))
+    pub fn forget(&self, ino: InodeNo) -> Result<()> {
+        self.run(|c| orphan::forget(c, ino))
     }
     /// A program closed a descriptor: its fcntl locks on the file go.
     pub fn flush(&self, fh: Fh, lock_owner: u64) -> Result<()> {

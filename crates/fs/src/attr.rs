@@ -238,7 +238,7 @@ pub trait KernelCache: Send + Sync {
     /// This node has moved directory `ino` into directory `dir`. Never blocks.
     fn directory_moved(&self, _ino: InodeNo, _dir: InodeNo) {}
     /// The answer to a request hands `ino` and its attributes to the kernel: one more reference,
-    /// until the kernel gives it back ([`crate::Fs::forgotten`]). Called under the inode's lock, so
+    /// until the kernel gives it back ([`crate::Fs::forget`]). Called under the inode's lock, so
     /// that a node that removes the inode sees the reference. Never blocks.
     fn handed_out(&self, _ino: InodeNo) {}
     /// An inode that was counted as handed out does not go to the kernel. Never blocks.

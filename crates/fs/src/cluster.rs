@@ -340,7 +340,7 @@ impl RegionLocks for Cluster {
                 continue;
             }
             let asked = Asked::default();
-            let of_dead = || asked.note(self.is_kept_by_dead_or_vain(lock));
+            let of_dead = || asked.note(self.is_kept_by_dead_or_cancelled(lock));
             let guard = manager.acquire_unless(lock, mode, local, &of_dead).map_err(lock_error)?;
             asked.answered()?;
             held.extend(guard);
@@ -397,7 +397,7 @@ impl Cluster {
             return manager.acquire(lock, mode, local).map_err(lock_error);
         }
         let (asked, since) = (Asked::default(), Cell::new(None::<Instant>));
-        let in_vain = || {
+        let is_cancelled = || {
             let keeper = match self.unclaimed_keeper(lock) {
                 Ok(keeper) => keeper,
                 Err(error) => return asked.note(Err(error)),
@@ -412,7 +412,7 @@ impl Cluster {
                 node.map_or(Ok(false), |node| Err(lock_error(LockError::KeptByDead { node }))),
             )
         };
-        let guard = manager.acquire_unless(lock, mode, local, &in_vain).map_err(lock_error)?;
+        let guard = manager.acquire_unless(lock, mode, local, &is_cancelled).map_err(lock_error)?;
         asked.answered()?;
         guard.ok_or_else(|| lock_error(LockError::GivenUp))
     }
@@ -462,7 +462,7 @@ impl Cluster {
     }
 
     /// The same, for a thread that waits; an error once this node gives recoveries up.
-    fn is_kept_by_dead_or_vain(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
+    fn is_kept_by_dead_or_cancelled(&self, lock: LockNo) -> std::result::Result<bool, PoolError> {
         if self.gives_up.load(Ordering::Acquire) {
             return Err(lock_error(LockError::Interrupted));
         }

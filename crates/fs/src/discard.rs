@@ -9,18 +9,18 @@ use braid_pool::BackgroundIo;
 use parking_lot::Mutex;
 
 use crate::core::Core;
-use crate::stop::Stop;
+use crate::stop_flag::StopFlag;
 
 /// The thread.
 pub(crate) struct Discarder {
-    stop: Arc<Stop>,
+    stop: Arc<StopFlag>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Discarder {
     /// Begins, if the mount asks for it.
     pub fn start(core: &Arc<Core>) -> Self {
-        let stop = Arc::<Stop>::default();
+        let stop = Arc::<StopFlag>::default();
         let wanted = core.options.discard && !core.options.read_only;
         let thread = wanted.then(|| {
             core.alloc.remember_freed();
@@ -41,7 +41,7 @@ impl Discarder {
     }
 }
 
-fn run(core: &Weak<Core>, stop: &Stop) {
+fn run(core: &Weak<Core>, stop: &StopFlag) {
     let mut next = Instant::now();
     while !stop.sleep_until(next) {
         let Some(core) = core.upgrade() else { return };

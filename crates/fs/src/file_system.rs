@@ -36,7 +36,7 @@ pub trait FileSystem: Send + Sync + 'static {
     /// The root directory's number.
     fn root(&self) -> InodeNo;
     /// Whatever this thread asks for from now on, it asks for that program.
-    fn begins(&self, _caller: &Cred) {}
+    fn set_caller(&self, _caller: &Cred) {}
     /// The mount is gone: nobody waits for answers any more, so calls under way may fail.
     fn closing(&self) {}
     /// Whether no other node can ever mount this file system, so that what the kernel has cached of
@@ -46,12 +46,12 @@ pub trait FileSystem: Send + Sync + 'static {
     }
     /// For how long the kernel may keep the attributes that the last call of this thread has returned, though it
     /// is not told to drop them. `None`: until it is told.
-    fn kept_for(&self) -> Option<Duration> {
+    fn attr_timeout(&self) -> Option<Duration> {
         None
     }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr>;
-    fn revisit(&self, ino: InodeNo) -> Answer<Attr>;
-    fn forgotten(&self, ino: InodeNo) -> Answer<()>;
+    fn lookup_number(&self, ino: InodeNo) -> Answer<Attr>;
+    fn forget(&self, ino: InodeNo) -> Answer<()>;
     fn getattr(&self, ino: InodeNo) -> Answer<Attr>;
     fn setattr(&self, ino: InodeNo, set: &SetAttr, fh: Option<Fh>) -> Answer<Attr>;
     fn mknod(&self, dir: InodeNo, name: &[u8], mode: u32, rdev: u64, cred: &Cred) -> Answer<Attr>;
@@ -199,11 +199,11 @@ impl FileSystem for Fs {
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         seen(self.lookup(dir, name))
     }
-    fn revisit(&self, ino: InodeNo) -> Answer<Attr> {
-        seen(self.revisit(ino))
+    fn lookup_number(&self, ino: InodeNo) -> Answer<Attr> {
+        seen(self.lookup_number(ino))
     }
-    fn forgotten(&self, ino: InodeNo) -> Answer<()> {
-        seen(self.forgotten(ino))
+    fn forget(&self, ino: InodeNo) -> Answer<()> {
+        seen(self.forget(ino))
     }
     fn getattr(&self, ino: InodeNo) -> Answer<Attr> {
         seen(self.getattr(ino))

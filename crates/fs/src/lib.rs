@@ -10,7 +10,7 @@
 //!  options          what may be chosen when mounting
 //!  jobs             work on the whole pool, one piece at a time
 //!  readahead        reads that fill pages take turns at the devices
-//!  stop             how a thread that works now and then is told to end
+//!  stop_flag        how a thread that works now and then is told to end
 //!  groups           where resource groups are: pure functions of the superblock
 //!  external_store   where lock records and node slots are
 //!  volume           geometry, superblock, raw metadata slots on the pool
@@ -52,6 +52,9 @@
 //!  failure_log      failed calls in the log, now and then
 //!  file_system      the operations as a trait, for FUSE and other carriers
 //! ```
+//!
+//! `Core` is this node: what the documents call so. `Node` is taken twice: nodes here are also those of B+trees
+//! (`tree`), and `braid_lock::node` is a node as others see it, by its slot and heartbeats.
 //!
 //! Invariants of every operation, in order: (1) take cluster locks (named < inodes ascending <
 //! resource groups); (2) reserve space; (3) write new data into blocks nobody refers to yet;
@@ -95,7 +98,7 @@ mod maintenance;
 pub mod make;
 mod map;
 mod meta;
-mod mode;
+pub mod mode;
 mod mount;
 mod namei;
 mod options;
@@ -110,7 +113,7 @@ mod reshape;
 #[doc(hidden)]
 pub mod simulation;
 mod stat_ahead;
-mod stop;
+mod stop_flag;
 #[cfg(test)]
 mod test_pool;
 #[cfg(test)]

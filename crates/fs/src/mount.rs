@@ -37,7 +37,7 @@ use crate::meta::{Meta, MetaStats};
 use crate::options::MountOptions;
 use crate::recovery::Recoverer;
 use crate::stat_ahead::StatAhead;
-use crate::stop::Stop;
+use crate::stop_flag::StopFlag;
 use crate::unused_metadata::{self, Alone};
 use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
@@ -98,7 +98,7 @@ pub(crate) struct Mounted {
 const HISTORY_PATIENCE: Duration = Duration::from_secs(2);
 
 struct Housekeeper {
-    stop: Arc<Stop>,
+    stop: Arc<StopFlag>,
     threads: [std::thread::JoinHandle<()>; 2],
 }
 
@@ -547,7 +547,7 @@ pub(crate) fn flush_all(core: &Arc<Core>, all: bool) -> Result<()> {
 
 impl Housekeeper {
     fn start(core: &Arc<Core>, membership: &Arc<Membership>) -> Self {
-        let stop = Arc::<Stop>::default();
+        let stop = Arc::<StopFlag>::default();
         let (weak, signal) = (Arc::downgrade(core), stop.clone());
         let wake = stop.clone();
         core.meta.on_filling(Box::new(move || wake.wake()));
@@ -576,7 +576,7 @@ const DISK_BEAT: Duration = Duration::from_secs(1);
 
 /// Names members that answer nothing. If they have been given up the node goes on without them, or
 /// withdraws. Waits for no member that has not been given up.
-fn watch_disks(core: &Weak<Core>, stop: &Stop) {
+fn watch_disks(core: &Weak<Core>, stop: &StopFlag) {
     let begun = Instant::now();
     let mut refused = String::new();
     while !stop.is_requested() {
@@ -616,7 +616,7 @@ const HOUSE_BEAT: Duration = Duration::from_millis(250);
 /// When a transaction begins to be large: commits it, so that nobody has to wait for that. Every
 /// beat: publishes counters, keeps memory bounded. Every commit interval: makes what is
 /// dirty durable, applies deferred frees, looks after orphans.
-fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &Stop, interval: Duration) {
+fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, interval: Duration) {
     let mut since_commit = Duration::ZERO;
     let mut beat = Instant::now() + HOUSE_BEAT;
     while !stop.sleep_until(beat) {

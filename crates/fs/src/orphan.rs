@@ -8,7 +8,7 @@
 //!
 //! In use is also what the kernel refers to: it opens inodes that it has looked up before, and asks
 //! nobody before a program opens a FIFO, a device or a directory to stand in. The kernel that removes
-//! the last name drops the inode at once and says so ([`forgotten`]), unless a program uses it. What
+//! the last name drops the inode at once and says so ([`forget`]), unless a program uses it. What
 //! another node removed it may keep as mere cache: [`leave_records`] has it let go of such inodes now and
 //! then, so none stays for longer than a commit interval after its last use.
 //!
@@ -212,7 +212,7 @@ pub(crate) fn delete(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
         // Another node deleted it: the entry here, if any, is stale.
         Err(Error::Stale(_)) => {
             core.orphans.has_gone(ino);
-            forget(core, ino)
+            unlist_stale(core, ino)
         }
         Err(e) => Err(e),
     }
@@ -288,7 +288,7 @@ pub(crate) fn delete_locked(core: &Arc<Core>, locked: &Locked) -> Result<()> {
     load(core)?;
     let ino = locked.ino();
     if locked.st().raw.nlink.get() > 0 {
-        return forget(core, ino);
+        return unlist_stale(core, ino);
     }
     if core.is_in_use(locked) {
         return Ok(());
@@ -310,7 +310,7 @@ pub(crate) fn delete_locked(core: &Arc<Core>, locked: &Locked) -> Result<()> {
 
 /// This node's kernel has given back its last reference to `ino`, or may have: deletes the inode if it
 /// is unlinked and nobody uses it. Never waits for another node; no lock held.
-pub(crate) fn forgotten(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
+pub(crate) fn forget(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
     let Some(inode) = core.inodes.find(ino) else { return Ok(()) };
     let unlinked = is_unlinked(&inode);
     if !unlinked && !inode.may_be_opener() || core.is_used_here(&inode) {
@@ -380,7 +380,7 @@ fn settle(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
 }
 
 /// Takes a stale entry off this node's lists, in a transaction of its own.
-fn forget(core: &Core, ino: InodeNo) -> Result<()> {
+fn unlist_stale(core: &Core, ino: InodeNo) -> Result<()> {
     let listed =
         core.orphans.table.lock().as_ref().is_some_and(|table| table.listed.contains_key(&ino));
     if !listed {

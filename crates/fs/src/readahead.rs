@@ -119,15 +119,9 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    const MIB: u64 = 1 << 20;
+    use braid_testkit::wait_until;
 
-    fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-        let began = std::time::Instant::now();
-        while !done() {
-            assert!(began.elapsed().as_secs() < 30, "waited in vain: {what}");
-            std::thread::yield_now();
-        }
-    }
+    const MIB: u64 = 1 << 20;
 
     #[test]
     fn half_a_window_goes_first_then_the_lowest_offset() {

@@ -35,6 +35,13 @@ impl Rng {
     }
 }
 
+/// Contents that follow from `seed`, in memory that devices take as it is.
+pub(crate) fn pattern(seed: u64, len: usize) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(len);
+    buf.copy_from_slice(&braid_testkit::pattern(seed, len));
+    buf
+}
+
 /// What went to the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {

@@ -23,7 +23,7 @@ use crate::attr::{Cred, Fh, NoKernelCache, SetAttr, WriteFlags};
 use crate::check::{CheckOptions, Report, check};
 use crate::groups::takes_slots;
 use crate::make::{MakeOptions, make};
-use crate::test_volume::Rng;
+use crate::test_volume::{Rng, pattern};
 use crate::volume::Volume;
 use crate::{Error, Fs, MountOptions};
 
@@ -179,16 +179,6 @@ impl Fixture {
         self.obeys();
         report
     }
-}
-
-fn pattern(seed: u64, len: usize) -> AlignedBuf {
-    let mut buf = AlignedBuf::zeroed(len);
-    let mut rng = Rng(seed);
-    for chunk in buf.chunks_mut(8) {
-        let word = rng.next().to_le_bytes();
-        chunk.copy_from_slice(&word[..chunk.len()]);
-    }
-    buf
 }
 
 /// The extents in a dinode's tail.

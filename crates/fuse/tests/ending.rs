@@ -11,8 +11,9 @@ use std::time::Instant;
 
 use braid_fs::Errno;
 use braid_fuse::{FuseError, FuseOptions, Session, unmount};
+use braid_testkit::wait_until;
 use common::memfs::{MemFs, Shared};
-use common::{Mounted, PATIENCE, can_mount, eventually, sh, unmount_idle};
+use common::{Mounted, PATIENCE, can_mount, sh, unmount_idle};
 
 #[test]
 fn busy_mounts_stay_until_detached() {
@@ -58,7 +59,7 @@ fn start_server(dir: &Path) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    eventually("the child mounts", || {
+    wait_until("the child mounts", || {
         sh(Path::new("/"), "cat /proc/mounts").contains(dir.to_str().unwrap())
     });
     child

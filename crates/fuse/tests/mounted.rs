@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use braid_format::{Bytes, InodeNo};
 use braid_fs::KernelCache;
 use braid_fuse::CacheNames;
+use braid_testkit::wait_until;
 use common::memfs::ROOT;
-use common::{Mounted, PATIENCE, can_mount, eventually, python, sh};
+use common::{Mounted, PATIENCE, can_mount, python, sh};
 
 #[test]
 fn shell_commands() {
@@ -52,12 +53,12 @@ fn a_tree_by_tar() {
     sh(m.dir(), &format!("tar -C {source} -cf - . | tar -xf -; diff -r {source} ."));
     assert!(m.path("lib.rs").exists() && m.path("abi/mod.rs").exists());
     sh(m.dir(), "find . -type f | xargs cat > /dev/null; rm -rf ./*; test -z \"$(ls)\"");
-    eventually("the kernel forgets", || {
+    wait_until("the kernel forgets", || {
         fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
         m.link.inodes_in_kernel() == 0
     });
     // Nobody waits for a release, and what forgets an inode may pass it.
-    eventually("released", || m.fs.open_files() == 0);
+    wait_until("released", || m.fs.open_files() == 0);
     m.end().unwrap();
 }
 
@@ -512,7 +513,7 @@ fn a_page_that_is_filled_or_written_back_does_not_keep_old_ones_when_the_lease_e
         m.link.invalidate_inode(InodeNo(m.fs.ino_of("f")), true);
         let fills = m.fs.seen.fills.load(Ordering::Relaxed);
         let waits = s.spawn(|| reads(900 << 10));
-        eventually("a fill waits", || m.fs.seen.fills.load(Ordering::Relaxed) > fills);
+        wait_until("a fill waits", || m.fs.seen.fills.load(Ordering::Relaxed) > fills);
         let start = Instant::now();
         m.link.suspend(false, Duration::from_secs(20));
         let took = start.elapsed();
@@ -574,7 +575,7 @@ fn a_blocked_request_holds_up_no_other() {
             let path = m.path(&format!("slow-{i}"));
             s.spawn(move || fs::write(path, "w").unwrap());
         }
-        eventually("forty writes wait", || m.fs.seen.writes.load(Ordering::Relaxed) >= 41);
+        wait_until("forty writes wait", || m.fs.seen.writes.load(Ordering::Relaxed) >= 41);
         let start = Instant::now();
         assert_eq!(fs::read_to_string(m.path("quick")).unwrap(), "q");
         assert!(start.elapsed() < PATIENCE);
@@ -682,7 +683,7 @@ fn unlinked_files_and_direct_flags() {
     f.read_to_string(&mut text).unwrap();
     assert_eq!(text, "still here");
     drop(f);
-    eventually("released", || m.fs.open_files() == 0);
+    wait_until("released", || m.fs.open_files() == 0);
     let direct = File::options()
         .create(true)
         .write(true)

@@ -62,7 +62,7 @@ pub enum LockError {
     /// This node has withdrawn: it takes no lock and writes nothing any more.
     #[error("this node has withdrawn")]
     Withdrawn,
-    /// Who waited was told that it waits in vain.
+    /// The wait was cancelled by the thread that waits: see [`crate::LockManager::acquire_unless`].
     #[error("waiting for a lock was given up")]
     GivenUp,
     /// Who waited was told to stop, from outside: see [`crate::interrupt`].

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use braid_format::{Bytes, NodeId};
+use braid_fs::mode::{S_IFLNK, S_IFMT};
 use braid_fs::{Attr, Cred, Error, Fs, MountOptions, SetAttr, Time, TimeSet, WithAttrs};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -26,7 +27,6 @@ const O_RDWR: i32 = 2;
 const O_EXCL: i32 = 0o200;
 const O_TRUNC: i32 = 0o1000;
 const O_SYNC: i32 = 0o4_010_000;
-const S_IFMT: u32 = 0o170_000;
 /// Of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
@@ -81,7 +81,7 @@ impl DirEntry {
     }
     /// Whether it is a symbolic link.
     fn is_symlink(&self) -> bool {
-        self.attr.mode & S_IFMT == 0o120_000
+        self.attr.mode & S_IFMT == S_IFLNK
     }
     fn __repr__(&self) -> String {
         format!("<braid.DirEntry '{}'>", self.name.display())

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use braid_format::InodeNo;
+use braid_fs::mode::{S_IFLNK, S_IFMT};
 use braid_fs::{Attr, Error, Fs};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -17,8 +18,6 @@ use crate::errors;
 
 /// Symbolic links in one path, as Linux allows.
 const LINKS_MAX: usize = 40;
-const S_IFMT: u32 = 0o170_000;
-const S_IFLNK: u32 = 0o120_000;
 
 /// A path that a program gave.
 #[derive(Debug, Clone)]

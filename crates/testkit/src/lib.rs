@@ -3,10 +3,12 @@
 
 #![forbid(unsafe_code)]
 
+mod pattern;
 mod sample;
 mod skip;
 mod wait;
 
+pub use pattern::pattern;
 pub use sample::{ALL_PLACES, places};
 pub use skip::{REQUIRE_ALL, SKIPPED, skip};
 pub use wait::{PATIENCE, wait_until};

@@ -8,9 +8,9 @@
 //! [`braid_device::IoQueue`]: braid_pool::device::IoQueue
 
 mod barrier;
+mod block_layer_requests;
 mod data;
 mod direction;
-mod issued;
 mod latency;
 mod layer;
 mod outcome;
@@ -36,7 +36,7 @@ pub(crate) use stream::{Limits, Pace, Stream};
 pub(crate) use target::{OpenMode, Opened, Refusal, Target, capacity, may_write, room};
 
 use crate::run::load::Meter;
-use issued::{issued_of, issued_since};
+use block_layer_requests::{issued_of, issued_since};
 use worker::Shared;
 
 /// Streams of a run, each of which is a thread.

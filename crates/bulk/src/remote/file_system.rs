@@ -21,12 +21,12 @@ impl FileSystem for RemoteFs {
     fn root(&self) -> InodeNo {
         self.0.root.ino
     }
-    fn begins(&self, caller: &Cred) {
+    fn set_caller(&self, caller: &Cred) {
         caller::begin(caller);
         leases::begin();
     }
-    fn kept_for(&self) -> Option<Duration> {
-        Some(leases::kept_for())
+    fn attr_timeout(&self) -> Option<Duration> {
+        Some(leases::attr_timeout())
     }
     fn closing(&self) {
         self.0.session.close_at(Instant::now());
@@ -34,12 +34,12 @@ impl FileSystem for RemoteFs {
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         self.0.look_up(dir, fitting(name)?)
     }
-    fn revisit(&self, ino: InodeNo) -> Answer<Attr> {
+    fn lookup_number(&self, ino: InodeNo) -> Answer<Attr> {
         let attr = self.0.attr_now(ino)?;
         self.0.known.hand_out(&attr, &*self.0.kernel);
         Ok(attr)
     }
-    fn forgotten(&self, ino: InodeNo) -> Answer<()> {
+    fn forget(&self, ino: InodeNo) -> Answer<()> {
         self.0.known.forget(ino, &*self.0.kernel);
         Ok(())
     }

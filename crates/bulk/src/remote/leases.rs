@@ -58,7 +58,7 @@ pub fn answered(granted: Option<Mark>) {
     LAST.set(Last { granted, kept: Duration::ZERO });
 }
 /// For how long the kernel may keep the attributes that the last call of this thread has returned.
-pub fn kept_for() -> Duration {
+pub fn attr_timeout() -> Duration {
     LAST.get().kept
 }
 

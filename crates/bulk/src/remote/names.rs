@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use braid_format::InodeNo;
+use braid_fs::mode::{S_IFDIR, S_IFMT};
 use braid_fs::{Answer, Attr, Cred, DirEntry, Errno, Fh, SetAttr};
 
 use super::calls::About;
@@ -17,8 +18,6 @@ use crate::wire::{
 const ENTRIES: usize = 64 << 10;
 /// Of open(2): what is done once, and not again when the file is opened again.
 const ONCE: u32 = 0o1000 | 0o200 | 0o100;
-const S_IFDIR: u32 = 0o040_000;
-const S_IFMT: u32 = 0o170_000;
 
 impl Remote {
     /// Who asks, about these inodes.

@@ -14,8 +14,8 @@ use braid_fs::FileSystem;
 use super::counts::Counted;
 use super::operations::{Asked, Served};
 use super::references::References;
+use super::refused_connections::RefusedConnections;
 use super::session::{Session, Sessions, Slot};
-use super::strangers::Strangers;
 use crate::error::LinkError;
 use crate::link::{Buffer, Link, Received};
 use crate::tls::{Channel, Peer};
@@ -37,7 +37,7 @@ pub struct Shared<F> {
     /// The server ends.
     pub ending: AtomicBool,
     /// Those who are turned away.
-    pub strangers: Strangers,
+    pub refused: RefusedConnections,
 }
 
 /// What a request comes to, as it is sent.
@@ -84,7 +84,7 @@ impl<F: FileSystem> Shared<F> {
         match served {
             Ok(()) => {}
             // Anybody may try as often as he likes.
-            Err(error) if client.is_empty() => self.strangers.turned_away(from, &error),
+            Err(error) if client.is_empty() => self.refused.turned_away(from, &error),
             Err(error) => tracing::info!(%from, client, %error, "a connection has ended"),
         }
     }
@@ -123,7 +123,7 @@ impl<F: FileSystem> Shared<F> {
         let mut answer = Answer::of(&first.header, answer);
         if let Err(status) = &greeted {
             answer.header.status = status.0;
-            self.strangers.turned_away(from, status);
+            self.refused.turned_away(from, status);
         }
         let sent = link.send(answer.header, &answer.args, &[]);
         let Ok((session, slot)) = greeted else { return sent };
@@ -142,7 +142,7 @@ impl<F: FileSystem> Shared<F> {
     fn verify(&self, link: &mut Link) -> Result<Option<Peer>, LinkError> {
         let Some(tls) = &self.served.options.tls else { return Ok(None) };
         let channel = Channel::server(tls.config())?;
-        // Strangers' bytes go through a library: if it panics, that ends their connection and no node.
+        // RefusedConnections' bytes go through a library: if it panics, that ends their connection and no node.
         let secured = catch_unwind(AssertUnwindSafe(|| link.secure(channel)));
         let secured = secured.unwrap_or(Err(LinkError::Protocol));
         if let Err(error) = secured {

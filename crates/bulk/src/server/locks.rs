@@ -13,8 +13,8 @@ use braid_format::InodeNo;
 use braid_fs::{Errno, FileSystem, Plock, PlockKind};
 
 use super::operations::{Outcome, Served, seen};
+use super::permissions::Principal;
 use super::session::Session;
-use super::who::Who;
 use crate::link::Buffer;
 use crate::wire::{Caller, LockRequest, Reply, Status, write_event};
 
@@ -108,7 +108,7 @@ impl<F: FileSystem> Served<F> {
         (caller, request): (Option<&Caller>, LockRequest),
         buffer: &mut Buffer,
     ) -> Outcome {
-        let uid = Who::of(&self.options, caller).uid();
+        let uid = Principal::of(&self.options, caller).uid();
         let file = |handle| session.file(handle).ok_or(Status::HANDLE).map(|file| file.ino);
         let reply = match request {
             LockRequest::GetLock { handle, lock } => {

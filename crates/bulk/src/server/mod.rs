@@ -10,10 +10,10 @@ mod names;
 mod open_files;
 mod operations;
 mod options;
+mod permissions;
 mod references;
+mod refused_connections;
 mod session;
-mod strangers;
-mod who;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -35,8 +35,8 @@ use leases::{MARGIN, TERM};
 use operations::Served;
 pub use options::{ServerOptions, Squash};
 pub use references::References;
+use refused_connections::RefusedConnections;
 use session::{Session, Sessions};
-use strangers::Strangers;
 
 use crate::link::Cutter;
 use crate::wire::DATA_MAX;
@@ -59,15 +59,15 @@ struct ConnectionsState {
     /// Where each is from, by its number.
     live: HashMap<u64, IpAddr>,
     /// Those whose clients are not known yet, the oldest first. Without TLS there are none.
-    strangers: VecDeque<(u64, Cutter)>,
+    unidentified: VecDeque<(u64, Cutter)>,
     /// Threads of connections, also of those that were cut in favour of others.
     threads: usize,
 }
 
 impl Connections {
-    /// One more, if it may be. With a `cutter` it is that of a stranger; if there is no place, the stranger who has
-    /// been here longest (of the same address, if that has too many) gives his up: whoever has a certificate is a
-    /// stranger for milliseconds only.
+    /// One more, if it may be. With a `cutter` it is that of a client that is not known yet; if there is no place, the one of
+    /// these that has been here longest (of the same address, if that has too many) gives its up: a client that has
+    /// a certificate is known within milliseconds.
     fn enter(
         &self,
         (number, from): (u64, IpAddr),
@@ -75,32 +75,32 @@ impl Connections {
         cutter: Option<Cutter>,
     ) -> bool {
         let mut state = self.state.lock();
-        let ConnectionsState { live, strangers, threads } = &mut *state;
+        let ConnectionsState { live, unidentified, threads } = &mut *state;
         let own = live.values().filter(|ip| **ip == from).count();
         let crowded = own >= options.connections_from_one;
         if crowded || live.len() >= options.connections_max {
             let is_in_the_way =
                 |(n, _): &(u64, Cutter)| !crowded || live.get(n).is_some_and(|ip| *ip == from);
-            let oldest = strangers.iter().position(is_in_the_way).filter(|_| cutter.is_some());
-            let Some((oldest, former)) = oldest.and_then(|at| strangers.remove(at)) else {
+            let oldest = unidentified.iter().position(is_in_the_way).filter(|_| cutter.is_some());
+            let Some((oldest, former)) = oldest.and_then(|at| unidentified.remove(at)) else {
                 return false;
             };
             former.cut();
             live.remove(&oldest);
         }
         live.insert(number, from);
-        strangers.extend(cutter.map(|cutter| (number, cutter)));
+        unidentified.extend(cutter.map(|cutter| (number, cutter)));
         *threads += 1;
         true
     }
     /// The client of a connection is known.
     fn know(&self, number: u64) {
-        self.state.lock().strangers.retain(|(n, _)| *n != number);
+        self.state.lock().unidentified.retain(|(n, _)| *n != number);
     }
     fn leave(&self, number: u64) {
         let mut state = self.state.lock();
         state.live.remove(&number);
-        state.strangers.retain(|(n, _)| *n != number);
+        state.unidentified.retain(|(n, _)| *n != number);
         state.threads -= 1;
         self.ended.notify_all();
     }
@@ -109,8 +109,8 @@ impl Connections {
         self.ended.wait_while(&mut state, |state| state.threads > 0);
     }
     /// Cuts those whose clients are not known yet.
-    fn cut_strangers(&self) {
-        self.state.lock().strangers.iter().for_each(|(_, cutter)| cutter.cut());
+    fn cut_unidentified(&self) {
+        self.state.lock().unidentified.iter().for_each(|(_, cutter)| cutter.cut());
     }
 }
 
@@ -145,8 +145,8 @@ impl<F: FileSystem> Server<F> {
         let begun = Instant::now();
         let counters = Counters::default();
         let served = Served { files, references, options, verifier, begun, owners, counters };
-        let (ending, strangers) = (AtomicBool::new(false), Strangers::default());
-        let shared = Arc::new(Shared { served, sessions, ending, strangers });
+        let (ending, refused) = (AtomicBool::new(false), RefusedConnections::default());
+        let shared = Arc::new(Shared { served, sessions, ending, refused });
         let connections = Arc::<Connections>::default();
         let mut server = Self { shared, connections, address, threads: Vec::new() };
         let (shared, connections) = (Arc::clone(&server.shared), Arc::clone(&server.connections));
@@ -188,7 +188,7 @@ impl<F: FileSystem> Server<F> {
         served.references.leases().suspend(Instant::now() + TERM + MARGIN);
         let ended = self.shared.sessions.end_if(&served.files, |_| true);
         served.are_gone(&ended);
-        self.connections.cut_strangers();
+        self.connections.cut_unidentified();
         self.connections.wait();
         served.references.leases().resume();
     }
@@ -290,7 +290,7 @@ fn begin<F: FileSystem>(
         }
     };
     if !connections.enter((number, from.ip()), options, cutter) {
-        shared.strangers.turned_away(from, &"there are too many");
+        shared.refused.turned_away(from, &"there are too many");
         return;
     }
     let (shared, others) = (Arc::clone(shared), Arc::clone(connections));

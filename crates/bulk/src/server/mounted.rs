@@ -1,23 +1,18 @@
 //! Requests that only mounts make, but for locks.
 
 use braid_format::InodeNo;
+use braid_fs::mode::{S_IFDIR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
 use braid_fs::{Attr, Errno, FileSystem};
 
 use super::operations::{MODE_BITS, O_EXCL, O_TRUNC, Opening, Outcome, Served, seen};
+use super::permissions::{READ, SEARCH, Visit, WRITE};
 use super::session::Session;
-use super::who::{READ, SEARCH, Visit, WRITE};
 use crate::link::Buffer;
 use crate::wire::{Caller, MountRequest, Reply, Status, XATTR_MAX};
 
 /// Of open(2): access, and what is passed on of the rest (`O_TRUNC`, `O_DSYNC`, `O_SYNC`, `O_DIRECT`).
 const ACCESS: u32 = 3;
 const PASSED_ON: u32 = ACCESS | 0o1000 | 0o10_000 | 0o4_000_000 | 0o40_000;
-/// Types of files.
-const S_IFMT: u32 = 0o170_000;
-const S_IFDIR: u32 = 0o040_000;
-const S_IFREG: u32 = 0o100_000;
-const S_IFIFO: u32 = 0o010_000;
-const S_IFSOCK: u32 = 0o140_000;
 /// A file that is made and removed again and again while it is opened is given up after so many tries.
 const TRIES: u32 = 10;
 /// Most bytes that are copied by one request, which keeps a connection.
@@ -60,9 +55,9 @@ impl<F: FileSystem> Served<F> {
             }
             MountRequest::TmpFile { dir, mode, umask, flags } => {
                 let at = visit.inode_for(dir, WRITE | SEARCH)?;
-                let mode = visit.who.mode_in(&at, mode & MODE_BITS);
+                let mode = visit.principal.mode_in(&at, mode & MODE_BITS);
                 let flags = flags & PASSED_ON;
-                let cred = visit.who.cred(umask);
+                let cred = visit.principal.cred(umask);
                 let (attr, fh) = seen(files.tmpfile(dir, mode, flags.cast_signed(), &cred))?;
                 visit.note(&attr);
                 self.keep_opened(session, &attr, opening(&visit, fh, flags))?
@@ -72,7 +67,7 @@ impl<F: FileSystem> Served<F> {
                 if data_len > TARGET_MAX {
                     return Err(Status::of(Errno::NAMETOOLONG));
                 }
-                let (target, cred) = (buffer.take(data_len), visit.who.cred(0));
+                let (target, cred) = (buffer.take(data_len), visit.principal.cred(0));
                 let attr = seen(files.symlink(dir, &name, target, &cred))?;
                 visit.note(&attr);
                 Reply::Attr(attr)
@@ -88,7 +83,7 @@ impl<F: FileSystem> Served<F> {
                 self.make_node(&mut visit, (dir, &name), (mode, umask, rdev))?
             }
             MountRequest::RenameAs { from, to, flags } => {
-                if flags & RENAME_WHITEOUT != 0 && !visit.who.is_root() {
+                if flags & RENAME_WHITEOUT != 0 && !visit.principal.is_root() {
                     return Err(Status::of(Errno::PERM));
                 }
                 self.rename(&mut visit, (&from, &to), flags).map(|()| Reply::Done)?
@@ -195,7 +190,8 @@ impl<F: FileSystem> Served<F> {
                 return self.open_as(session, visit, &found, (flags, false));
             }
             visit.may(&at, WRITE)?;
-            let (mode, cred) = (visit.who.mode_in(&at, mode & MODE_BITS), visit.who.cred(umask));
+            let (mode, cred) =
+                (visit.principal.mode_in(&at, mode & MODE_BITS), visit.principal.cred(umask));
             let how = (passed_on & !O_TRUNC.cast_unsigned()).cast_signed() | O_EXCL;
             match self.files.create(dir, name, mode, how, &cred) {
                 Ok((attr, fh)) => {
@@ -231,7 +227,7 @@ impl<F: FileSystem> Served<F> {
         if want == READ && attr.is_regular() && visit.may(attr, READ).is_err() {
             // A program is run by whoever may not read it: the kernel at the client reads it for him.
             visit.may(attr, SEARCH)?;
-        } else if !(again && visit.who.owns(attr)) {
+        } else if !(again && visit.principal.owns(attr)) {
             visit.may(attr, want)?;
         }
         let fh = seen(self.files.open(attr.ino, (flags & PASSED_ON).cast_signed()))?;
@@ -247,15 +243,15 @@ impl<F: FileSystem> Served<F> {
         (mode, umask, rdev): (u32, u32, u64),
     ) -> Result<Reply, Status> {
         let at = visit.inode_for(dir, WRITE | SEARCH)?;
-        let cred = visit.who.cred(umask);
+        let cred = visit.principal.cred(umask);
         let made = match mode & S_IFMT {
             S_IFDIR => self.files.mkdir(dir, name, mode & MODE_BITS, &cred),
             S_IFREG | S_IFIFO | S_IFSOCK | 0 => {
-                let mode = visit.who.mode_in(&at, mode);
+                let mode = visit.principal.mode_in(&at, mode);
                 self.files.mknod(dir, name, mode, rdev, &cred)
             }
             // A device.
-            _ if !visit.who.is_root() => return Err(Status::of(Errno::PERM)),
+            _ if !visit.principal.is_root() => return Err(Status::of(Errno::PERM)),
             _ => self.files.mknod(dir, name, mode, rdev, &cred),
         };
         let attr = seen(made)?;
@@ -265,7 +261,7 @@ impl<F: FileSystem> Served<F> {
 }
 
 fn opening<F: FileSystem>(visit: &Visit<'_, F>, fh: u64, flags: u32) -> Opening {
-    Opening { fh, lock: false, user: Some(visit.who.uid()), writable: flags & ACCESS != 0 }
+    Opening { fh, lock: false, user: Some(visit.principal.uid()), writable: flags & ACCESS != 0 }
 }
 
 /// Whether the caller may see an extended attribute.
@@ -273,7 +269,7 @@ fn may_read<F: FileSystem>(visit: &Visit<'_, F>, attr: &Attr, name: &[u8]) -> Re
     if name.starts_with(b"user.") {
         return visit.may(attr, READ);
     }
-    let hidden = name.starts_with(b"trusted.") && !visit.who.is_root();
+    let hidden = name.starts_with(b"trusted.") && !visit.principal.is_root();
     if hidden { Err(Status::of(Errno::NODATA)) } else { Ok(()) }
 }
 
@@ -282,6 +278,6 @@ fn may_change<F: FileSystem>(visit: &Visit<'_, F>, attr: &Attr, name: &[u8]) -> 
     if name.starts_with(b"user.") {
         return visit.may(attr, WRITE);
     }
-    let is_own = name.starts_with(b"system.") && visit.who.owns(attr);
-    if is_own || visit.who.is_root() { Ok(()) } else { Err(Status::of(Errno::PERM)) }
+    let is_own = name.starts_with(b"system.") && visit.principal.owns(attr);
+    if is_own || visit.principal.is_root() { Ok(()) } else { Err(Status::of(Errno::PERM)) }
 }

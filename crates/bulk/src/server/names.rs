@@ -1,17 +1,17 @@
 //! Requests about names and attributes.
 
+use braid_fs::mode::S_ISGID;
 use braid_fs::{Attr, Errno, FileSystem, SetAttr, TimeSet};
 
 use super::operations::{MODE_BITS, O_EXCL, O_RDWR, Served, seen};
+use super::permissions::{READ, SEARCH, Visit, WRITE};
 use super::session::Session;
-use super::who::{READ, SEARCH, Visit, WRITE};
 use crate::wire::{
     Caller, OpenFlags, RENAME_EXCHANGE, Reply, Request, Status, write_entry, write_listed,
 };
 
 /// Of renameat2(2).
 const RENAME_NOREPLACE: u32 = 1;
-const SETGID: u32 = 0o2000;
 
 impl<F: FileSystem> Served<F> {
     /// Does one.
@@ -40,7 +40,8 @@ impl<F: FileSystem> Served<F> {
             Request::StatFs => seen(files.statfs()).map(Reply::Totals),
             Request::Create { dir, name, mode, flags } => {
                 let at = visit.inode_for(dir, WRITE | SEARCH)?;
-                let (mode, cred) = (visit.who.mode_in(&at, mode & MODE_BITS), visit.who.cred(0));
+                let (mode, cred) =
+                    (visit.principal.mode_in(&at, mode & MODE_BITS), visit.principal.cred(0));
                 let (attr, fh) = seen(files.create(dir, &name, mode, O_RDWR | O_EXCL, &cred))?;
                 visit.note(&attr);
                 let flags = OpenFlags { write: true, ..flags };
@@ -48,7 +49,8 @@ impl<F: FileSystem> Served<F> {
             }
             Request::MkDir { dir, name, mode } => {
                 visit.inode_for(dir, WRITE | SEARCH)?;
-                let attr = seen(files.mkdir(dir, &name, mode & MODE_BITS, &visit.who.cred(0)))?;
+                let attr =
+                    seen(files.mkdir(dir, &name, mode & MODE_BITS, &visit.principal.cred(0)))?;
                 visit.note(&attr);
                 Ok(Reply::Attr(attr))
             }
@@ -86,7 +88,7 @@ impl<F: FileSystem> Served<F> {
         flags: u32,
     ) -> Result<(), Status> {
         let (dir, new_dir) = (visit.inode(from.0)?, visit.inode(to.0)?);
-        if !visit.who.is_root() {
+        if !visit.principal.is_root() {
             visit.may_remove(&dir, &from.1)?;
             match visit.may_remove(&new_dir, &to.1) {
                 Err(status) if status.errno() == Some(Errno::NOENT) => {}
@@ -149,25 +151,25 @@ fn may_set<F: FileSystem>(
     (attr, writable): (&Attr, bool),
     mut set: SetAttr,
 ) -> Result<SetAttr, Status> {
-    let who = &visit.who;
-    if who.is_root() {
+    let principal = &visit.principal;
+    if principal.is_root() {
         return Ok(set);
     }
     let refused = Err(Status::of(Errno::PERM));
-    let owns = who.owns(attr);
+    let owns = principal.owns(attr);
     let only_owners = [set.mode, set.uid, set.gid].iter().any(Option::is_some);
     if only_owners && !owns || set.uid.is_some_and(|uid| uid != attr.uid) {
         return refused;
     }
     if let Some(gid) = set.gid.filter(|gid| *gid != attr.gid)
-        && !who.person().is_in(gid)
+        && !principal.person().is_in(gid)
     {
         return refused;
     }
     if let Some(mode) = &mut set.mode
-        && !who.person().is_in(set.gid.unwrap_or(attr.gid))
+        && !principal.person().is_in(set.gid.unwrap_or(attr.gid))
     {
-        *mode &= !SETGID;
+        *mode &= !S_ISGID;
     }
     let is_exact = |time: Option<TimeSet>| matches!(time, Some(TimeSet::At(_)));
     if (is_exact(set.atime) || is_exact(set.mtime)) && !owns {

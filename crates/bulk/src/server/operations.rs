@@ -11,9 +11,9 @@ use super::counts::Counters;
 use super::leases::TERM;
 use super::open_files::OpenFile;
 use super::options::ServerOptions;
+use super::permissions::Visit;
 use super::references::References;
 use super::session::Session;
-use super::who::Visit;
 use crate::link::Buffer;
 use crate::wire::{
     Caller, DATA_MAX, Header, MountRequest, OpenFlags, Recalls, Reply, Request, Status, how,
@@ -159,7 +159,8 @@ impl<F: FileSystem> Served<F> {
                 if attr.generation != generation {
                     return Err(Status::of(Errno::STALE));
                 }
-                let want = super::who::READ | if flags.write { super::who::WRITE } else { 0 };
+                let want = super::permissions::READ
+                    | if flags.write { super::permissions::WRITE } else { 0 };
                 visit.may(&attr, want)?;
                 return self.open(session, &attr, flags);
             }

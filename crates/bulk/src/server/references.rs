@@ -1,7 +1,7 @@
 //! Which inodes requests refer to, and which of them clients keep.
 //!
 //! A client names inodes by number and may keep or make up such numbers. So each request looks up the inode of
-//! each number that it names ([`FileSystem::revisit`]), refers to it while it works, and then gives it back. The
+//! each number that it names ([`FileSystem::lookup_number`]), refers to it while it works, and then gives it back. The
 //! file system asks here whether an inode is referred to, as it would ask the kernel.
 //!
 //! What it would have a kernel drop, it has recalled here from clients ([`Leases`]). While a thread does a request,
@@ -189,7 +189,7 @@ impl<'a, F: FileSystem> Pins<'a, F> {
     /// # Errors
     /// There is none of that number.
     pub fn visit(&mut self, ino: InodeNo) -> Answer<Attr> {
-        self.files.revisit(ino).inspect(|attr| self.note(attr))
+        self.files.lookup_number(ino).inspect(|attr| self.note(attr))
     }
     /// Takes over the reference that came with attributes.
     pub fn note(&mut self, attr: &Attr) {
@@ -201,7 +201,7 @@ impl<F: FileSystem> Drop for Pins<'_, F> {
     fn drop(&mut self) {
         for ino in self.inodes.drain(..) {
             if self.references.give_back(ino)
-                && let Err(errno) = self.files.forgotten(ino)
+                && let Err(errno) = self.files.forget(ino)
             {
                 tracing::warn!(%ino, %errno, "an inode without a name may stay");
             }

@@ -37,8 +37,8 @@ pub struct Args {
     /// The copy, or the directory for it
     #[arg(value_name = "DST")]
     target: OsString,
-    /// Who this is, for the server: a file, or - for standard input, or what BRAID_IDENTITY says. (A token is taken off
-    /// the command line at once, but other users may have seen it)
+    /// Identity to present to the server: a file, a token, or - for standard input. Default: $BRAID_IDENTITY. (A token
+    /// is taken off the command line at once, but other users may have seen it)
     #[arg(long, value_name = "FILE|TOKEN")]
     identity: Option<String>,
     /// Copy without encryption and authentication

@@ -28,7 +28,8 @@ use crate::metrics::{self, Address};
 use crate::pools::sources;
 use crate::process::limits::{self, Need};
 use crate::process::{
-    asker, ending::Ending, guard::Guard, left_behind, log::LineFormat, mounts, service,
+    asker, guard::Guard, left_behind, log::LineFormat, mounts, service,
+    unmount_on_signal::UnmountOnSignal,
 };
 use crate::terminal::size;
 
@@ -326,9 +327,9 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     copies::refuse(&pool)?;
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fence_after());
-    let ending = Ending::watch(&plan_dir, args.ready, plan.log.clone())?;
+    let on_signal = UnmountOnSignal::watch(&plan_dir, args.ready, plan.log.clone())?;
     let session = Session::mount(args.shown_as.as_ref().unwrap_or(&name), plan.fuse)?;
-    ending.mounted();
+    on_signal.mounted();
     let mount = if protected { Fs::mount_protected } else { Fs::mount };
     let fs = match mount(pool, plan.fs, session.kernel_cache()) {
         Ok(fs) => fs,
@@ -347,12 +348,12 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let control = Control::serve(&node, &note);
     note.write(&plan_dir, &name, &plan.devices);
     begin_log(log, plan.log_format, args.ready)?;
-    ending.serves();
+    on_signal.serves();
     let metrics = metrics.and_then(|server| served_metrics(server, &node));
     drop(node);
     say_mounted(&fs, &plan_dir, args);
     let served = session.serve(fs.clone());
-    ending.over();
+    on_signal.over();
     if !args.ready {
         service::leaving();
     }

@@ -15,7 +15,9 @@ use braid_fuse::{CacheNames, FuseOptions, Session};
 use super::mount_start::{Args, begin_in_background, begin_log, each, started_again};
 use super::{identity, remote::Remote};
 use crate::control::remote as control;
-use crate::process::{asker, ending::Ending, guard::Guard, log::LineFormat, mounts, service};
+use crate::process::{
+    asker, guard::Guard, log::LineFormat, mounts, service, unmount_on_signal::UnmountOnSignal,
+};
 
 /// Connections besides the one for signs of life: one for each request under way, and one for events.
 const CONNECTIONS: u16 = 16;
@@ -191,9 +193,9 @@ fn serve(
         ..ClientOptions::new(server, pool)
     };
     let keeps = plan.fuse.cache_attributes;
-    let ending = Ending::watch(dir, args.ready, plan.log.clone())?;
+    let on_signal = UnmountOnSignal::watch(dir, args.ready, plan.log.clone())?;
     let session = Session::mount(args.shown_as.as_ref().unwrap_or(&place.url), plan.fuse)?;
-    ending.mounted();
+    on_signal.mounted();
     let fs = match RemoteFs::connect(options, path, session.kernel_cache(), keeps) {
         Ok(fs) => fs,
         Err(error) => {
@@ -206,13 +208,13 @@ fn serve(
     let control = control::serve(&fs, &note);
     note.write(dir, pool, std::slice::from_ref(&place.url));
     begin_log(log, plan.log_format, args.ready)?;
-    ending.serves();
+    on_signal.serves();
     tracing::info!(url = place.url, dir = %dir.display(), "mounted from a server");
     if !args.ready {
         service::ready(pool, dir);
     }
     let served = session.serve(fs.clone());
-    ending.over();
+    on_signal.over();
     if !args.ready {
         service::leaving();
     }

@@ -34,8 +34,8 @@ pub struct Args {
     /// Mount options, comma separated; `braid mount --help` has a table of them
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub options: Vec<String>,
-    /// Of a mount from a server: who this is. A file, or - for standard input, or what BRAID_IDENTITY says. (A token is
-    /// taken off the command line at once, but other users may have seen it)
+    /// Of a mount from a server: the identity to present to it, a file, a token, or - for standard input. Default:
+    /// $BRAID_IDENTITY. (A token is taken off the command line at once, but other users may have seen it)
     #[arg(long, value_name = "FILE|TOKEN")]
     pub identity: Option<String>,
     /// Of a mount from a server: without encryption and authentication

@@ -402,7 +402,7 @@ fn show_nodes(seen: &Seen) {
     for n in &cluster.nodes {
         if let Some(why) = &n.unreadable {
             say!(
-                "the slot of node {} cannot be read ({why}): nobody joins by it, and what a node of it held locked stays so; {ADVICE}",
+                "the slot of node {} cannot be read ({why}): no node can join with this slot, and locks held by its last node stay held; {ADVICE}",
                 n.life.slot
             );
         }

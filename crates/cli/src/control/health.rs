@@ -309,7 +309,7 @@ fn what_about_garbage(pool: &str, m: &MemberFacts) -> String {
     let i = m.index;
     if m.others_suspected {
         return format!(
-            "others are, too, and each may hold what the other lacks: `braid scrub {pool}` to its end, then `braid fail {pool} {i} --force` takes it out; a scrub that finds nothing wrong ends the suspicion"
+            "other members are suspected, too, and each may hold the only good copy: first let `braid scrub {pool}` finish, then run `braid fail {pool} {i} --force`, which takes it out; a scrub that finds nothing wrong ends the suspicion"
         );
     }
     format!(
@@ -400,7 +400,7 @@ fn of_node(pool: &PoolFacts, n: &NodeView) -> Option<Finding> {
     if n.unreadable.is_some() || n.damage.is_some() {
         let meaning = if n.unreadable.is_some() {
             format!(
-                "the slot of node {} cannot be read; what a node of it held locked stays so",
+                "the slot of node {} cannot be read: no node can join with this slot, and locks held by its last node stay held",
                 n.life.slot
             )
         } else {

@@ -4,7 +4,6 @@
 pub mod asker;
 pub mod background;
 pub mod connection;
-pub mod ending;
 pub mod guard;
 pub mod left_behind;
 pub mod limits;
@@ -14,3 +13,4 @@ pub mod notes;
 pub mod secrets;
 pub mod service;
 pub mod signals;
+pub mod unmount_on_signal;

@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+#[allow(unused_imports, reason = "each test file uses its own part")]
+pub use braid_testkit::wait_until;
+
 /// Whether the host's kernel offers FUSE by io_uring; `-o uring` switches it on.
 pub const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -287,13 +290,4 @@ pub fn mount_as(host: &str, devices: &[&str], dir: &str, options: &str) -> Strin
     let out = command.env("BRAID_PRETENDED_HOST", host).output().expect("braid starts");
     assert!(out.status.success(), "{out:?}");
     dir.to_owned()
-}
-
-/// Waits for something that comes about by itself.
-pub fn wait_until(what: &str, done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_mins(1), "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use braid_format::ByteOffset;
+use braid_testkit::pattern;
 
 use super::*;
 use crate::engine::{DEPTH, EngineKind};
@@ -32,12 +33,6 @@ fn fixture(place: &str, devices: usize, options: OpenOptions) -> Fixture {
     };
     let devices = (0..devices).map(open).collect();
     Fixture { _dir: dir, devices }
-}
-fn pattern(n: usize, len: usize) -> Vec<u8> {
-    let mut random = crate::random::Random::new(n as u64);
-    let mut out = vec![0; len];
-    out.chunks_mut(8).for_each(|c| c.copy_from_slice(&random.next().to_le_bytes()[..c.len()]));
-    out
 }
 fn request<'a>(device: &'a dyn Device, at: u64, op: Op<'a>) -> Request<'a> {
     Request { device, at: ByteOffset(at), op, result: Ok(()) }
@@ -72,7 +67,7 @@ fn same_bytes(place: &str, direct: Direct, kind: EngineKind) {
         next[d] += *len as u64;
     }
     let data: Vec<(Vec<u8>, usize)> =
-        lens.iter().enumerate().map(|(i, len)| (pattern(i, len + 1), i % 2)).collect();
+        lens.iter().enumerate().map(|(i, len)| (pattern(i as u64, len + 1), i % 2)).collect();
     let mut flight = Flight::new(kind);
     let mut writes: Vec<Request<'_>> = data
         .iter()

@@ -16,6 +16,7 @@ use super::{CheckOptions, check};
 use crate::attr::{Cred, NoKernelCache, SetAttr, WithAttrs, WriteFlags};
 use crate::error::Error;
 use crate::make::{MakeOptions, make};
+use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::options::MountOptions;
 use crate::volume::Volume;
 use crate::{Attr, Fs};
@@ -36,8 +37,6 @@ const GONE_AROUND: [MetaKind; 9] = [
     MetaKind::Xattr,
     MetaKind::XattrValue,
 ];
-const DIR: u32 = 0o040_000;
-const FILE: u32 = 0o100_000;
 
 pub(super) fn mount(pool: &Pool) -> Fs {
     // Nothing happens in the background: what is damaged is met by what the test does.
@@ -126,7 +125,7 @@ pub(super) fn walk(fs: &Fs) -> Walked {
             let read = |attr: Attr| Ok((if many { (0, 0) } else { contents(fs, &attr)? }, attr));
             match fs.lookup(dir, &name).and_then(read) {
                 Ok((found, attr)) => {
-                    if attr.mode & 0o170_000 == DIR {
+                    if attr.mode & S_IFMT == S_IFDIR {
                         todo.push((path.clone(), ino));
                     }
                     walked.sound.insert(path, (ino, attr.size, found.0, found.1));
@@ -153,8 +152,8 @@ fn contents(fs: &Fs, attr: &Attr) -> Result<(u64, usize), Error> {
         Err(Error::NoAttribute) => 0,
         value => value?.len(),
     };
-    if attr.mode & 0o170_000 != FILE {
-        let link = attr.mode & 0o170_000 != DIR;
+    if attr.mode & S_IFMT != S_IFREG {
+        let link = attr.mode & S_IFMT != S_IFDIR;
         return Ok((if link { fs.readlink(attr.ino)?.len() as u64 } else { 0 }, note));
     }
     let fh = fs.open(attr.ino, 0)?;
@@ -289,7 +288,7 @@ fn repaired(pool: &Pool, volume: &Volume, whole: &Walked, (owner, what): (InodeN
         assert!(inodes.contains(ino), "{what}: {} is gone", String::from_utf8_lossy(path));
     }
     let root = fs.getattr(volume.root()).expect(what);
-    assert_eq!(root.mode & 0o170_000, DIR);
+    assert_eq!(root.mode & S_IFMT, S_IFDIR);
     write(&fs, fs.root(), b"after", &[(0, 100_000)]).expect(what);
     fs.unmount().expect(what);
 }

@@ -36,13 +36,13 @@ mod space;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod tests_behind;
-#[cfg(test)]
 mod tests_concurrent;
 #[cfg(test)]
 mod tests_copies;
 #[cfg(test)]
 mod tests_demotion;
+#[cfg(test)]
+mod tests_inflight;
 #[cfg(test)]
 mod tests_interval;
 mod truncate;

@@ -11,6 +11,7 @@ use crate::ReadRange;
 use crate::attr::{Cred, Durable, Fh, NoKernelCache, SetAttr, Write, WriteFlags};
 use crate::check::{CheckOptions, check};
 use crate::make::{MakeOptions, make};
+use crate::test_volume::pattern;
 use crate::{Error, Fs, MountOptions};
 
 const O_RDWR: i32 = 2;
@@ -67,7 +68,7 @@ impl Fixture {
     fn write(&self, fh: Fh, offset: u64, data: &[u8]) -> crate::error::Result<usize> {
         // As programs write: answered as soon as that can be.
         let what = Write { offset, bytes: data, flags: WriteFlags::default() };
-        self.fs.write_behind(fh, what, &mut super::tests_behind::Early(|| ()))
+        self.fs.write_behind(fh, what, &mut super::tests_inflight::Early(|| ()))
     }
     fn read(&self, fh: Fh, offset: u64, len: usize) -> Vec<u8> {
         let mut buf = AlignedBuf::zeroed(len);
@@ -94,16 +95,6 @@ impl Fixture {
 }
 
 /// Bytes that differ by place and by `seed`.
-fn pattern(seed: u64, len: usize) -> AlignedBuf {
-    let mut buf = AlignedBuf::zeroed(len);
-    let mut rng = crate::test_volume::Rng(seed);
-    for chunk in buf.chunks_mut(8) {
-        let word = rng.next().to_le_bytes();
-        chunk.copy_from_slice(&word[..chunk.len()]);
-    }
-    buf
-}
-
 #[derive(Debug, Clone)]
 enum Op {
     Write { at: u64, len: usize, direct: bool },

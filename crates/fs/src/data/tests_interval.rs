@@ -8,7 +8,7 @@ use braid_lock::Mode;
 use braid_pool::device::{AlignedBuf, Device, Event, MemoryDevice, RecordingDevice};
 use braid_pool::{CreateOptions, Pool};
 
-use super::tests_behind::Early;
+use super::tests_inflight::Early;
 use crate::attr::{Cred, Fh, NoKernelCache, Write, WriteFlags};
 use crate::make::{MakeOptions, make};
 use crate::{Fs, MountOptions};

@@ -45,7 +45,7 @@ pub(crate) fn lookup(core: &Arc<Core>, dir: InodeNo, name: &[u8]) -> Result<Attr
 
 /// An inode whose number a caller has kept, as in a file handle, with or without a name. The number
 /// may be made up: see [`Core::check_kept_number`].
-pub(crate) fn revisit(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
+pub(crate) fn lookup_number(core: &Arc<Core>, ino: InodeNo) -> Result<Attr> {
     core.check_kept_number(ino)?;
     Ok(hand_out(core, &core.lock_shared(ino)?))
 }

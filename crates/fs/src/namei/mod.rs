@@ -38,7 +38,7 @@ use crate::mode::{S_IFDIR, S_IFMT};
 
 pub(crate) use adopt::adopt;
 pub(crate) use attributes::{getattr, setattr};
-pub(crate) use lookup::{hand_out, lookup, readdir, readlink, revisit};
+pub(crate) use lookup::{hand_out, lookup, lookup_number, readdir, readlink};
 pub(crate) use make::{create, link, mkdir, mknod, symlink, tmpfile};
 pub(crate) use remove::{rmdir, unlink};
 pub(crate) use rename::rename;

@@ -17,7 +17,7 @@ use crate::plock_table::table::Growth;
 /// Blocks that one transaction changes.
 const TX_BLOCKS: usize = 16;
 
-/// Who changes a bucket is alone on this node, too.
+/// A lock that is taken to change a bucket is exclusive among the threads of this node, too.
 fn local(mode: Mode) -> Local {
     if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared }
 }

@@ -225,9 +225,10 @@ impl Fs {
 pub(super) fn alone(core: &Arc<Core>) -> Result<Guard> {
     core.check_alive()?;
     let begin = Instant::now();
-    let in_vain = || begin.elapsed() > PATIENCE;
+    let is_cancelled = || begin.elapsed() > PATIENCE;
     let lock = core.volume.named(RawSuperblock::NAMED_REBALANCE);
-    let guard = core.locks.acquire_unless(lock, Mode::Exclusive, Local::Exclusive, &in_vain)?;
+    let guard =
+        core.locks.acquire_unless(lock, Mode::Exclusive, Local::Exclusive, &is_cancelled)?;
     guard.ok_or(Error::UnderWay)
 }
 

@@ -16,7 +16,7 @@ use crate::tree::NodesMut;
 /// Extents that one transaction commits: each may change a leaf of its own.
 pub(crate) const EXTENTS_PER_TX: usize = 64;
 
-/// Blocks to be linked.
+/// Blocks to be entered in the extent map.
 #[derive(Debug)]
 pub(crate) struct ExtentCommit {
     /// First file block.
@@ -44,21 +44,20 @@ impl ExtentCommit {
 }
 
 impl HeldInode<'_> {
-    /// Links `links` (ascending) and changes the state by `finish`, in one transaction. `change`
-    /// held,
-    /// data written. A stuffed file becomes one with extents: its bytes are in what is linked.
+    /// Enters `commits` (ascending) in the map and changes the state by `finish`, in one transaction. `change`
+    /// held, data written. A stuffed file becomes one with extents: its bytes are in what is committed.
     ///
     /// # Errors
     /// All of them are fatal, except when the transaction could not be opened.
-    pub fn link(
+    pub fn commit(
         &self,
         reservation: &mut Reservation,
-        links: Vec<ExtentCommit>,
+        commits: Vec<ExtentCommit>,
         finish: impl FnOnce(&mut InodeState),
     ) -> Result<()> {
         let layout = self.view()?.layout;
         self.edit(reservation, |editor| {
-            let new_blocks = self.change_map(editor, layout, links)?;
+            let new_blocks = self.change_map(editor, layout, commits)?;
             self.change_state(|st| {
                 st.raw.blocks = st.raw.blocks.get().saturating_add(new_blocks).into();
                 finish(st);
@@ -94,37 +93,37 @@ impl HeldInode<'_> {
         &self,
         editor: &mut Editor<'_, '_>,
         layout: Layout,
-        links: Vec<ExtentCommit>,
+        commits: Vec<ExtentCommit>,
     ) -> Result<u64> {
-        if layout == Layout::Stuffed && !links.is_empty() {
+        if layout == Layout::Stuffed && !commits.is_empty() {
             editor.set_tail(0, 0, &[])?;
             self.change_state(|st| st.raw.layout = (Layout::Extents as u16).into())?;
         }
-        let range = |link: &ExtentCommit| link.logical..link.logical + link.len;
-        for link in links.iter().skip(1) {
-            map::readable(editor, self.bounds(), range(link))?;
+        let range = |commit: &ExtentCommit| commit.logical..commit.logical + commit.len;
+        for commit in commits.iter().skip(1) {
+            map::readable(editor, self.bounds(), range(commit))?;
         }
         let mut new_blocks = 0;
-        for link in links {
-            let before = map::splice(editor, self.bounds(), range(&link), &[link.extent()])?;
-            if let Some(run) = link.run {
+        for commit in commits {
+            let before = map::splice(editor, self.bounds(), range(&commit), &[commit.extent()])?;
+            if let Some(run) = commit.run {
                 if !before.is_empty() {
                     return Err(self.bad("hole that is none"));
                 }
-                new_blocks += link.len;
-                self.core.alloc.commit_run(editor.tx, run, link.len)?;
+                new_blocks += commit.len;
+                self.core.alloc.commit_run(editor.tx, run, commit.len)?;
             }
         }
         Ok(new_blocks)
     }
 
-    /// Keeps back what `links` claimed, if a device has failed to write it: the writes may land yet,
+    /// Keeps back what `commits` claimed, if a device has failed to write it: the writes may land yet,
     /// long after, and would change whatever is in these blocks then.
-    pub fn keep_back(&self, links: Vec<ExtentCommit>, error: &Error) {
+    pub fn keep_back(&self, commits: Vec<ExtentCommit>, error: &Error) {
         if !matches!(error, Error::Contents(_)) {
             return;
         }
-        for run in links.into_iter().filter_map(|link| link.run) {
+        for run in commits.into_iter().filter_map(|commit| commit.run) {
             let (ino, block, blocks) = (self.inode.ino, run.start, run.len);
             tracing::warn!(%ino, %block, blocks, %error, "writing failed: the blocks are not used again before unmount");
             if !run.keep_back() {
@@ -133,13 +132,13 @@ impl HeldInode<'_> {
         }
     }
 
-    /// The reservation, with at least the slots that `links` extents may take now.
+    /// The reservation, with at least the slots that `commits` extents may take now.
     pub fn slots_for<'p>(
         &self,
         delalloc: &'p mut Delalloc,
-        links: &[ExtentCommit],
+        commits: &[ExtentCommit],
     ) -> Result<&'p mut Reservation> {
-        let load = Load { blocks: links.len() as u64, places: links.len() as u64 };
+        let load = Load { blocks: commits.len() as u64, places: commits.len() as u64 };
         let need = map::slots_bound(&self.root()?, self.core.volume.geo.body_len(), load);
         self.top_up(delalloc, 0, need)?;
         delalloc.reservation.as_mut().ok_or(Error::NoSpace)
@@ -174,7 +173,7 @@ impl HeldInode<'_> {
         let mut last_run = self.data().last_run.lock();
         let mut goal = match before {
             Some(block) => Some(BlockNo(block.get() + 1)),
-            // Runs of concurrent writers are not linked yet: leave the gap that they will fill.
+            // Runs of concurrent writers are not in the map yet: leave the gap that they will fill.
             None => last_run
                 .filter(|(end, _)| *end <= logical && logical - end <= GOAL_GAP_MAX)
                 .map(|(end, block)| BlockNo(block.get() + (logical - end))),

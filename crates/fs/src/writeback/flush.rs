@@ -91,9 +91,9 @@ pub(crate) fn flush_locked(held: HeldInode<'_>, delalloc: &mut Delalloc, what: W
         delalloc.short = 0;
     }
     let view = held.view()?;
-    let links = write_pages(held, delalloc, view).inspect_err(|e| held.data().put_off(e))?;
+    let commits = write_pages(held, delalloc, view).inspect_err(|e| held.data().put_off(e))?;
     *held.data().put_off.lock() = None;
-    commit_flushed(held, delalloc, links, view)?;
+    commit_flushed(held, delalloc, commits, view)?;
     held.data().pages.write().clear(&held.core.dirty.spare);
     held.recount();
     // What was reserved and not used goes back.
@@ -116,20 +116,20 @@ fn write_pages(
     delalloc: &mut Delalloc,
     view: View,
 ) -> Result<Vec<ExtentCommit>> {
-    let mut links = Vec::new();
+    let mut commits = Vec::new();
     let mut targets = Vec::new();
     let pages = held.data().pages.read();
     let done = pages
         .runs(held.shift(), 0..held.blocks_for(view.size))
         .into_iter()
-        .try_for_each(|run| place(held, delalloc, run, &mut links, &mut targets))
+        .try_for_each(|run| place(held, delalloc, run, &mut commits, &mut targets))
         .and_then(|()| write_targets(held, &pages, &targets));
     drop(pages);
     held.core.meta.note_data_written();
     if let Err(e) = done {
         // The pages stay dirty and need their reservation again.
-        let lost = links.iter().filter(|l| l.run.is_some()).map(|l| l.len).sum();
-        held.keep_back(links, &e);
+        let lost = commits.iter().filter(|l| l.run.is_some()).map(|l| l.len).sum();
+        held.keep_back(commits, &e);
         // Not waiting: this may be a demotion, which then ends this node.
         match (held.core.alloc.reserve_here(lost), &mut delalloc.reservation) {
             (Some(fresh), Some(r)) => held.core.alloc.merge(r, fresh),
@@ -137,7 +137,7 @@ fn write_pages(
         }
         return Err(e);
     }
-    Ok(links)
+    Ok(commits)
 }
 
 /// Decides where a run of dirty blocks goes.
@@ -145,7 +145,7 @@ fn place(
     held: HeldInode<'_>,
     delalloc: &mut Delalloc,
     run: std::ops::Range<u64>,
-    links: &mut Vec<ExtentCommit>,
+    commits: &mut Vec<ExtentCommit>,
     targets: &mut Vec<Target>,
 ) -> Result<()> {
     for piece in held.lookup(run)? {
@@ -153,14 +153,14 @@ fn place(
         if let Some(physical) = piece.physical {
             targets.push(Target { logical, len, physical });
             if piece.unwritten {
-                links.push(ExtentCommit { logical, len, physical, run: None, unwritten: false });
+                commits.push(ExtentCommit { logical, len, physical, run: None, unwritten: false });
             }
             continue;
         }
-        let from = links.len();
+        let from = commits.len();
         let reservation = delalloc.reservation.as_mut().ok_or(Error::NoSpace)?;
-        held.claim_hole(reservation, (logical, len), links)?;
-        targets.extend(links.iter().skip(from).map(|l| Target {
+        held.claim_hole(reservation, (logical, len), commits)?;
+        targets.extend(commits.iter().skip(from).map(|l| Target {
             logical: l.logical,
             len: l.len,
             physical: l.physical,
@@ -190,10 +190,10 @@ fn write_targets(held: HeldInode<'_>, pages: &Pages, targets: &[Target]) -> Resu
 fn commit_flushed(
     held: HeldInode<'_>,
     delalloc: &mut Delalloc,
-    links: Vec<ExtentCommit>,
+    commits: Vec<ExtentCommit>,
     view: View,
 ) -> Result<()> {
-    if links.is_empty() {
+    if commits.is_empty() {
         held.change_state(|st| {
             let size = st.raw.size.get();
             st.dirty |= st.disk_size < size;
@@ -201,21 +201,21 @@ fn commit_flushed(
         })?;
         return encode(held);
     }
-    commit_extents(held, delalloc, links, view.size, |st, upto| {
+    commit_extents(held, delalloc, commits, view.size, |st, upto| {
         st.disk_size = upto.max(st.disk_size).min(st.raw.size.get());
     })
 }
 
-/// Commits `links` in as many transactions as it takes, `change` held. `finish` gets the byte up to
+/// Commits `commits` in as many transactions as it takes, `change` held. `finish` gets the byte up to
 /// which all is committed; in the last transaction that is `end`.
 pub(crate) fn commit_extents(
     held: HeldInode<'_>,
     delalloc: &mut Delalloc,
-    links: Vec<ExtentCommit>,
+    commits: Vec<ExtentCommit>,
     end: u64,
     finish: impl Fn(&mut InodeState, u64),
 ) -> Result<()> {
-    let mut rest = links;
+    let mut rest = commits;
     loop {
         let later = rest.split_off(rest.len().min(EXTENTS_PER_TX));
         let upto = match rest.last() {
@@ -223,7 +223,7 @@ pub(crate) fn commit_extents(
             _ => end,
         };
         let reservation = held.slots_for(delalloc, &rest)?;
-        held.link(reservation, rest, |st| finish(st, upto))?;
+        held.commit(reservation, rest, |st| finish(st, upto))?;
         if later.is_empty() {
             return Ok(());
         }

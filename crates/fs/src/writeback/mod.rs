@@ -1,4 +1,4 @@
-//! Writing back what is dirty: blocks are allocated, contents written, and then linked into the extent map
+//! Writing back what is dirty: blocks are allocated, contents written, and then entered in the extent map
 //! by one transaction. What reads and changes contents is [`crate::data`].
 
 pub(crate) mod extent_commit;

@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::inode::{Locked, now, raw_time};
 use crate::meta::Tx;
-use crate::mode::S_IFLNK;
+use crate::mode::{S_IFLNK, S_ISGID};
 
 /// Longest access control list: the kernel passes no more than a page of 4 KiB between itself and a
 /// FUSE file system, and refuses to check permissions against a longer one.
@@ -27,8 +27,6 @@ pub(super) const REPLACE: i32 = 2;
 
 /// For an access list: the program is not allowed to keep the set-group-ID bit. Not of setxattr(2).
 pub const KILL_GROUP: i32 = 1 << 16;
-
-const S_ISGID: u32 = 0o2_000;
 
 /// What file capabilities are kept in.
 const CAPABILITY: &[u8] = b"security.capability";

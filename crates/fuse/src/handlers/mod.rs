@@ -210,7 +210,7 @@ impl<F: FileSystem> Server<F> {
             let at_exit = if header.opcode == op::FLUSH { AT_EXIT } else { 0 };
             interrupt::begin(header.unique, header.pid | any | by_others | at_exit);
         }
-        self.files.begins(&call.cred);
+        self.files.set_caller(&call.cred);
         let done = admitted.and_then(|()| call.run());
         interrupt::end();
         let error = match &done {
@@ -248,7 +248,7 @@ impl<F: FileSystem> Server<F> {
         let keep = if self.terms.cache_attributes { keep } else { Keep::No };
         let shown = (nodeid, wire::file_size(attr));
         // What is not to be kept at all is no promise.
-        let most = self.files.kept_for();
+        let most = self.files.attr_timeout();
         let keep = if most.is_some_and(|most| most.is_zero()) { Keep::No } else { keep };
         let cache = self.nodes().promise(shown, stamp, keep, Instant::now());
         let (attr_valid, attr_valid_nsec) = wire::valid(cache, most);
@@ -265,7 +265,7 @@ impl<F: FileSystem> Server<F> {
     /// The kernel gave back `count` entries, or never got them.
     fn forgot(&self, nodeid: u64, count: u64) {
         if self.nodes().forgot(nodeid, count)
-            && let Err(errno) = self.files.forgotten(self.ino(nodeid))
+            && let Err(errno) = self.files.forget(self.ino(nodeid))
         {
             tracing::debug!(nodeid, %errno, "forgotten, and perhaps to be deleted later");
         }

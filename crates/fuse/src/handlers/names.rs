@@ -57,7 +57,7 @@ impl<F: FileSystem> Call<'_, F> {
         let _under_way = bounded.transpose()?;
         // "." comes from file handles: the kernel knows the number and wants the inode.
         let found = if name == b"." {
-            self.files().revisit(self.ino())
+            self.files().lookup_number(self.ino())
         } else {
             self.files().lookup(self.ino(), name)
         };
@@ -104,7 +104,7 @@ impl<F: FileSystem> Call<'_, F> {
         let keep = self.server.terms.cache_attributes && nodes.caching(self.nodeid, Instant::now());
         let attr = self.files().getattr(self.ino())?;
         let keep = self.shows(&attr) && keep;
-        Ok((attr, wire::valid(keep, self.files().kept_for())))
+        Ok((attr, wire::valid(keep, self.files().attr_timeout())))
     }
     fn shows(&self, attr: &Attr) -> bool {
         self.server.nodes().shows(self.nodeid, wire::file_size(attr), Instant::now())

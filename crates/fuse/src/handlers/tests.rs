@@ -68,10 +68,10 @@ impl FileSystem for Moody {
     fn lookup(&self, _: InodeNo, _: &[u8]) -> Answer<Attr> {
         self.attr()
     }
-    fn revisit(&self, _: InodeNo) -> Answer<Attr> {
+    fn lookup_number(&self, _: InodeNo) -> Answer<Attr> {
         self.attr()
     }
-    fn forgotten(&self, _: InodeNo) -> Answer<()> {
+    fn forget(&self, _: InodeNo) -> Answer<()> {
         self.mood(())
     }
     fn getattr(&self, _: InodeNo) -> Answer<Attr> {

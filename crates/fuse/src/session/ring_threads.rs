@@ -34,7 +34,7 @@ const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
 
 type Work = Box<dyn FnOnce(RingEntry) + Send>;
 
-/// Threads with their places, of which the kernel does not know yet. They end when this is dropped.
+/// Threads with their entries, of which the kernel does not know yet. They end when this is dropped.
 #[derive(Debug)]
 pub struct PreparedRing {
     queues: u16,
@@ -67,7 +67,7 @@ impl PreparedRing {
         }
         Ok(Self { queues, threads })
     }
-    /// Tells the kernel of the places: requests are answered from now on.
+    /// Tells the kernel of the entries: requests are answered from now on.
     pub fn start<F: FileSystem>(
         self,
         device: &Device,
@@ -90,7 +90,7 @@ impl PreparedRing {
         for (queue, give) in self.threads {
             let work = Arc::clone(&all);
             // It waits for this.
-            let _ = give.send(Box::new(move |place| work.run(place, queue, Came::First)));
+            let _ = give.send(Box::new(move |entry| work.run(entry, queue, Came::First)));
         }
         all
     }
@@ -110,10 +110,10 @@ fn sit(
 ) {
     processors::keep_to(usize::from(queue));
     match RingEntry::new(device, queue, max) {
-        Ok(place) => {
+        Ok(entry) => {
             let _ = tell.send(Ok(()));
             if let Ok(work) = work.recv() {
-                work(place);
+                work(entry);
             }
         }
         Err(error) => drop(tell.send(Err(error))),
@@ -186,9 +186,9 @@ impl<F: FileSystem> RingThreads<F> {
         &self.queues[usize::from(queue)]
     }
 
-    fn run(self: Arc<Self>, mut place: RingEntry, queue: u16, came: Came) {
+    fn run(self: Arc<Self>, mut entry: RingEntry, queue: u16, came: Came) {
         let _abort = AbortOnPanic;
-        if let Err(errno) = self.serve(&mut place, queue, came) {
+        if let Err(errno) = self.serve(&mut entry, queue, came) {
             tracing::warn!(queue, %errno, "the kernel refused a thread that answers requests");
         }
         self.leave();
@@ -198,8 +198,8 @@ impl<F: FileSystem> RingThreads<F> {
         self.ended.notify_all();
     }
     /// Until unmounted.
-    fn serve(self: &Arc<Self>, place: &mut RingEntry, queue: u16, came: Came) -> Result<(), Errno> {
-        place.register().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+    fn serve(self: &Arc<Self>, entry: &mut RingEntry, queue: u16, came: Came) -> Result<(), Errno> {
+        entry.register().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
         let own = self.queue(queue);
         own.coming.store(false, Ordering::SeqCst);
         let mut copy = RequestBuf::new(self.server.terms().max_write.to_usize());
@@ -210,7 +210,7 @@ impl<F: FileSystem> RingThreads<F> {
             self.nudge(queue);
         }
         loop {
-            let taken = match place.next(&mut copy) {
+            let taken = match entry.next(&mut copy) {
                 Ok(taken) => taken,
                 Err(Errno::NOTCONN | Errno::CANCELED | Errno::CONNABORTED) => break,
                 Err(errno) => {
@@ -244,7 +244,7 @@ impl<F: FileSystem> RingThreads<F> {
             processors::keep_to(usize::from(queue));
             let max = all.server.terms().max_write.to_usize();
             match RingEntry::new(&all.device, queue, max) {
-                Ok(place) => all.run(place, queue, Came::Added),
+                Ok(entry) => all.run(entry, queue, Came::Added),
                 Err(error) => {
                     all.no_more(queue, &error.to_string());
                     all.leave();

@@ -35,7 +35,7 @@ use crate::transport::request::{self, RequestBuf};
 const PAYLOAD_AT: usize = 4096;
 /// A direct write of so many bytes goes to the devices from where the kernel put it.
 const IN_PLACE: usize = 32 << 10;
-/// So much of a place's memory stays with it.
+/// So much of an entry's memory stays with it.
 const SMALL: usize = 64 << 10;
 /// The rest goes back to the machine when it was not used for so long.
 const USED_MAX: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ impl RingEntry {
         let ring = CommandRing::new(Arc::clone(device), memory, size_of::<RingHead>(), PAYLOAD_AT)?;
         Ok(Self { ring, queue, payload, used: false })
     }
-    /// Tells the kernel of it. From now on requests may come, once every queue has a place.
+    /// Tells the kernel of it. From now on requests may come, once every queue has an entry.
     ///
     /// # Errors
     /// The ring failed; that the kernel refused is what [`RingEntry::next`] says.
@@ -77,7 +77,7 @@ impl RingEntry {
     /// meanwhile goes back to the machine, that of `copy` too.
     ///
     /// # Errors
-    /// `ENOTCONN` and its like: unmounted. Others: the kernel refuses the place.
+    /// `ENOTCONN` and its like: unmounted. Others: the kernel refuses the entry.
     pub fn next(&mut self, copy: &mut RequestBuf) -> Result<Taken<'_>, Errno> {
         let mut result = None;
         if self.used {
@@ -99,7 +99,7 @@ impl RingEntry {
         let max = self.payload;
         let message = gather(self.ring.memory(), max);
         self.used |= message.to - PAYLOAD_AT > SMALL;
-        Ok(Taken { place: self, message })
+        Ok(Taken { entry: self, message })
     }
 }
 
@@ -148,19 +148,19 @@ struct Message {
 /// A request that the kernel handed over, in its place.
 #[derive(Debug)]
 pub struct Taken<'a> {
-    place: &'a mut RingEntry,
+    entry: &'a mut RingEntry,
     message: Message,
 }
 
 impl Taken<'_> {
     fn message(&mut self) -> &[u8] {
         let range = self.message.from..self.message.to;
-        self.place.ring.memory().get(range).unwrap_or_default()
+        self.entry.ring.memory().get(range).unwrap_or_default()
     }
     /// Where an answer's payload goes.
     fn room(&mut self) -> &mut [u8] {
-        let range = PAYLOAD_AT..PAYLOAD_AT + self.place.payload;
-        self.place.ring.memory().get_mut(range).unwrap_or_default()
+        let range = PAYLOAD_AT..PAYLOAD_AT + self.entry.payload;
+        self.entry.ring.memory().get_mut(range).unwrap_or_default()
     }
     /// Writes an answer over the request.
     fn write(&mut self, unique: u64, code: i32, parts: [&[u8]; 2]) -> Result<(), Errno> {
@@ -173,22 +173,22 @@ impl Taken<'_> {
     }
     /// The head of an answer whose payload is there.
     fn write_head(&mut self, unique: u64, code: i32, payload: usize) -> Result<(), Errno> {
-        self.place.used |= payload > SMALL;
+        self.entry.used |= payload > SMALL;
         let payload = u32::try_from(payload).map_err(|_| Errno::TOOBIG)?;
         let len = u32::try_from(size_of::<OutHeader>()).unwrap_or(0) + payload;
         let header = OutHeader { len, error: code, unique };
         let commit_id = self.message.commit_id;
         let mut head = RingHead { commit_id, payload, ..RingHead::default() };
         head.in_out[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
-        self.place.ring.memory()[..size_of::<RingHead>()].copy_from_slice(head.as_bytes());
+        self.entry.ring.memory()[..size_of::<RingHead>()].copy_from_slice(head.as_bytes());
         Ok(())
     }
-    /// Gives the place back with the answer in it. `at_once`: the kernel has it on return;
+    /// Gives the entry back with the answer in it. `at_once`: the kernel has it on return;
     /// otherwise with the next wait.
     fn commit(self, at_once: bool) -> Result<(), Errno> {
-        self.place.command(ring::COMMIT_AND_FETCH, self.message.commit_id);
+        self.entry.command(ring::COMMIT_AND_FETCH, self.message.commit_id);
         if at_once {
-            return self.place.ring.hand_over().map_err(failed);
+            return self.entry.ring.hand_over().map_err(failed);
         }
         Ok(())
     }

@@ -352,10 +352,10 @@ impl FileSystem for Shared {
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         self.0.lookup(dir, name)
     }
-    fn revisit(&self, ino: InodeNo) -> Answer<Attr> {
+    fn lookup_number(&self, ino: InodeNo) -> Answer<Attr> {
         Ok(self.out(self.getattr(ino)?))
     }
-    fn forgotten(&self, _ino: InodeNo) -> Answer<()> {
+    fn forget(&self, _ino: InodeNo) -> Answer<()> {
         Ok(())
     }
     fn getattr(&self, ino: InodeNo) -> Answer<Attr> {

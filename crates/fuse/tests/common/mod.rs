@@ -112,12 +112,3 @@ fn run(command: &mut Command, what: &str) -> String {
     );
     String::from_utf8(out.stdout).unwrap()
 }
-
-/// Waits until `done`, or fails.
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}

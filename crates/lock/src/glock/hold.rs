@@ -34,7 +34,7 @@ pub(super) struct Hold {
     /// Times in succession that somebody came back while the lock lingered.
     helped: u8,
     /// Times that nobody did; each time that somebody does takes one away.
-    in_vain: u8,
+    unused: u8,
     /// Hand-overs for which lingering is not tried.
     discouraged: u8,
     /// What users said.
@@ -114,12 +114,12 @@ impl Hold {
     }
     fn somebody_came(&mut self) {
         self.helped = self.helped.saturating_add(1);
-        self.in_vain = self.in_vain.saturating_sub(1);
+        self.unused = self.unused.saturating_sub(1);
     }
     fn nobody_came(&mut self) {
         self.helped = 0;
-        self.discouraged = Self::DISCOURAGED_MAX.min(1 << self.in_vain.min(7));
-        self.in_vain = self.in_vain.saturating_add(1).min(7);
+        self.discouraged = Self::DISCOURAGED_MAX.min(1 << self.unused.min(7));
+        self.unused = self.unused.saturating_add(1).min(7);
     }
 }
 

@@ -25,11 +25,11 @@ struct Net {
     deaf: AtomicBool,
 }
 /// The others as one node sees them.
-struct Seat {
+struct TestPeers {
     me: Life,
     net: Arc<Net>,
 }
-impl Peers for Seat {
+impl Peers for TestPeers {
     fn liveness(&self, _: LockNo, life: Life) -> Liveness {
         if self.net.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
     }
@@ -90,7 +90,7 @@ impl Cluster {
                 LockManager::new(
                     me(slot),
                     Arc::new(unsure.clone()),
-                    Arc::new(Seat { me: me(slot), net: net.clone() }),
+                    Arc::new(TestPeers { me: me(slot), net: net.clone() }),
                     ops,
                     options.clone(),
                 )
@@ -233,7 +233,7 @@ fn what_is_fetched_together_keeps_nobody_from_anything() {
 #[test]
 fn messages_that_are_lost_end_what_is_fetched_together_in_time() {
     /// Asks do not arrive.
-    struct Lossy(Seat);
+    struct Lossy(TestPeers);
     impl Peers for Lossy {
         fn liveness(&self, lock: LockNo, life: Life) -> Liveness {
             self.0.liveness(lock, life)
@@ -248,10 +248,10 @@ fn messages_that_are_lost_end_what_is_fetched_together_in_time() {
     for lock in &locks {
         drop(c.nodes[0].acquire(*lock, Mode::Exclusive, Local::Exclusive).unwrap());
     }
-    let seat = Lossy(Seat { me: me(2), net: c.net.clone() });
+    let peers = Lossy(TestPeers { me: me(2), net: c.net.clone() });
     let options = ManagerOptions::default();
     let (store, ops) = (Arc::new(c.unsure.clone()), Arc::new(Plain::default()));
-    let lossy = LockManager::new(me(2), store, Arc::new(seat), ops, options).unwrap();
+    let lossy = LockManager::new(me(2), store, Arc::new(peers), ops, options).unwrap();
     let began = Instant::now();
     let wish = |lock: LockNo| c.nodes[0].wish(lock, Mode::Shared);
     std::thread::scope(|s| {
@@ -565,13 +565,13 @@ fn shutdown_demotes_what_is_held_and_leaves_the_records() {
 
 /// Who gives up leaves no trace in the queue, here or in the record, and keeps nobody from the lock.
 #[test]
-fn who_waits_in_vain_gives_up_and_others_go_on() {
+fn a_cancelled_wait_ends_and_others_go_on() {
     let c = Cluster::plain(3);
     let held = c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap();
     let asked = AtomicUsize::new(0);
-    let vain = || asked.fetch_add(1, Ordering::Relaxed) == 1;
+    let cancelled = || asked.fetch_add(1, Ordering::Relaxed) == 1;
     let given_up =
-        c.nodes[1].acquire_unless(LOCK, Mode::Exclusive, Local::Exclusive, &vain).unwrap();
+        c.nodes[1].acquire_unless(LOCK, Mode::Exclusive, Local::Exclusive, &cancelled).unwrap();
     assert!(given_up.is_none());
     assert_eq!(asked.load(Ordering::Relaxed), 2);
     let others: Vec<_> = [1, 2]

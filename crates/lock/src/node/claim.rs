@@ -254,7 +254,7 @@ impl<'a> Claim<'a> {
             Reservable::Some(others) => {
                 let others = others.join(", ");
                 tracing::warn!(
-                    "this node cannot be fenced by reservation, and fences nobody so: {others} has no reservations"
+                    "reservations cannot be used for fencing, by this node or against it: not supported by {others}"
                 );
                 Ok(0)
             }
@@ -286,7 +286,7 @@ impl<'a> Claim<'a> {
         if new.damage != expected.damage && new.damage.is_some() {
             log_damage(new);
         }
-        Ok(if stands { Outcome::Stands } else { Outcome::Lost })
+        Ok(if stands { Outcome::Committed } else { Outcome::Lost })
     }
 
     /// Runs `work` of a life that is not in its slot yet: it says so in heartbeats all the same, and

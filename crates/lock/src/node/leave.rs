@@ -80,7 +80,7 @@ impl Leave {
             }
             Event::Wrote(outcome) => {
                 self.outcome = outcome;
-                if outcome == Outcome::Stands { Action::GiveKeyBack } else { Action::LetLifeGo }
+                if outcome == Outcome::Committed { Action::GiveKeyBack } else { Action::LetLifeGo }
             }
             Event::KeyGivenBack => Action::LetLifeGo,
             Event::LifeLetGo => Action::End(self.outcome),
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn the_key_goes_only_with_the_slot_and_the_liveness_lock_last() {
         let mine = SlotRecord { state: SlotState::Active, ..SlotRecord::free(NodeId(3)) };
-        for outcome in [Outcome::Stands, Outcome::Lost, Outcome::Failed] {
+        for outcome in [Outcome::Committed, Outcome::Lost, Outcome::Failed] {
             let mut leave = Leave::new(77);
             assert_eq!(leave.step(Event::Begin), Action::Stop);
             assert_eq!(leave.step(Event::Stopped), Action::EndLease);
@@ -109,7 +109,7 @@ mod tests {
             };
             assert_eq!((*expected, new.state, new.nonce), (mine.clone(), SlotState::Free, 77));
             let mut next = leave.step(Event::Wrote(outcome));
-            if outcome == Outcome::Stands {
+            if outcome == Outcome::Committed {
                 assert_eq!(next, Action::GiveKeyBack);
                 next = leave.step(Event::KeyGivenBack);
             }

@@ -322,7 +322,7 @@ impl Membership {
                 }
                 leave::Action::Write { expected, new } => {
                     let outcome = match self.inner.write_slot(&expected, &new) {
-                        Ok(true) => Outcome::Stands,
+                        Ok(true) => Outcome::Committed,
                         Ok(false) => Outcome::Lost,
                         Err(e) => {
                             failed = e;
@@ -339,7 +339,7 @@ impl Membership {
                     drop(self.life.lock().take());
                     leave::Event::LifeLetGo
                 }
-                leave::Action::End(Outcome::Stands) => return Ok(()),
+                leave::Action::End(Outcome::Committed) => return Ok(()),
                 leave::Action::End(_) => return Err(failed),
             };
         }

@@ -1,11 +1,11 @@
 //! One change of a slot record: compared and written; if the outcome is unknown, the slot is read.
 //!
 //! ```text
-//!  CompareAndWrite ---- written, or the new record stands already ----> End(Stands)
+//!  CompareAndWrite ---- written, or the new record stands already ----> End(Committed)
 //!     |        \------- another record stands ------------------------> End(Lost)
 //!     | no answer
 //!     v
-//!   Read -------------- the new record stands ------------------------> End(Stands)
+//!   Read -------------- the new record stands ------------------------> End(Committed)
 //!      \--------------- the expected one still does, or no answer ----> End(Failed)
 //!       \-------------- another one stands ---------------------------> End(Lost)
 //! ```
@@ -53,7 +53,7 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The new record stands, or stood.
-    Stands,
+    Committed,
     /// Another was faster.
     Lost,
     /// The store failed. What was expected still stands, as far as anybody could see.
@@ -91,9 +91,11 @@ impl SlotWrite {
     /// Takes an event, says what to do.
     pub fn step(&self, event: Event) -> Action {
         Action::End(match event {
-            Event::Written => Outcome::Stands,
+            Event::Written => Outcome::Committed,
             // An earlier attempt of the store's, whose answer was lost, may be what stands.
-            Event::Mismatch(stands) | Event::Read(stands) if stands == self.new => Outcome::Stands,
+            Event::Mismatch(stands) | Event::Read(stands) if stands == self.new => {
+                Outcome::Committed
+            }
             Event::Unknown => return Action::Read,
             Event::Read(stands) if stands == self.expected => Outcome::Failed,
             Event::ReadFailed => Outcome::Failed,
@@ -113,11 +115,11 @@ mod tests {
         let write = SlotWrite::new(&old, &new, 512);
         let sector = |record: &SlotRecord| SlotWrite::new(&old, record, 512).new_sector().to_vec();
         assert_eq!(write.slot(), NodeId(3));
-        assert_eq!(write.step(Event::Written), Action::End(Outcome::Stands));
+        assert_eq!(write.step(Event::Written), Action::End(Outcome::Committed));
         assert_eq!(write.step(Event::Unknown), Action::Read);
         assert_eq!(write.step(Event::ReadFailed), Action::End(Outcome::Failed));
         for (stands, read, mismatch) in [
-            (&new, Outcome::Stands, Outcome::Stands),
+            (&new, Outcome::Committed, Outcome::Committed),
             (&other, Outcome::Lost, Outcome::Lost),
             (&old, Outcome::Failed, Outcome::Lost),
         ] {

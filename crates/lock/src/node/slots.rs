@@ -19,7 +19,7 @@ pub(super) struct Unreadable {
 impl Unreadable {
     fn log(&self) {
         tracing::error!(
-            "the slot of node {} cannot be read ({}): nobody joins by it, and what a node of it held locked stays so; run `braid check --repair` after unmounting all nodes",
+            "the slot of node {} cannot be read ({}): no node can join with this slot, and locks held by its last node stay held; run `braid check --repair` after unmounting all nodes",
             self.slot,
             self.why
         );
@@ -124,7 +124,7 @@ pub(super) fn write_slot(
         };
         return match (outcome, failed) {
             (Outcome::Failed, Some(e)) => Err(LockError::NodeStore(e)),
-            (outcome, _) => Ok(outcome == Outcome::Stands),
+            (outcome, _) => Ok(outcome == Outcome::Committed),
         };
     }
 }

@@ -4,6 +4,7 @@ use std::time::Instant;
 use braid_format::node::{DamagedPart, Heartbeat, SlotRecord};
 use braid_format::{BlockNo, BlockSize, Bytes};
 use braid_pool::EpochTag;
+use braid_testkit::wait_until;
 use parking_lot::Mutex;
 
 use super::*;
@@ -83,15 +84,6 @@ impl Node {
         self.nodes.kill();
     }
 }
-fn until(what: &str, mut done: impl FnMut() -> bool) -> Duration {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < Duration::from_mins(1), "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    began.elapsed()
-}
-
 #[test]
 fn nodes_join_beat_and_leave() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
@@ -101,13 +93,13 @@ fn nodes_join_beat_and_leave() {
     assert_eq!(b.member.me().slot, NodeId(1));
     let deltas = Deltas { free: -5, inodes: 2, meta: -7 };
     a.member.publish(deltas);
-    until("deltas", || b.member.others_deltas() == deltas);
-    until("two nodes", || a.member.nodes().iter().filter(|n| n.beating).count() == 2);
+    wait_until("deltas", || b.member.others_deltas() == deltas);
+    wait_until("two nodes", || a.member.nodes().iter().filter(|n| n.beating).count() == 2);
     let first = a.member.me();
     a.manager.shutdown().unwrap();
     a.member.leave().unwrap();
-    until("seen to be gone", || b.member.liveness(first) == Liveness::Dead);
-    until("deltas without it", || b.member.others_deltas() == Deltas::default());
+    wait_until("seen to be gone", || b.member.liveness(first) == Liveness::Dead);
+    wait_until("deltas without it", || b.member.others_deltas() == Deltas::default());
     let c = node(&all, &locks);
     assert_eq!(c.member.me().slot, NodeId(0));
     assert_eq!(c.member.me().incarnation.0, first.incarnation.0 + 1);
@@ -119,26 +111,26 @@ fn nodes_join_beat_and_leave() {
 fn nodes_that_do_nothing_cost_little_and_a_death_is_noticed_nevertheless() {
     let (all, locks, beat) = (MemoryNodes::new(4), MemoryStore::new(), options().timing.beat());
     let (a, b) = (node(&all, &locks), node(&all, &locks));
-    until("both seen", || a.member.nodes().len() == 2 && b.member.nodes().len() == 2);
+    wait_until("both seen", || a.member.nodes().len() == 2 && b.member.nodes().len() == 2);
     let quiet = || {
         let before = all.requests();
         std::thread::sleep(beat * 10);
         all.requests() - before
     };
     let mut least = u64::MAX;
-    until("quiet", || {
+    wait_until("quiet", || {
         least = least.min(quiet());
         least <= 24
     });
     // What one has to say is heard at once.
     let deltas = Deltas { free: -5, inodes: 2, meta: -7 };
     a.member.publish(deltas);
-    until("deltas", || b.member.others_deltas() == deltas);
+    wait_until("deltas", || b.member.others_deltas() == deltas);
     assert!(quiet() > least, "news is followed by more looks");
-    until("quiet again", || quiet() <= 24);
+    wait_until("quiet again", || quiet() <= 24);
     let dead = b.member.me();
     b.kill();
-    until("recovered", || a.member.liveness(dead) == Liveness::Dead);
+    wait_until("recovered", || a.member.liveness(dead) == Liveness::Dead);
 }
 
 /// Else a proof, a key or a lock record of the first would be taken for the second's.
@@ -155,7 +147,7 @@ fn a_name_that_died_while_it_took_a_slot_over_is_not_given_again() {
     assert!(matches!(failed, Err(LockError::Recovery { .. })));
     dying.kill();
     let b = node(&all, &locks);
-    until("the slot is free again", || b.member.nodes().len() == 1);
+    wait_until("the slot is free again", || b.member.nodes().len() == 1);
     let c = node(&all, &locks);
     assert_eq!((c.member.me().slot, c.member.me().incarnation.0), (first.slot, 3));
 }
@@ -198,11 +190,13 @@ fn a_recoverer_that_dies_is_recovered_too() {
     let b = node(&all, &locks);
     *b.log.fail.lock() = u32::MAX;
     a.kill();
-    until("b recovers a", || b.member.nodes().iter().any(|n| n.recoverer == Some(b.member.me())));
+    wait_until("b recovers a", || {
+        b.member.nodes().iter().any(|n| n.recoverer == Some(b.member.me()))
+    });
     let c = node(&all, &locks);
     b.kill();
-    until("c recovers both", || c.log.recovered.lock().len() == 2);
-    until("slots free", || c.member.nodes().len() == 1);
+    wait_until("c recovers both", || c.log.recovered.lock().len() == 2);
+    wait_until("slots free", || c.member.nodes().len() == 1);
 }
 
 fn damage(replayed: bool) -> SlotDamage {
@@ -238,7 +232,7 @@ fn what_a_lost_node_held_is_refused_until_its_journal_is_replayed_and_all_else_g
     let record = |n: &Node| n.member.nodes().into_iter().find(|v| v.life == a.member.me());
     for n in [&b, &c] {
         take(n, 6).unwrap();
-        until("seen by all", || record(n).is_some_and(|r| r.damage == Some(damage(false))));
+        wait_until("seen by all", || record(n).is_some_and(|r| r.damage == Some(damage(false))));
     }
     // Nobody gets its slot.
     let joined = JoinOptions { slot: Some(a.member.me().slot), ..options() };
@@ -249,15 +243,15 @@ fn what_a_lost_node_held_is_refused_until_its_journal_is_replayed_and_all_else_g
     for n in [&b, &c] {
         *n.log.damage.lock() = Some(damage(true));
     }
-    until("replayed", || record(&c).is_some_and(|r| r.damage == Some(damage(true))));
+    wait_until("replayed", || record(&c).is_some_and(|r| r.damage == Some(damage(true))));
     for n in [&c, &b] {
-        until("taken", || take(n, 5).is_ok());
+        wait_until("taken", || take(n, 5).is_ok());
     }
     assert_eq!(record(&c).unwrap().state, SlotState::Recovering);
     for n in [&b, &c] {
         *n.log.damage.lock() = None;
     }
-    until("recovered", || record(&c).is_none());
+    wait_until("recovered", || record(&c).is_none());
     for n in [b, c] {
         n.manager.shutdown().unwrap();
         n.member.leave().unwrap();
@@ -280,16 +274,16 @@ fn whoever_waited_behind_a_lost_node_gets_what_that_never_held() {
         let record = crate::store::read_record(&locks, LockNo(5)).unwrap().unwrap();
         record.waiters.iter().any(|w| w.life == n.member.me())
     };
-    until("a waits", || waits(&a));
+    wait_until("a waits", || waits(&a));
     a.kill();
     assert!(first.join().unwrap().is_err());
-    until("a is lost", || b.member.lost(a.member.me()).is_some());
-    until("everywhere", || c.member.lost(a.member.me()).is_some());
+    wait_until("a is lost", || b.member.lost(a.member.me()).is_some());
+    wait_until("everywhere", || c.member.lost(a.member.me()).is_some());
     let next = c.manager.clone();
     let second = std::thread::spawn(move || {
         next.acquire(LockNo(5), Mode::Exclusive, Local::Exclusive).map(drop)
     });
-    until("c waits", || waits(&c));
+    wait_until("c waits", || waits(&c));
     drop(guard);
     second.join().unwrap().unwrap();
 }
@@ -365,7 +359,7 @@ fn the_only_slot_of_a_dead_node_is_taken_after_recovery() {
     assert!(b.me().incarnation > a.me().incarnation);
     // Its heartbeats are later than those of while it took the slot over.
     let beat = || Heartbeat::decode(&all.read_heartbeats().unwrap(), NodeId(0));
-    until("it beats", || beat().is_ok_and(|h| h.life == b.me() && h.sequence > 1 << 32));
+    wait_until("it beats", || beat().is_ok_and(|h| h.life == b.me() && h.sequence > 1 << 32));
 }
 
 #[test]
@@ -376,7 +370,9 @@ fn who_joins_waits_for_the_slot_of_a_node_that_another_is_recovering() {
         let held = a.log.held.lock();
         b.kill();
         let recoverer = || SlotRecord::decode(&all.read_slot(NodeId(1)).unwrap(), NodeId(1));
-        until("it is being recovered", || recoverer().unwrap().recoverer == Some(a.member.me()));
+        wait_until("it is being recovered", || {
+            recoverer().unwrap().recoverer == Some(a.member.me())
+        });
         let joining = JoinOptions { slot, ..options() };
         let process = Arc::new(all.process());
         let join = std::thread::spawn(move || {
@@ -414,10 +410,10 @@ fn a_damaged_slot_keeps_nobody_from_being_recovered_nor_from_joining() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
     let (a, b) = (node(&all, &locks), node(&all, &locks));
     all.spoil(NodeId(2));
-    until("said", || a.member.nodes().iter().any(|n| n.unreadable.is_some()));
+    wait_until("said", || a.member.nodes().iter().any(|n| n.unreadable.is_some()));
     let dead = b.member.me();
     b.kill();
-    until("recovered", || a.member.liveness(dead) == Liveness::Dead);
+    wait_until("recovered", || a.member.liveness(dead) == Liveness::Dead);
     let (c, d) = (node(&all, &locks), node(&all, &locks));
     // In any order: the dead node's slot is free a moment after it is recovered.
     let mut taken = [c.member.me().slot, d.member.me().slot];
@@ -436,7 +432,7 @@ fn a_change_of_the_pool_need_not_wait_for_a_slot_that_was_long_seen_to_be_nobody
     let (all, options) = (MemoryNodes::new(2), options());
     let a = node_by(all.process(), &MemoryStore::new(), options.clone());
     all.spoil(NodeId(1));
-    until("seen", || a.member.nodes().iter().any(|n| n.unreadable.is_some()));
+    wait_until("seen", || a.member.nodes().iter().any(|n| n.unreadable.is_some()));
     std::thread::sleep(options.timing.fence_after() + options.timing.beat() * 4);
     // Its regular looks have counted the time before anybody asked.
     let asked = PeerObserver::new(Arc::new(a.nodes.clone()), a.member.me(), &options);
@@ -452,7 +448,7 @@ fn a_dead_node_that_served_clients_is_recovered_when_they_rely_on_nothing_any_mo
     let b = node_by(all.process(), &locks, JoinOptions { serves: true, ..options() });
     let (dead, killed) = (b.member.me(), Instant::now());
     b.kill();
-    until("recovered", || a.member.liveness(dead) == Liveness::Dead);
+    wait_until("recovered", || a.member.liveness(dead) == Liveness::Dead);
     assert!(killed.elapsed() >= SERVED_WAIT);
     // Whoever takes the slot of one over waits, too.
     let c = node_by(all.process(), &locks, JoinOptions { serves: true, ..options() });
@@ -469,9 +465,9 @@ fn what_a_node_knew_of_a_slot_before_it_was_damaged_still_counts() {
     let left = b.member.me();
     b.manager.shutdown().unwrap();
     b.member.leave().unwrap();
-    until("seen to have left", || a.member.liveness(left) == Liveness::Dead);
+    wait_until("seen to have left", || a.member.liveness(left) == Liveness::Dead);
     all.spoil(left.slot);
-    until("said", || a.member.nodes().iter().any(|n| n.unreadable.is_some()));
+    wait_until("said", || a.member.nodes().iter().any(|n| n.unreadable.is_some()));
     assert_eq!(a.member.liveness(left), Liveness::Dead);
 }
 
@@ -484,8 +480,8 @@ fn a_node_that_lives_mends_its_own_slot() {
         let slot = all.read_slot(NodeId(0)).unwrap();
         SlotRecord::decode(&slot, NodeId(0)).is_ok_and(|r| r.life == a.member.me())
     };
-    until("mended", said);
-    until("seen again", || b.member.nodes().iter().all(|n| n.unreadable.is_none()));
+    wait_until("mended", said);
+    wait_until("seen again", || b.member.nodes().iter().all(|n| n.unreadable.is_none()));
     a.manager.shutdown().unwrap();
     a.member.leave().unwrap();
 }
@@ -549,7 +545,7 @@ fn two_that_compare_by_different_locks_do_not_live_side_by_side() {
     // One of the members is a disk that does not compare by itself from now on.
     all.compare_by_lock();
     // Whoever sees it first leaves, and the other one goes on alone.
-    until("withdrawn", || a.member.has_ended() || b.member.has_ended());
+    wait_until("withdrawn", || a.member.has_ended() || b.member.has_ended());
 }
 
 /// As when the member that carries the locks is replaced by another.
@@ -563,7 +559,7 @@ fn a_node_whose_locks_move_is_not_foreign_to_itself() {
         SlotRecord::decode(&slot, NodeId(0)).unwrap().lock_places
     };
     a.nodes.lock_elsewhere(7);
-    until("said", || said() == a.nodes.lock_places());
+    wait_until("said", || said() == a.nodes.lock_places());
     assert!(!a.member.has_ended());
     a.manager.shutdown().unwrap();
     a.member.leave().unwrap();
@@ -579,7 +575,7 @@ fn a_slot_says_where_the_lock_is_now() {
     };
     assert_eq!(said(), a.nodes.lock_places());
     a.nodes.lock_elsewhere(7);
-    until("said", || said() == a.nodes.lock_places());
+    wait_until("said", || said() == a.nodes.lock_places());
     a.manager.shutdown().unwrap();
     a.member.leave().unwrap();
 }
@@ -589,7 +585,7 @@ fn a_node_that_cannot_beat_withdraws() {
     let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
     let a = node(&all, &locks);
     a.nodes.kill();
-    until("withdrawn", || {
+    wait_until("withdrawn", || {
         let refused = a.manager.acquire(LockNo(1), Mode::Shared, Local::Shared);
         matches!(refused, Err(LockError::Withdrawn))
     });
@@ -615,9 +611,9 @@ fn the_end_of_a_lease_is_said_while_the_heartbeat_hangs() {
     a.member.watch_lease(heard.clone()).unwrap();
     for _ in 0..2 {
         a.nodes.hush(true);
-        until("over", || heard.0.lock().last() == Some(&"over"));
+        wait_until("over", || heard.0.lock().last() == Some(&"over"));
         a.nodes.hush(false);
-        until("regained", || heard.0.lock().last() == Some(&"regained"));
+        wait_until("regained", || heard.0.lock().last() == Some(&"regained"));
     }
     assert_eq!(*heard.0.lock(), ["over", "regained", "over", "regained"]);
     a.manager.shutdown().unwrap();
@@ -636,7 +632,7 @@ fn a_node_whose_last_beat_was_slow_leaves() {
     let leaving = std::thread::spawn(move || member.leave());
     std::thread::sleep(options().timing.lease());
     a.nodes.hush(false);
-    until("left", || leaving.is_finished());
+    wait_until("left", || leaving.is_finished());
     leaving.join().unwrap().unwrap();
     let slot = all.read_slot(NodeId(0)).unwrap();
     assert_eq!(SlotRecord::decode(&slot, NodeId(0)).unwrap().state, SlotState::Free);
@@ -686,9 +682,9 @@ fn a_node_that_waits_to_follow_a_change_still_watches_the_others() {
     member.attach(&manager).unwrap();
     store.stall(true);
     let before = store.follows();
-    until("it follows", || store.follows() > before);
+    wait_until("it follows", || store.follows() > before);
     a.kill();
-    until("the dead one is recovered", || !log.recovered.lock().is_empty());
+    wait_until("the dead one is recovered", || !log.recovered.lock().is_empty());
     store.stall(false);
     member.end_tasks();
     member.leave().unwrap();

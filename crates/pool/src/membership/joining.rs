@@ -15,7 +15,7 @@ use crate::labels::{
 use crate::pool::PoolState;
 use crate::topology::Topology;
 
-/// Devices that join in a change, and members that have more than they had.
+/// Devices that join in a change, and members whose devices have grown.
 pub(crate) struct Joining<'a> {
     devices: &'a [Arc<dyn Device>],
     force: bool,
@@ -30,7 +30,7 @@ impl<'a> Joining<'a> {
         Self { devices, force, grown: &[] }
     }
 
-    /// None, but these have more.
+    /// No devices join, but those of these members have grown.
     pub fn grown(grown: &'a [Larger]) -> Self {
         Self { grown, ..Self::NONE }
     }

@@ -265,7 +265,7 @@ impl Compared<'_> {
         let sector = self.topology.label.lock_sector.to_usize().min(good.len());
         let (record, body) = good.split_at(sector);
         let is_rival = |piece: &&[u8]| newest.is_some() && piece.get(sector..) != Some(body);
-        if read.iter().filter(is_newest).any(|piece| is_rival(piece)) {
+        if read.iter().filter(is_newest).any(is_rival) {
             // Two nodes have written the same version: no write that was lost.
             return None;
         }

@@ -54,7 +54,7 @@ impl World {
         match whom {
             For::Join => self.join_wrote(pid, outcome),
             For::Watch(new) => {
-                let stands = outcome == Outcome::Stands;
+                let stands = outcome == Outcome::Committed;
                 if let Some(member) = self.member(pid).filter(|_| stands) {
                     member.slots.insert(slot, *new);
                 }

@@ -63,7 +63,7 @@ enum SquashWord {
     All,
 }
 
-/// Who is nobody in particular.
+/// User and group of a client whose own do not count: `nobody`.
 const NOBODY: (u32, u32) = (65_534, 65_534);
 
 /// Between two looks at whether it is to end.

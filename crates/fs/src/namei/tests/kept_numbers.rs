@@ -43,7 +43,7 @@ fn forged(fs: &Fs, block: BlockNo, holder: Option<Life>) -> Vec<u8> {
     slot
 }
 fn is_stale(fs: &Fs, ino: u64) -> bool {
-    matches!(fs.revisit(InodeNo(ino)), Err(Error::Stale(_)))
+    matches!(fs.lookup_number(InodeNo(ino)), Err(Error::Stale(_)))
 }
 
 #[test]
@@ -96,12 +96,12 @@ fn an_inode_is_found_by_its_number_on_every_node_as_long_as_it_is_there() {
             a.release(fh).unwrap();
             // It is in a window of the other node, which has all of it only in memory.
             if n % 7 == 0 {
-                assert_eq!(b.revisit(attr.ino).unwrap(), a.getattr(attr.ino).unwrap());
+                assert_eq!(b.lookup_number(attr.ino).unwrap(), a.getattr(attr.ino).unwrap());
             }
             attr.ino
         })
         .collect();
-    assert!(made.iter().all(|ino| b.revisit(*ino).unwrap().ino == *ino));
+    assert!(made.iter().all(|ino| b.lookup_number(*ino).unwrap().ino == *ino));
     for n in (0..400).step_by(2) {
         a.unlink(a.root(), format!("f{n}").as_bytes()).unwrap();
     }

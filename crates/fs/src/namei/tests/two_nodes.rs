@@ -268,7 +268,7 @@ fn lists_full_of_open_files_leave_room_to_remove_closed_ones() {
     for n in 0..20 {
         for uid in [9, 7, 0] {
             let ino = remove(uid, n).unwrap();
-            orphan::forgotten(&node, ino).unwrap();
+            orphan::forget(&node, ino).unwrap();
             braid_testkit::wait_until("it is deleted", || gone(&node, ino));
         }
     }
@@ -278,7 +278,7 @@ fn lists_full_of_open_files_leave_room_to_remove_closed_ones() {
     assert!(matches!(remove(9, 99), Err(Error::TooManyOrphans)));
     let ino = remove(10, 99).unwrap();
     for ino in held.into_iter().chain([ino]) {
-        orphan::forgotten(&node, ino).unwrap();
+        orphan::forget(&node, ino).unwrap();
         braid_testkit::wait_until("it is deleted", || gone(&node, ino));
     }
     for fh in open_files {

@@ -100,8 +100,10 @@ impl Take {
                 self.enter_or_fence(mine)
             }
             (State::Fencing(mine), Event::Is(true)) => self.claim(mine),
-            (State::Entering(joined), Event::Wrote(Outcome::Stands)) => Ok(Step::End(Some(joined))),
-            (State::Claiming(claimed), Event::Wrote(Outcome::Stands)) => {
+            (State::Entering(joined), Event::Wrote(Outcome::Committed)) => {
+                Ok(Step::End(Some(joined)))
+            }
+            (State::Claiming(claimed), Event::Wrote(Outcome::Committed)) => {
                 let action = Action::TakeKey(self.record.clone(), claimed.mine.fence_key);
                 self.goes_on(State::TakingKey(claimed), action)
             }

@@ -168,7 +168,7 @@ impl World {
                     return Event::Wrote(Outcome::Lost);
                 }
                 *slot = *new;
-                Event::Wrote(Outcome::Stands)
+                Event::Wrote(Outcome::Committed)
             }
             Action::Recover { dead, mine } => {
                 let dead = dead.life;

@@ -39,19 +39,19 @@ fn a_silent_node_of_another_host_is_fenced_and_recovered() {
     let b = on(2, &all, &locks, FenceOptions::default());
     let dead = a.member.me();
     assert_eq!(all.keys().len(), 2);
-    until("seen", || view(&b, dead).is_some_and(|n| n.beating && n.key != 0));
+    wait_until("seen", || view(&b, dead).is_some_and(|n| n.beating && n.key != 0));
     assert_eq!(view(&b, dead).unwrap().fence, FenceMethod::Reservation);
     drop(a.manager.acquire(LockNo(5), Mode::Exclusive, Local::Exclusive).unwrap());
     // A fence that fails is tried again, and until then nothing is recovered.
     all.deafen(true);
     a.nodes.kill();
-    until("silent", || view(&b, dead).is_some_and(|n| !n.beating));
+    wait_until("silent", || view(&b, dead).is_some_and(|n| !n.beating));
     std::thread::sleep(Duration::from_millis(200));
     assert!(b.log.recovered.lock().is_empty() && b.member.liveness(dead) == Liveness::Alive);
     all.deafen(false);
     drop(b.manager.acquire(LockNo(5), Mode::Exclusive, Local::Exclusive).unwrap());
     assert_eq!(b.log.recovered.lock()[0].0, dead);
-    until("one key", || all.keys().len() == 1);
+    wait_until("one key", || all.keys().len() == 1);
     b.manager.shutdown().unwrap();
     b.member.leave().unwrap();
     assert!(all.keys().is_empty());
@@ -70,7 +70,7 @@ fn a_node_that_is_fenced_withdraws_at_once() {
         epoch_seen: braid_format::Epoch(u64::MAX),
     };
     b.nodes.fence(key, how).unwrap();
-    until("withdrawn", || a.manager.has_withdrawn());
+    wait_until("withdrawn", || a.manager.has_withdrawn());
     assert!(!b.manager.has_withdrawn());
 }
 
@@ -176,12 +176,12 @@ fn who_cannot_say_that_it_lives_fences_nobody() {
     let dead = a.member.me();
     b.nodes.hush(true);
     a.nodes.kill();
-    until("silent", || view(&b, dead).is_some_and(|n| !n.beating));
+    wait_until("silent", || view(&b, dead).is_some_and(|n| !n.beating));
     std::thread::sleep(Duration::from_millis(400));
     let called = program.was_called();
     b.nodes.hush(false);
     assert!(!called);
-    until("it lives, and recovers", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
+    wait_until("it lives, and recovers", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
 }
 
 #[test]
@@ -193,10 +193,10 @@ fn a_program_fences_where_there_are_no_reservations() {
     let dead = a.member.me();
     assert_eq!(view(&b, dead).map(|n| n.fence), Some(FenceMethod::Command));
     a.nodes.kill();
-    until("called", || program.was_called());
+    wait_until("called", || program.was_called());
     assert!(b.log.recovered.lock().is_empty());
     program.ends_with(0);
-    until("recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
+    wait_until("recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
     let said = std::fs::read_to_string(&program.called).unwrap();
     assert!(said.lines().count() >= 2 && said.lines().all(|l| l == "host1 0 1"), "{said}");
 }
@@ -213,7 +213,7 @@ fn a_node_that_leaves_while_it_fences_another_is_gone_when_that_has_ended() {
         let b = on(2, &all, &locks, program.options());
         let (dead, leaves) = (a.member.me(), b.member.me());
         a.nodes.kill();
-        until("called", || program.was_called());
+        wait_until("called", || program.was_called());
         std::thread::scope(|scope| {
             let leaving = scope.spawn(|| {
                 b.member.end_recoveries();
@@ -224,14 +224,14 @@ fn a_node_that_leaves_while_it_fences_another_is_gone_when_that_has_ended() {
             std::thread::sleep(options().timing.beat() * 6);
             assert!(!leaving.is_finished(), "its fence is under way");
             std::fs::write(&goes_on, "").unwrap();
-            until("it has left", || leaving.is_finished());
+            wait_until("it has left", || leaving.is_finished());
         });
         // Whatever it has left to others is done by who comes next. It has left nothing of its own.
         program.ends_with(0);
         let c = on(3, &all, &locks, program.options());
         let recovered =
             |life| [&b, &c].iter().any(|n| n.log.recovered.lock().iter().any(|r| r.0 == life));
-        until("recovered", || recovered(dead));
+        wait_until("recovered", || recovered(dead));
         assert!(!recovered(leaves));
     }
 }
@@ -251,13 +251,13 @@ fn a_proof_of_death_is_of_one_node_whatever_the_next_one_is_called() {
     all.compare_and_write_slot(NodeId(0), &free, &taken).unwrap();
     let program = Program::new(0);
     let b = on(2, &all, &locks, program.options());
-    until("fenced and recovered", || b.log.recovered.lock().iter().any(|r| r.0 == me(0, 1)));
-    until("free", || b.member.nodes().len() == 1);
+    wait_until("fenced and recovered", || b.log.recovered.lock().iter().any(|r| r.0 == me(0, 1)));
+    wait_until("free", || b.member.nodes().len() == 1);
     let said = std::fs::read_to_string(&program.called).unwrap();
     assert!(said.ends_with("0 2\n"), "{said}");
     let c = on(3, &all, &locks, FenceOptions::default());
     assert_eq!(c.member.me(), me(0, 2));
-    until("seen", || view(&b, c.member.me()).is_some_and(|n| n.last_beat.is_some()));
+    wait_until("seen", || view(&b, c.member.me()).is_some_and(|n| n.last_beat.is_some()));
     std::thread::sleep(options().timing.beat() * 6);
     assert_eq!(b.log.recovered.lock().len(), 1);
     assert!(!c.manager.has_withdrawn());
@@ -277,8 +277,8 @@ fn a_persons_word_is_taken_for_silent_nodes_of_other_hosts_only() {
     let dead = a.member.me();
     assert_eq!(view(&b, dead).map(|n| n.fence), Some(FenceMethod::Operator));
     a.nodes.kill();
-    until("the word is taken", || b.member.vouch(dead.slot).is_ok());
-    until("recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
+    wait_until("the word is taken", || b.member.vouch(dead.slot).is_ok());
+    wait_until("recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
 }
 
 #[test]
@@ -326,7 +326,7 @@ struct Needs {
 }
 impl Recover for Needs {
     fn recover(&self, _: Life, _: Life) -> Result<(), NotRecovered> {
-        until("the other one is fenced", || {
+        wait_until("the other one is fenced", || {
             let sector = self.nodes.read_slot(self.other).unwrap();
             SlotRecord::decode(&sector, self.other).is_ok_and(|r| self.proofs.of(&r).is_some())
         });
@@ -365,7 +365,7 @@ fn a_persons_word_stands_in_the_slot_for_everybody() {
     }
     a.kill();
     assert_eq!(super::super::vouch(&outside, dead.slot).unwrap(), FenceMethod::Operator);
-    until("it is recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
+    wait_until("it is recovered", || b.log.recovered.lock().iter().any(|r| r.0 == dead));
     // One that lives all the same has no slot any more.
     let living = b.member.me();
     let stands = outside.read_slot(living.slot).unwrap();
@@ -374,5 +374,5 @@ fn a_persons_word_stands_in_the_slot_for_everybody() {
     SlotRecord { vouched: true, ..record }.encode(&mut sector);
     let written = outside.compare_and_write_slot(living.slot, &stands, &sector).unwrap();
     assert_eq!(written, CawOutcome::Written);
-    until("it withdraws", || b.manager.has_withdrawn());
+    wait_until("it withdraws", || b.manager.has_withdrawn());
 }

@@ -49,7 +49,7 @@ fn nodes_of_two_hosts_hear_each_other_by_tcp() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
     let (a, b) = (heard_by(1, tcp(), &all, &locks), heard_by(2, tcp(), &all, &locks));
     // The first one to join sees the other with its next look.
-    until("seen", || a.member.nodes().len() == 2);
+    wait_until("seen", || a.member.nodes().len() == 2);
     let took = hand_overs(&a, &b, 30);
     assert!(took < Duration::from_secs(1), "by heartbeats it takes longer: {took:?}");
     assert!(hints_received(&a) > 20 && hints_received(&b) > 20);
@@ -60,7 +60,7 @@ fn whom_no_network_joins_hears_by_heartbeats_that_come_sooner() {
     for (of_a, of_b) in [(HintsBy::None, HintsBy::None), (tcp(), HintsBy::Unix)] {
         let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
         let (a, b) = (heard_by(1, of_a, &all, &locks), heard_by(2, of_b, &all, &locks));
-        until("seen", || a.member.nodes().len() == 2);
+        wait_until("seen", || a.member.nodes().len() == 2);
         let took = hand_overs(&a, &b, 5);
         assert!(took < Duration::from_secs(1), "a beat would be 2 s: {took:?}");
     }
@@ -71,7 +71,7 @@ fn whom_no_network_joins_hears_by_heartbeats_that_come_sooner() {
 fn a_firewall_costs_time_only() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
     let (a, b) = (heard_by(1, tcp(), &all, &locks), heard_by(2, tcp(), &all, &locks));
-    until("seen", || a.member.nodes().len() == 2);
+    wait_until("seen", || a.member.nodes().len() == 2);
     for node in [&a, &b] {
         node.member.inner.hints.tcp().unwrap().close();
     }

@@ -6,12 +6,12 @@ use parking_lot::{Condvar, Mutex};
 
 /// A word to end, for one thread that sleeps between its turns.
 #[derive(Debug, Default)]
-pub(crate) struct Stop {
+pub(crate) struct StopFlag {
     requested: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Stop {
+impl StopFlag {
     /// Asks the thread to end, and wakes it.
     pub fn request(&self) {
         *self.requested.lock() = true;

@@ -1,4 +1,4 @@
-//! Who is turned away, for the log. Anybody who reaches the port may try as often as he likes, so not
+//! Connections that are turned away, for the log. Anybody who reaches the port may try as often as he likes, so not
 //! each try has a line.
 
 use std::fmt::Display;
@@ -12,31 +12,31 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// Connections that were turned away.
 #[derive(Debug, Default)]
-pub(super) struct Strangers(Mutex<Untold>);
+pub(super) struct RefusedConnections(Mutex<Unlogged>);
 
 #[derive(Debug, Default)]
-struct Untold {
+struct Unlogged {
     /// When the last line was written.
-    told: Option<Instant>,
+    logged: Option<Instant>,
     /// How many were turned away since.
     since: u64,
 }
 
-impl Strangers {
+impl RefusedConnections {
     /// One more. It is logged if the last line is long ago, with the number of those that were not.
     pub fn turned_away(&self, from: SocketAddr, why: &dyn Display) {
-        if let Some(untold) = self.note(Instant::now()) {
-            tracing::info!(%from, untold, "a connection is turned away: {why}");
+        if let Some(unlogged) = self.note(Instant::now()) {
+            tracing::info!(%from, unlogged, "a connection is turned away: {why}");
         }
     }
     /// How many have no line, if this one is to have one.
     fn note(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock();
-        if state.told.is_some_and(|told| now.duration_since(told) < PAUSE) {
+        if state.logged.is_some_and(|logged| now.duration_since(logged) < PAUSE) {
             state.since += 1;
             return None;
         }
-        state.told = Some(now);
+        state.logged = Some(now);
         Some(std::mem::take(&mut state.since))
     }
 }
@@ -47,11 +47,11 @@ mod tests {
 
     #[test]
     fn one_line_in_ten_seconds_says_how_many_had_none() {
-        let (strangers, start) = (Strangers::default(), Instant::now());
-        assert_eq!(strangers.note(start), Some(0));
-        let more = (1..1000).filter_map(|n| strangers.note(start + Duration::from_millis(n)));
+        let (refused, start) = (RefusedConnections::default(), Instant::now());
+        assert_eq!(refused.note(start), Some(0));
+        let more = (1..1000).filter_map(|n| refused.note(start + Duration::from_millis(n)));
         assert_eq!(more.count(), 0);
-        assert_eq!(strangers.note(start + PAUSE), Some(999));
-        assert_eq!(strangers.note(start + PAUSE * 2), Some(0));
+        assert_eq!(refused.note(start + PAUSE), Some(999));
+        assert_eq!(refused.note(start + PAUSE * 2), Some(0));
     }
 }

@@ -47,12 +47,12 @@ enum Stage {
 
 /// Watches over signals.
 #[derive(Debug, Clone)]
-pub struct Ending {
+pub struct UnmountOnSignal {
     stage: Arc<Mutex<Stage>>,
     dir: PathBuf,
 }
 
-impl Ending {
+impl UnmountOnSignal {
     /// From now on a signal ends the process in order. For a mount on `dir`; with a `log` SIGHUP opens that anew,
     /// and in the `background` it is ignored otherwise.
     ///

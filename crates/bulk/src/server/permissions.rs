@@ -1,10 +1,11 @@
 //! For whom a request is done, and what he may do.
 //!
 //! The caller's user and groups are what the client says. On a mount the client's kernel has checked permissions
-//! already; here they are checked again, so that a client of which somebody has taken hold does no more than the users
+//! already; here they are checked again, so that a client that an attacker controls can do no more than the users
 //! whose names it may use (`Squash`).
 
 use braid_format::InodeNo;
+use braid_fs::mode::{S_ISGID, S_ISVTX};
 use braid_fs::{Attr, Cred, Errno, FileSystem, Person};
 
 use super::operations::{Served, seen};
@@ -17,14 +18,12 @@ pub const READ: u32 = 4;
 pub const WRITE: u32 = 2;
 pub const SEARCH: u32 = 1;
 
-const STICKY: u32 = 0o1000;
-const SETGID: u32 = 0o2000;
 /// The attribute with a file's ACL.
 pub const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 /// For whom a request is done.
 #[derive(Debug, Clone)]
-pub struct Who {
+pub struct Principal {
     uid: u32,
     gid: u32,
     groups: Vec<u32>,
@@ -32,7 +31,7 @@ pub struct Who {
     owner: (u32, u32),
 }
 
-impl Who {
+impl Principal {
     /// From what the client says. Without a caller it is a copy: by root, for the server's owner.
     pub fn of(options: &ServerOptions, caller: Option<&Caller>) -> Self {
         let is_root = caller.is_none_or(|caller| caller.uid == 0);
@@ -74,8 +73,8 @@ impl Who {
     }
     /// The mode of a file that he makes in a directory: it does not run with rights of a group that he is not in.
     pub fn mode_in(&self, dir: &Attr, mode: u32) -> u32 {
-        let group = if dir.mode & SETGID != 0 { dir.gid } else { self.owner.1 };
-        if self.is_root() || self.person().is_in(group) { mode } else { mode & !SETGID }
+        let group = if dir.mode & S_ISGID != 0 { dir.gid } else { self.owner.1 };
+        if self.is_root() || self.person().is_in(group) { mode } else { mode & !S_ISGID }
     }
 }
 
@@ -83,7 +82,7 @@ impl Who {
 pub struct Visit<'a, F: FileSystem> {
     served: &'a Served<F>,
     pins: Pins<'a, F>,
-    pub who: Who,
+    pub principal: Principal,
     generations: [u64; 2],
     /// Nothing but the root is reached without its generation.
     is_bound: bool,
@@ -92,11 +91,11 @@ pub struct Visit<'a, F: FileSystem> {
 
 impl<'a, F: FileSystem> Visit<'a, F> {
     pub fn new(served: &'a Served<F>, caller: Option<&Caller>) -> Self {
-        let who = Who::of(&served.options, caller);
+        let principal = Principal::of(&served.options, caller);
         let generations = caller.map_or([0; 2], |caller| caller.generations);
         let pins = Pins::new(&served.files, &served.references);
-        let is_bound = caller.is_some() && !who.is_root();
-        Self { served, pins, who, generations, is_bound, visited: 0 }
+        let is_bound = caller.is_some() && !principal.is_root();
+        Self { served, pins, principal, generations, is_bound, visited: 0 }
     }
 
     /// The next inode that the request names.
@@ -141,8 +140,8 @@ impl<'a, F: FileSystem> Visit<'a, F> {
     /// # Errors
     /// He may not.
     pub fn may(&self, attr: &Attr, want: u32) -> Result<(), Status> {
-        let person = self.who.person();
-        let needs_list = !self.who.owns(attr);
+        let person = self.principal.person();
+        let needs_list = !self.principal.owns(attr);
         let list = needs_list.then(|| self.served.files.getxattr(attr.ino, ACCESS_LIST));
         let list = match list {
             None | Some(Err(Errno::NODATA | Errno::OPNOTSUPP)) => None,
@@ -158,10 +157,10 @@ impl<'a, F: FileSystem> Visit<'a, F> {
     /// He may not; there is no such name.
     pub fn may_remove(&mut self, dir: &Attr, name: &[u8]) -> Result<(), Status> {
         self.may(dir, WRITE | SEARCH)?;
-        if dir.mode & STICKY == 0 || self.who.owns(dir) {
+        if dir.mode & S_ISVTX == 0 || self.principal.owns(dir) {
             return Ok(());
         }
         let found = self.lookup(dir.ino, name)?;
-        if self.who.owns(&found) { Ok(()) } else { Err(Status::of(Errno::PERM)) }
+        if self.principal.owns(&found) { Ok(()) } else { Err(Status::of(Errno::PERM)) }
     }
 }
