@@ -23,7 +23,7 @@ use crate::attr::{Cred, Fh, NoKernelCache, SetAttr, WriteFlags};
 use crate::check::{CheckOptions, Report, check};
 use crate::groups::takes_slots;
 use crate::make::{MakeOptions, make};
-use crate::test_volume::{Rng, pattern};
+use crate::test_volume::pattern;
 use crate::volume::Volume;
 use crate::{Error, Fs, MountOptions};
 
