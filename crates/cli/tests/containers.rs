@@ -66,8 +66,9 @@ impl Container {
         let said: serde_json::Value = serde_json::from_str(&said).unwrap();
         let dir = format!("{}/mnt", self.dir);
         let mounts = said["mounts"].as_array().unwrap().iter();
-        let pid = mounts.filter(|m| m["mount_point"] == dir.as_str()).map(|m| m["pid"].as_i64());
-        Pid::from_raw(i32::try_from(pid.last().unwrap().unwrap()).unwrap()).unwrap()
+        let mut pid =
+            mounts.filter(|m| m["mount_point"] == dir.as_str()).map(|m| m["pid"].as_i64());
+        Pid::from_raw(i32::try_from(pid.next_back().unwrap().unwrap()).unwrap()).unwrap()
     }
 }
 

@@ -636,16 +636,16 @@ fn what_frees_others_is_answered_while_every_thread_is_busy() {
     let mut program = Command::new("python3");
     program.args(["-c", GIVES_UP]).current_dir(m.dir());
     let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    eventually("its children wait", || m.fs.lock_waits() == 3);
+    wait_until("its children wait", || m.fs.lock_waits() == 3);
     let seen = &m.fs.seen;
-    eventually("all is released", || m.fs.open_files() == 7);
+    wait_until("all is released", || m.fs.open_files() == 7);
     let released = seen.releases.load(Ordering::Relaxed);
     m.fs.hold_reads.store(true, Ordering::Relaxed);
     std::thread::scope(|s| {
         for _ in 0..BUSY {
             s.spawn(|| read.read_exact_at(&mut [0; 4096], 0).unwrap());
         }
-        eventually("every thread is busy", || seen.direct_reads.load(Ordering::Relaxed) == 2);
+        wait_until("every thread is busy", || seen.direct_reads.load(Ordering::Relaxed) == 2);
         std::thread::sleep(Duration::from_millis(300));
         program.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
         // What waits is let go before anything is said of it: else a failed test would hang.

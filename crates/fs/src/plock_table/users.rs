@@ -54,12 +54,11 @@ impl Users {
         let counts = self.counts.lock();
         let all = self.all_max.saturating_sub(counts.all);
         let own = counts.by_uid.get(&uid).copied().unwrap_or(0);
-        let room = match uid {
-            0 => all,
-            _ => {
-                let users = all.saturating_sub(self.all_max / ROOT_PART);
-                self.user_max.saturating_sub(own).min(users)
-            }
+        let room = if uid == 0 {
+            all
+        } else {
+            let users = all.saturating_sub(self.all_max / ROOT_PART);
+            self.user_max.saturating_sub(own).min(users)
         };
         Growth::try_from(room).unwrap_or(Growth::MAX)
     }
