@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(125);
 /// Ticks that the ring holds: 256 s. More than [`SLOW_FACTOR`] times the longest bound.
 const RING: usize = 2048;
+/// Ticks back from now of which the ring tells: more than the longest bound, and what a slow command counts from,
+/// up to 1,280 ticks ahead, does not stand in their places.
+const SEEN: u64 = RING as u64 / 3;
 /// Commands that a sound device may take long over (a flush, letting blocks go, a change of
 /// reservations) have so many times the usual bound.
 const SLOW_FACTOR: u32 = 5;
@@ -55,7 +58,8 @@ impl Unanswered {
     /// thread at a time, every [`look_after`] while something is under way.
     pub fn is_beyond(&self, bound: Duration) -> bool {
         let now = self.now();
-        let mut from = self.from.load(Ordering::Relaxed);
+        // After a quiet time the ring has gone round: what stands there from further back counts later.
+        let mut from = self.from.load(Ordering::Relaxed).max(now.saturating_sub(SEEN));
         while from < now && self.slot(from).load(Ordering::Relaxed) == 0 {
             from += 1;
         }
@@ -119,5 +123,14 @@ mod tests {
         let last = all.issued(false, bound);
         assert!(!all.is_beyond(bound));
         all.ended(last);
+        // Quiet for so long that what is issued now stands where the next look would begin, or behind.
+        for quiet in [256, 300, 400, 511] {
+            let all = at(quiet);
+            let longest = Duration::from_secs(40);
+            for slow in [false, true] {
+                all.issued(slow, longest);
+                assert!(!all.is_beyond(bound) && !all.is_beyond(longest), "{quiet} s, slow: {slow}");
+            }
+        }
     }
 }

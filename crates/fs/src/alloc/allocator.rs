@@ -66,7 +66,6 @@ impl Alloc {
             full: Full::default(),
             released: Condvar::new(),
             total,
-            refused: Mutex::default(),
             kept_back: AtomicU64::new(0),
             closed: Mutex::default(),
             trimmed: Mutex::default(),
@@ -268,10 +267,6 @@ impl Alloc {
     pub fn commit_dinode(&self, tx: &mut Tx<'_>, slot: BlockNo) -> Result<()> {
         self.inner.use_slot(tx, slot.get(), 1)
     }
-    /// Writing blocks that are in use has failed: they are not given out again while this node lives.
-    pub fn refuse(&self, start: BlockNo, len: u64) {
-        self.inner.refused.lock().add(start.get(), len);
-    }
     /// Gives a claimed dinode slot back.
     pub fn unclaim_dinode(&self, slot: BlockNo) {
         self.inner.state.lock().put_slot(slot.get());
@@ -303,12 +298,8 @@ impl Alloc {
         };
         parts().try_for_each(|(at, n)| self.inner.check_run(BlockNo(at), n, BlockState::Free))?;
         for (start, len) in parts() {
-            let freed = Freed { start, len, state: BlockState::Free };
-            let kept_back = self.inner.keeps_back(freed)?;
-            self.inner.free(tx, r, freed, kept_back)?;
-            if !kept_back {
-                self.inner.note_freed(start, len);
-            }
+            self.inner.free(tx, r, Freed { start, len, state: BlockState::Free })?;
+            self.inner.note_freed(start, len);
         }
         self.inner.count(tx, Deltas { free: Inner::signed(len), ..Deltas::default() })
     }
@@ -329,8 +320,7 @@ impl Alloc {
     ) -> Result<()> {
         let len = self.inner.slot_blocks();
         self.inner.check_run(slot, len, BlockState::MetaFree)?;
-        let freed = Freed { start: slot.get(), len, state: BlockState::MetaFree };
-        self.inner.free(tx, r, freed, false)?;
+        self.inner.free(tx, r, Freed { start: slot.get(), len, state: BlockState::MetaFree })?;
         let change = self.inner.slots_taken(-1);
         self.inner.count(tx, Deltas { inodes: -i64::from(dinode), ..change })
     }
@@ -374,7 +364,6 @@ impl Alloc {
         let mut refill = inner.refill.lock();
         // Frees become takeable, so that no window is busy.
         inner.meta.commit()?;
-        inner.state.lock().log.keep_nothing_back();
         inner.drain(&mut refill)?;
         inner.give_back_idle(&mut refill, true)?;
         let Deltas { free, inodes, meta } = inner.private().fold()?;
@@ -416,24 +405,14 @@ impl Inner {
         let fits = place.is_some_and(|(_, shape, _)| fits(shape.kind, state));
         if fits { Ok(()) } else { Err(bad) }
     }
-    /// Into a window of this node if it lies in one, else into the free log. `kept_back`: it is not given out again
-    /// before this node leaves.
-    fn free(
-        self: &Arc<Self>,
-        tx: &mut Tx<'_>,
-        r: &mut Reservation,
-        freed: Freed,
-        kept_back: bool,
-    ) -> Result<()> {
+    /// Into a window of this node if it lies in one, else into the free log.
+    fn free(self: &Arc<Self>, tx: &mut Tx<'_>, r: &mut Reservation, freed: Freed) -> Result<()> {
         // A search from now on commits first, and finds it.
         self.note_space();
         let private = self.private();
         let pending = self.state.lock().begin_free(freed.start, freed.len);
         if let Some((place, at)) = pending {
             private.set_window_bits(tx, place, &[(at, freed.len, freed.state)])?;
-            if kept_back {
-                return Ok(());
-            }
             let home = Arc::clone(self);
             let slot = freed.state == BlockState::MetaFree;
             tx.on_commit(Box::new(move || {
@@ -453,11 +432,7 @@ impl Inner {
             let mut state = self.state.lock();
             r.frees -= 1;
             state.unreserve(0, 0, 1);
-            let place = state.log.add(freed);
-            if kept_back && !state.log.keep_back(place) {
-                return Err(Error::KeptBack);
-            }
-            place
+            state.log.add(freed)
         };
         private.write_log(tx, place, Some(freed))
     }

@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use braid_format::lock_record::Life;
-use braid_format::rgrp::BlockState;
 use braid_format::{BlockNo, Incarnation, NodeId};
 use braid_lock::{Deltas, LockManager};
 use parking_lot::{Condvar, Mutex};
@@ -14,14 +13,12 @@ use parking_lot::{Condvar, Mutex};
 use super::closed_space::ClosedSpace;
 use super::failed_search::Full;
 use super::freed_places::Remembered;
-use super::log::Freed;
 use super::private::Private;
 use super::refill::Refill;
-use super::refused::Refused;
 use super::share::Share;
 use super::state::State;
 use super::trimmed::Trimmed;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::meta::{Meta, Tx};
 use crate::volume::Volume;
 
@@ -61,9 +58,7 @@ pub(super) struct Inner {
     pub(super) released: Condvar,
     /// Which groups there are, blocks that may hold file data, and blocks of groups for metadata alone.
     pub(super) total: Mutex<((u64, u64), (u64, u64))>,
-    /// Blocks in use whose last write has failed.
-    pub(super) refused: Mutex<Refused>,
-    /// Blocks of runs that are kept back ([`Run::keep_back`]), and of freed ones that were refused.
+    /// Blocks of runs that are kept back ([`Run::keep_back`]).
     pub(super) kept_back: AtomicU64,
     /// What closed parts have.
     pub(super) closed: Mutex<Option<ClosedSpace>>,
@@ -133,7 +128,9 @@ impl Run {
     /// window stays with the slot, whose next owner finds the blocks free. `false`: so many blocks
     /// are kept back that this node should not go on.
     pub fn keep_back(mut self) -> bool {
-        self.home.take().is_none_or(|home| home.keep_back(self.len))
+        let Some(home) = self.home.take() else { return true };
+        let before = home.kept_back.fetch_add(self.len, Ordering::Relaxed);
+        before.saturating_add(self.len) <= KEPT_BACK_MAX
     }
 }
 
@@ -161,23 +158,6 @@ impl Inner {
         self.private().count(tx, change)?;
         self.state.lock().deltas += change;
         Ok(())
-    }
-    /// So many blocks more are kept back. `false`: too many.
-    fn keep_back(&self, blocks: u64) -> bool {
-        let before = self.kept_back.fetch_add(blocks, Ordering::Relaxed);
-        before.saturating_add(blocks) <= KEPT_BACK_MAX
-    }
-    /// Whether what is freed is not to be given out again.
-    ///
-    /// # Errors
-    /// Fatal: so much is kept back that this node should not go on.
-    pub(super) fn keeps_back(&self, freed: Freed) -> Result<bool> {
-        let refused =
-            freed.state == BlockState::Free && self.refused.lock().meets(freed.start, freed.len);
-        if refused && !self.keep_back(freed.len) {
-            return Err(Error::KeptBack);
-        }
-        Ok(refused)
     }
     /// What taking so many slots changes.
     pub(super) fn slots_taken(&self, slots: i64) -> Deltas {

@@ -1,7 +1,7 @@
 //! The free log in memory: which places of which log block hold what. Pure.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap};
 
 use braid_format::rgrp::{BlockState, RawFreeLog, RawFreed};
 use braid_format::{BlockNo, FormatError};
@@ -16,9 +16,6 @@ pub(super) struct Freed {
     pub state: BlockState,
 }
 
-/// The part (divisor) of the log whose entries may be kept back.
-const KEPT_BACK_PART: u64 = 2;
-
 /// A place in the log: its block, and its index there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
@@ -30,8 +27,6 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct FreeLog {
     used: BTreeMap<Place, Freed>,
-    /// Of these, those that stay.
-    kept_back: BTreeSet<Place>,
     empty: BinaryHeap<Reverse<Place>>,
 }
 
@@ -40,7 +35,7 @@ impl FreeLog {
     pub fn new(blocks: u64, per_block: usize) -> Self {
         let places = (0..blocks)
             .flat_map(|block| (0..per_block).map(move |index| Reverse(Place { block, index })));
-        Self { used: BTreeMap::new(), kept_back: BTreeSet::new(), empty: places.collect() }
+        Self { used: BTreeMap::new(), empty: places.collect() }
     }
     /// Places without an entry.
     pub fn room(&self) -> u64 {
@@ -65,19 +60,9 @@ impl FreeLog {
             self.empty.push(Reverse(place));
         }
     }
-    /// An entry stays in the log. `false`: too many do.
-    pub fn keep_back(&mut self, place: Place) -> bool {
-        self.kept_back.insert(place);
-        (self.kept_back.len() as u64) < self.capacity() / KEPT_BACK_PART
-    }
-    /// No entry stays any longer.
-    pub fn keep_nothing_back(&mut self) {
-        self.kept_back.clear();
-    }
-    /// Entries in use that are not kept back (a copy).
+    /// Entries in use (a copy).
     pub fn entries(&self) -> Vec<(Place, Freed)> {
-        let used = self.used.iter().filter(|(place, _)| !self.kept_back.contains(place));
-        used.map(|(p, f)| (*p, *f)).collect()
+        self.used.iter().map(|(p, f)| (*p, *f)).collect()
     }
     /// Takes over entries as read.
     pub fn load(&mut self, entries: Vec<(Place, Freed)>) {

@@ -46,7 +46,6 @@ mod leave;
 mod log;
 mod private;
 mod refill;
-mod refused;
 mod search;
 mod set;
 mod share;

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use braid_format::BlockNo;
 use braid_format::dinode::{Layout, RawDinode};
 use braid_format::meta::MetaKind;
 use braid_pool::PoolRequest;
-use braid_pool::device::Op;
 use parking_lot::MutexGuard;
 
 use crate::core::Core;
@@ -118,30 +116,22 @@ impl<'a> HeldInode<'a> {
             return Ok(());
         }
         self.core.volume.pool.run(requests);
-        self.first_failed(requests)
+        first_failed(requests)
     }
 
     /// As [`HeldInode::run`], for writes of what other nodes may be writing too (concurrent lock).
     pub fn run_concurrent(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
         self.core.volume.pool.run_concurrent(requests);
-        self.first_failed(requests)
+        first_failed(requests)
     }
+}
 
-    /// The first failure of requests for contents. A write that has failed may land yet.
-    fn first_failed(&self, requests: &mut [PoolRequest<'_>]) -> Result<()> {
-        let size = self.core.volume.geo.block_size;
-        for r in requests.iter().filter(|r| r.result.is_err()) {
-            if let Op::Write(bytes) = &r.op {
-                let (first, end) = (size.block_of(r.at).get(), r.at.0 + bytes.len() as u64);
-                let end = end.div_ceil(size.bytes().0);
-                self.core.alloc.refuse(BlockNo(first), end - first);
-            }
-        }
-        for r in requests {
-            std::mem::replace(&mut r.result, Ok(())).map_err(Error::Contents)?;
-        }
-        Ok(())
+/// The first failure of requests for contents.
+fn first_failed(requests: &mut [PoolRequest<'_>]) -> Result<()> {
+    for r in requests {
+        std::mem::replace(&mut r.result, Ok(())).map_err(Error::Contents)?;
     }
+    Ok(())
 }
 
 /// Contents changed now.

@@ -208,12 +208,12 @@ impl Mirror<'_> {
             }
         }
         let body = (range.start + sector).min(range.end)..range.end;
-        let version = |piece: &[u8]| self.verifier.version(at, piece);
-        let first = truth.get(range.clone()).filter(|piece| self.is_good(at, piece));
-        let (first_is_good, first_version) = (first.is_some(), first.and_then(version));
         if differs.is_empty() {
             return;
         }
+        let version = |piece: &[u8]| self.verifier.version(at, piece);
+        let first = truth.get(range.clone()).filter(|piece| self.is_good(at, piece));
+        let (first_is_good, first_version) = (first.is_some(), first.and_then(version));
         let with = others.iter().filter(|o| o.part(&body).is_some());
         let pieces = with.filter_map(|o| Some((o, o.bytes.get(range.clone())?)));
         let good = pieces.filter(|(_, piece)| self.is_good(at, piece));
