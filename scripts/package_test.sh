@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the Debian package of a `braid` that is built, has lintian look at it, and installs, uses and removes it in
-# a Debian system that has nothing but the essential packages: package_test.sh PROGRAM. Root.
+# Installs, uses and removes the package in a copy of the system that clean_system.sh has made:
+# package_test.sh FOLDER. Root.
 set -euo pipefail
-program=$(realpath "$1")
+folder=$(realpath "$1")
 cd "$(dirname "$0")/.."
 
 work=$(mktemp -d)
@@ -10,15 +10,10 @@ root=$work/root
 trap 'rm -rf --one-file-system "$work"' EXIT
 step() { printf '== %s\n' "$1"; }
 
-step "package"
-package=$(scripts/deb.sh "$program" "$work" --fast)
-lintian --allow-root --fail-on error "$package"
-
 step "a clean system"
-release=$(. /etc/os-release; echo "$VERSION_CODENAME")
-mmdebstrap --quiet --variant=minbase "$release" "$root"
-cp "$package" "$root/braid.deb"
-cp scripts/package_use.sh "$root/"
+cp -a "$folder/root" "$root"
+chroot "$root" dpkg --purge libiscsi7 >/dev/null
+cp "$folder/braid.deb" scripts/package_use.sh "$root/"
 # Nothing that is mounted there reaches other namespaces, and what others unmount goes here, too.
 unshare --mount --propagation slave bash -euo pipefail -c '
   mount --rbind /dev "$1/dev"

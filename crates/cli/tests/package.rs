@@ -6,9 +6,9 @@ mod common;
 
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use common::{Disks, braid, can_mount, ok};
@@ -21,12 +21,20 @@ fn is_there(tool: &str) -> bool {
     path.split(':').any(|dir| Path::new(dir).join(tool).exists())
 }
 
-/// Runs a script that makes the package; one at a time, since they make it in one place.
+/// Runs a script with the package and a clean system, which whichever test comes first makes.
 fn with_the_package(script: &str) {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    let folder = MADE.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clean-system");
+        run("clean_system.sh", &[Path::new(env!("CARGO_BIN_EXE_braid")), &folder]);
+        folder
+    });
+    run(script, &[folder]);
+}
+
+fn run(script: &str, args: &[&Path]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts").join(script);
-    let out = Command::new(script).arg(env!("CARGO_BIN_EXE_braid")).output().unwrap();
+    let out = Command::new(script).args(args).output().unwrap();
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(out.status.success(), "{}{}", said(&out.stdout), said(&out.stderr));
 }
@@ -49,7 +57,7 @@ fn an_operators_day_goes_well_with_the_package_alone() {
     if !can_mount() {
         return;
     }
-    if let Some(tool) = ["cargo-deb", "mmdebstrap"].iter().find(|tool| !is_there(tool)) {
+    if let Some(tool) = TOOLS.iter().find(|tool| !is_there(tool)) {
         return braid_testkit::skip(&format!("{tool} is not installed"));
     }
     with_the_package("operator.sh");
