@@ -129,7 +129,10 @@ mod tests {
             let longest = Duration::from_secs(40);
             for slow in [false, true] {
                 all.issued(slow, longest);
-                assert!(!all.is_beyond(bound) && !all.is_beyond(longest), "{quiet} s, slow: {slow}");
+                assert!(
+                    !all.is_beyond(bound) && !all.is_beyond(longest),
+                    "{quiet} s, slow: {slow}"
+                );
             }
         }
     }
