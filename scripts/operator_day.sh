@@ -3,6 +3,7 @@
 # of its own. The disks are units of `braid target`, which can be told to fail.
 set -euo pipefail
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C
+mount -t tmpfs -o size=4G tmpfs /srv
 began=$SECONDS
 step() { printf '== %s (%s s)\n' "$1" "$((SECONDS - began))"; }
 fail() { echo "$1" >&2; exit 1; }

@@ -14,16 +14,7 @@ step "a clean system"
 cp -a "$folder/root" "$root"
 chroot "$root" dpkg --purge libiscsi7 >/dev/null
 cp "$folder/braid.deb" scripts/package_use.sh "$root/"
-# Nothing that is mounted there reaches other namespaces, and what others unmount goes here, too.
-unshare --mount --propagation slave bash -euo pipefail -c '
-  # Copies of mounts that are in use outside would keep them: their nodes could not leave.
-  for dir in $(awk "\$3 == \"fuse.braid\" { print \$2 }" /proc/self/mounts); do umount -l "$dir"; done
-  mount --rbind /dev "$1/dev"
-  mount --make-rslave "$1/dev"
-  mount -t proc proc "$1/proc"
-  mount -t sysfs sysfs "$1/sys"
-  mount -t tmpfs tmpfs "$1/run"
-  chroot "$1" /package_use.sh' - "$root"
+unshare --mount --propagation slave scripts/enter_system.sh "$root" /package_use.sh
 
 step "units"
 mkdir "$work/units"

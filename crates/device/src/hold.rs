@@ -21,8 +21,8 @@ use std::time::Duration;
 use crate::block::Node;
 use crate::host_locks::{is_noted_held, note_held};
 
-/// A node takes its exclusive open and its lock one after the other, and gives them up so. In between its hold looks
-/// like another program's, so such a hold is looked at this many times before it counts as one.
+/// A node takes its exclusive open and its lock one after the other, and gives them up in the same way. In between
+/// its hold looks like another program's, so such a hold is looked at this many times before it counts as one.
 const LOOKS: u32 = 10;
 /// Between two such looks.
 const PAUSE: Duration = Duration::from_millis(10);

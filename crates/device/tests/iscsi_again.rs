@@ -494,8 +494,8 @@ fn unanswering(fault: &str) -> (Arc<FaultyDevice>, San, Arc<IscsiDevice>) {
     (disk, san, unit)
 }
 
-/// So is a flush, whether it ran or not. A compare-and-write is for its caller to settle, and does not run
-/// later behind his back.
+/// A flush without an answer is issued again in another session, whether or not it ran. A compare-and-write ends
+/// with an unknown outcome, which its caller has to settle, and does not run later.
 #[test]
 fn a_flush_or_compare_and_write_without_an_answer_does_not_hang() {
     const BOTH: [&str; 2] = ["mute", "drop"];

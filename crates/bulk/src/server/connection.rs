@@ -142,7 +142,8 @@ impl<F: FileSystem> Shared<F> {
     fn verify(&self, link: &mut Link) -> Result<Option<Peer>, LinkError> {
         let Some(tls) = &self.served.options.tls else { return Ok(None) };
         let channel = Channel::server(tls.config())?;
-        // RefusedConnections' bytes go through a library: if it panics, that ends their connection and no node.
+        // What a client that is not known yet sends goes through a library: if it panics, that ends the client's
+        // connection and no node.
         let secured = catch_unwind(AssertUnwindSafe(|| link.secure(channel)));
         let secured = secured.unwrap_or(Err(LinkError::Protocol));
         if let Err(error) = secured {

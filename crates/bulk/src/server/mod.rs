@@ -65,9 +65,9 @@ struct ConnectionsState {
 }
 
 impl Connections {
-    /// One more, if it may be. With a `cutter` it is that of a client that is not known yet; if there is no place, the one of
-    /// these that has been here longest (of the same address, if that has too many) gives its up: a client that has
-    /// a certificate is known within milliseconds.
+    /// One more, if there is a place. With a `cutter` its client is not known yet. If there is no place, the oldest
+    /// connection of such a client (of the same address, if that has too many) is cut for it: a client that has a
+    /// certificate is known within milliseconds.
     fn enter(
         &self,
         (number, from): (u64, IpAddr),

@@ -150,7 +150,7 @@ impl Disks {
     pub fn new(count: usize, mib: u64) -> Self {
         Self::below(&std::env::temp_dir(), count, mib)
     }
-    /// As [`Disks::new`], where the machine's disks, which may have much else to do, slow nothing down.
+    /// As [`Disks::new`], in memory if the machine has `/dev/shm`: its disks may be busy with other work.
     pub fn in_memory(count: usize, mib: u64) -> Self {
         let memory = Path::new("/dev/shm");
         if memory.is_dir() { Self::below(memory, count, mib) } else { Self::new(count, mib) }

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// To which times are counted. Both hosts of a mirror may wait for one silent unit, and each takes the other for
-/// silent a quarter of `io_timeout` later than this one should have given the unit up.
+/// Times are counted in these. They are short because two hosts may wait for the same silent unit of a mirror: each
+/// takes the other for dead a quarter of `io_timeout` after the other should have given the unit up.
 const TICK: Duration = Duration::from_millis(125);
 /// Ticks that the ring holds: 256 s. More than [`SLOW_FACTOR`] times the longest bound.
 const RING: usize = 2048;
@@ -58,7 +58,7 @@ impl Unanswered {
     /// thread at a time, every [`look_after`] while something is under way.
     pub fn is_beyond(&self, bound: Duration) -> bool {
         let now = self.now();
-        // After a quiet time the ring has gone round: what stands there from further back counts later.
+        // After a quiet time the ring has gone round: counters further back are those of commands that count later.
         let mut from = self.from.load(Ordering::Relaxed).max(now.saturating_sub(SEEN));
         while from < now && self.slot(from).load(Ordering::Relaxed) == 0 {
             from += 1;
