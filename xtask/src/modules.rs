@@ -18,8 +18,19 @@ use anyhow::{Context, Result};
 use syn::visit::{self, Visit};
 
 /// Crates whose modules have an order.
-const ORDERED: &[&str] =
-    &["format", "device", "iscsi-target", "pool", "lock", "fs", "fuse", "bench", "python", "cli"];
+const ORDERED: &[&str] = &[
+    "format",
+    "device",
+    "iscsi-target",
+    "pool",
+    "lock",
+    "fs",
+    "bulk",
+    "fuse",
+    "bench",
+    "python",
+    "cli",
+];
 
 /// The crate root, as an edge's end.
 const ROOT: &str = "the root";

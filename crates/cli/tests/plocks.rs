@@ -91,7 +91,7 @@ def greedy():
     except OSError as e: assert e.errno == errno.ENOLCK, e
     assert 4_000 < n < 1 << 20, n
     os.write(go[1], b"g"); os.read(went[0], 1)
-    # An unlock splits, and never fails.
+    # Who has as many as he may can still give up parts.
     fcntl.lockf(fd, fcntl.LOCK_EX, 1 << 40, 0)
     for i in range(1000): fcntl.lockf(fd, fcntl.LOCK_UN, 1, 3 * i + 1)
     os.close(fd)

@@ -278,6 +278,58 @@ fn in_call(pid: u32, call: libc::c_long) -> usize {
     now.filter(|now| now.split(' ').next() == Some(&call.to_string())).count()
 }
 
+/// Opens a file, and once there is the second file asks for the first one's size by a hundred threads.
+const STAT_BY_THREADS: &str = "import ctypes, os, sys, threading, time
+libc, path, go = ctypes.CDLL(None, use_errno=True), sys.argv[1], sys.argv[2]
+EMPTY_PATH, FORCE_SYNC, SIZE = 0x1000, 0x2000, 0x200
+fd, sizes = os.open(path, os.O_RDONLY), []
+def ask():
+    out = ctypes.create_string_buffer(256)
+    done = libc.statx(fd, b'', EMPTY_PATH | FORCE_SYNC, SIZE, out)
+    sizes.append(int.from_bytes(out.raw[40:48], 'little') if done == 0 else -ctypes.get_errno())
+open(go + '.open', 'w').close()
+while not os.path.exists(go): time.sleep(0.02)
+threads = [threading.Thread(target=ask) for n in range(100)]
+for t in threads: t.start()
+for t in threads: t.join()
+sys.exit(0 if sizes == [9] * 100 else repr(sizes))
+";
+
+/// One user's calls all wait for a stopped node, and there are more of them than threads. Half of the threads are
+/// left to others.
+#[test]
+fn calls_of_a_user_leave_threads_for_others() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 256, 0);
+    let a = c.mount(&["io_timeout=300"]).display().to_string();
+    let b = c.mount(&["workers_max=64"]).display().to_string();
+    let (program, go) = (c.disks.path("stat.py"), c.disks.path("go"));
+    std::fs::write(&program, STAT_BY_THREADS).unwrap();
+    sh(&format!(
+        "chmod 777 {}; chmod 755 {program} {a} {b}; echo own > {b}/own; echo held > {a}/held; ls -l {b} {b}/own",
+        c.disks.path("")
+    ));
+    let as_user = |uid: u32| format!("setpriv --reuid={uid} --regid={uid} --clear-groups");
+    let mut asking =
+        Program::new(&format!("exec {} python3 {program} {b}/held {go}", as_user(1000)));
+    let pid = asking.0.id();
+    wait_until("it is open", || Path::new(&format!("{go}.open")).exists());
+    sh(&format!("echo new >> {a}/held"));
+    let stopped = Stopped::stop(&c, 0);
+    std::fs::write(&go, "").unwrap();
+    wait_until("all wait", || in_call(pid, libc::SYS_statx) == 100);
+    for uid in [0, 1001] {
+        let calls = format!("timeout 60 cat {b}/own; timeout 60 stat -c %s {b}/own");
+        assert_eq!(sh(&format!("{} bash -c '{calls}'", as_user(uid))), "own\n4\n");
+    }
+    assert!(asking.lasts());
+    drop(stopped);
+    assert!(asking.ends("the calls").success());
+    c.finish();
+}
+
 /// They wait for a stopped node, and would have all threads of the other one.
 #[test]
 fn lookups_by_handle_of_a_user_leave_threads_for_others() {

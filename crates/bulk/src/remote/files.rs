@@ -9,7 +9,7 @@ use braid_format::InodeNo;
 use braid_fs::{Answer, Errno, Fh};
 use parking_lot::{Mutex, RwLock};
 
-use super::Inode;
+use super::inode::Inode;
 use super::progress::Progress;
 use crate::wire::Caller;
 

@@ -2,6 +2,7 @@
 //!
 //! Map, bottom up:
 //! ```text
+//!  inode        what the server calls an inode
 //!  caller       for which program a thread asks
 //!  known        which inodes the kernel has, and of which generation
 //!  recent_names what names led to when they were looked up last
@@ -35,6 +36,7 @@ mod durable;
 mod file_system;
 mod files;
 mod held;
+mod inode;
 mod known;
 mod leases;
 mod locks;
@@ -51,7 +53,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use braid_format::InodeNo;
 use braid_fs::{Attr, KernelCache};
 use parking_lot::{Condvar, Mutex};
 
@@ -250,11 +251,4 @@ impl Helper {
         self.state.lock().ended = true;
         self.changed.notify_all();
     }
-}
-
-/// An inode by its number and generation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Inode {
-    ino: InodeNo,
-    generation: u64,
 }

@@ -8,8 +8,9 @@ use braid_fs::{Answer, Attr, Cred, DirEntry, Errno, Fh, SetAttr};
 
 use super::calls::About;
 use super::files::RemoteFile;
+use super::inode::Inode;
 use super::recent_names::Remembered;
-use super::{Inode, Remote, caller};
+use super::{Remote, caller};
 use crate::wire::{
     Caller, MountRequest, RENAME_EXCHANGE, Reply, Request, read_entries, read_listed,
 };

@@ -165,7 +165,7 @@ impl Pending {
 mod tests {
     use braid_fs::Errno;
 
-    use super::super::Inode;
+    use super::super::inode::Inode;
     use super::*;
     use crate::wire::Caller;
 

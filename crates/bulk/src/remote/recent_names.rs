@@ -10,7 +10,7 @@ use braid_format::InodeNo;
 use braid_fs::{Attr, Time};
 use parking_lot::Mutex;
 
-use super::Inode;
+use super::inode::Inode;
 
 /// So many are remembered.
 const MOST: usize = 4096;

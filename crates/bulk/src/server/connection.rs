@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use braid_fs::FileSystem;
 
 use super::counts::Counted;
-use super::operations::{Asked, Served};
+use super::operations::Asked;
 use super::references::References;
 use super::refused_connections::RefusedConnections;
+use super::served::Served;
 use super::session::{Session, Sessions, Slot};
 use crate::error::LinkError;
 use crate::link::{Buffer, Link, Received};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use braid_device::{TimeCounters, Times};
 use braid_fs::Errno;
 
-use super::operations::Outcome;
+use super::outcome::Outcome;
 use crate::wire::{Header, LockRequest, MountRequest, Request, Status};
 
 /// Requests of one kind.

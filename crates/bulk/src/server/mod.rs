@@ -3,6 +3,7 @@
 mod connection;
 mod counts;
 mod events;
+mod held_locks;
 mod leases;
 mod locks;
 mod mounted;
@@ -10,9 +11,11 @@ mod names;
 mod open_files;
 mod operations;
 mod options;
+mod outcome;
 mod permissions;
 mod references;
 mod refused_connections;
+mod served;
 mod session;
 
 use std::collections::{HashMap, VecDeque};
@@ -32,10 +35,10 @@ use counts::Counters;
 pub use counts::{ClientView, Counts, Operation, RequestCounts};
 pub use leases::LeaseCounts;
 use leases::{MARGIN, TERM};
-use operations::Served;
 pub use options::{ServerOptions, Squash};
 pub use references::References;
 use refused_connections::RefusedConnections;
+use served::Served;
 use session::{Session, Sessions};
 
 use crate::link::Cutter;

@@ -4,8 +4,10 @@ use braid_format::InodeNo;
 use braid_fs::mode::{S_IFDIR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK};
 use braid_fs::{Attr, Errno, FileSystem};
 
-use super::operations::{MODE_BITS, O_EXCL, O_TRUNC, Opening, Outcome, Served, seen};
+use super::operations::{MODE_BITS, O_EXCL, O_TRUNC, Opening};
+use super::outcome::{Outcome, seen};
 use super::permissions::{READ, SEARCH, Visit, WRITE};
+use super::served::Served;
 use super::session::Session;
 use crate::link::Buffer;
 use crate::wire::{Caller, MountRequest, Reply, Status, XATTR_MAX};

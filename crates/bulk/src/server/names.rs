@@ -3,8 +3,10 @@
 use braid_fs::mode::S_ISGID;
 use braid_fs::{Attr, Errno, FileSystem, SetAttr, TimeSet};
 
-use super::operations::{MODE_BITS, O_EXCL, O_RDWR, Served, seen};
+use super::operations::{MODE_BITS, O_EXCL, O_RDWR};
+use super::outcome::seen;
 use super::permissions::{READ, SEARCH, Visit, WRITE};
+use super::served::Served;
 use super::session::Session;
 use crate::wire::{
     Caller, OpenFlags, RENAME_EXCHANGE, Reply, Request, Status, write_entry, write_listed,

@@ -1,18 +1,17 @@
 //! What each request does.
 
 use braid_format::InodeNo;
-use braid_fs::{Answer, Attr, Durable, Errno, FileSystem, PlockKind, Write, WriteFlags};
+use braid_fs::{Attr, Durable, Errno, FileSystem, PlockKind, Write, WriteFlags};
 use std::sync::Arc;
 use std::time::Duration;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::counts::Counters;
 use super::leases::TERM;
 use super::open_files::OpenFile;
-use super::options::ServerOptions;
-use super::permissions::Visit;
-use super::references::References;
+use super::outcome::{Outcome, seen};
+use super::permissions::{READ, Visit, WRITE};
+use super::served::Served;
 use super::session::Session;
 use crate::link::Buffer;
 use crate::wire::{
@@ -26,28 +25,6 @@ pub(super) const O_EXCL: i32 = 0o200;
 pub(super) const O_TRUNC: i32 = 0o1000;
 /// Permission bits that a client can give to what it makes.
 pub(super) const MODE_BITS: u32 = 0o7777;
-
-/// What requests work with.
-#[derive(Debug)]
-pub struct Served<F> {
-    /// The file system.
-    pub files: F,
-    /// Inodes that requests refer to.
-    pub references: Arc<References>,
-    /// How it is served.
-    pub options: ServerOptions,
-    /// The write verifier of this server.
-    pub verifier: u64,
-    /// When it began.
-    pub begun: std::time::Instant,
-    /// Makes owners of locks.
-    pub owners: std::sync::atomic::AtomicU64,
-    /// What all clients have asked for.
-    pub counters: Counters,
-}
-
-/// A reply, and how many bytes of the buffer go with it.
-pub type Outcome = Result<(Reply, usize), Status>;
 
 /// A request with who asks.
 #[derive(Debug)]
@@ -69,10 +46,6 @@ pub(super) struct Opening {
     pub writable: bool,
     /// The user of a mount who has it; none for copies.
     pub user: Option<u32>,
-}
-
-pub(super) fn seen<T>(answer: Answer<T>) -> Result<T, Status> {
-    answer.map_err(Status::of)
 }
 
 impl<F: FileSystem> Served<F> {
@@ -159,8 +132,7 @@ impl<F: FileSystem> Served<F> {
                 if attr.generation != generation {
                     return Err(Status::of(Errno::STALE));
                 }
-                let want = super::permissions::READ
-                    | if flags.write { super::permissions::WRITE } else { 0 };
+                let want = READ | if flags.write { WRITE } else { 0 };
                 visit.may(&attr, want)?;
                 return self.open(session, &attr, flags);
             }

@@ -8,9 +8,10 @@ use braid_format::InodeNo;
 use braid_fs::mode::{S_ISGID, S_ISVTX};
 use braid_fs::{Attr, Cred, Errno, FileSystem, Person};
 
-use super::operations::{Served, seen};
 use super::options::{ServerOptions, Squash};
+use super::outcome::seen;
 use super::references::Pins;
+use super::served::Served;
 use crate::wire::{Caller, Status};
 
 /// Permissions that are asked for.

@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 
 use super::counts::{ClientView, Counters};
 use super::events::Events;
+use super::held_locks::{Held, give_up};
 use super::leases::{Holder, Leases};
-use super::locks::{Held, give_up};
 use super::open_files::{OpenFile, OpenFiles};
 use crate::link::Cutter;
 use crate::tls::Peer;

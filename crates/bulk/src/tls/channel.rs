@@ -406,5 +406,4 @@ fn encrypt<D>(
 }
 
 #[cfg(test)]
-#[path = "channel_tests.rs"]
 mod tests;

@@ -1,5 +1,7 @@
 //! Arguments of a message: fields one behind the other, little-endian, byte strings behind their length.
 
+use braid_format::InodeNo;
+
 /// Longest name of a file, a pool or a client, bytes.
 pub const NAME_MAX: usize = 255;
 
@@ -93,4 +95,17 @@ impl<'a> FieldReader<'a> {
         self.0 = rest;
         (len <= most).then_some(bytes)
     }
+}
+
+/// An inode's number.
+pub fn ino(from: &mut FieldReader<'_>) -> Option<InodeNo> {
+    from.u64().map(InodeNo)
+}
+
+/// A name that a directory can hold.
+pub fn name(from: &mut FieldReader<'_>) -> Option<Vec<u8>> {
+    let name = from.bytes(NAME_MAX)?;
+    let dots = matches!(name, b"" | b"." | b"..");
+    let good = !dots && !name.contains(&b'/') && !name.contains(&0);
+    good.then(|| name.to_vec())
 }

@@ -4,7 +4,7 @@ use braid_fs::{Plock, PlockKind};
 
 use super::fields::{FieldReader, FieldWriter};
 use super::header::Header;
-use super::request::op;
+use super::op;
 
 /// A request about locks of programs.
 #[allow(missing_docs, reason = "docs/BULK.md section 5 says what each does")]

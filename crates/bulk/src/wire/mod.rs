@@ -9,6 +9,7 @@ mod header;
 mod leases;
 mod locks;
 mod mount;
+pub mod op;
 mod reply;
 mod request;
 mod status;
@@ -23,7 +24,7 @@ pub use leases::{LeaseNote, Recalls};
 pub use locks::{LockEvent, LockRequest, read_events, write_event};
 pub use mount::{MountRequest, RENAME_EXCHANGE, XATTR_MAX};
 pub use reply::{Reply, Welcome};
-pub use request::{Begin, Hello, OpenFlags, Request, SessionId, how, op};
+pub use request::{Begin, Hello, OpenFlags, Request, SessionId, how};
 pub use status::Status;
 
 /// Version of the protocol that is enough to copy files.

@@ -2,9 +2,9 @@
 
 use braid_format::InodeNo;
 
-use super::fields::{FieldReader, FieldWriter, NAME_MAX};
+use super::fields::{FieldReader, FieldWriter, NAME_MAX, ino, name};
 use super::header::Header;
-use super::request::{ino, name, op};
+use super::op;
 
 /// Longest value of an extended attribute, or list of their names, bytes.
 pub const XATTR_MAX: usize = 64 << 10;

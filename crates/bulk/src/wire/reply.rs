@@ -7,7 +7,8 @@ use super::attributes::{put_attr, put_totals, take_attr, take_totals};
 use super::fields::{FieldReader, FieldWriter};
 use super::header::{FrameError, Header};
 use super::locks::{put_lock, take_lock};
-use super::request::{SessionId, op};
+use super::op;
+use super::request::SessionId;
 
 /// The answer to a [`Hello`](super::Hello).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,12 +10,14 @@ use braid_lock::{Guard, Local, Mode};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::meta::Tx;
-use crate::plock_table::bucket::{BLOCKS_MAX, Bucket, Seen, Verdicts};
-use crate::plock_table::chain::{self, Block, Entry};
+use crate::plock_table::bucket::{BLOCKS_MAX, Bucket, Seen};
+use crate::plock_table::chain::{self, Block};
 use crate::plock_table::table::Growth;
 
 /// Blocks that one transaction changes.
 const TX_BLOCKS: usize = 16;
+/// Blocks that are freed after one unlock, each by a transaction. The next unlocks free the rest.
+const SHRINK_MOST: usize = 32;
 
 /// A lock that is taken to change a bucket is exclusive among the threads of this node, too.
 fn local(mode: Mode) -> Local {
@@ -135,30 +137,12 @@ impl Bucket {
         }
         done
     }
-    /// Frees blocks that are no longer needed. The exclusive lock is held. Half a block is kept
-    /// spare, so that a program at the edge does not allocate and free in turns.
+    /// Frees blocks that are no longer needed, [`SHRINK_MOST`] at a time: others wait for the bucket meanwhile. The
+    /// exclusive lock is held.
     pub fn shrink(&self, core: &Core) -> Result<()> {
         let capacity = chain::capacity(core.volume.geo.body_len());
-        loop {
-            let victim = {
-                let mut state = self.state();
-                let needed = state.needed();
-                let Some(seen) = &mut state.seen else { return Ok(()) };
-                let spare = seen.blocks.len().saturating_sub(1) * capacity;
-                if seen.blocks.len() < 2 || seen.others_len + needed + capacity / 2 > spare {
-                    return Ok(());
-                }
-                seen.forget_dead(core);
-                let mut alive = Verdicts::new(core);
-                let mut foreign = |e: &Entry| e.lock.owner.node != core.me && alive.of(e);
-                let mut free = |(_, b): &(BlockNo, Block)| !b.entries.iter().any(&mut foreign);
-                match seen.blocks.iter().rposition(&mut free) {
-                    None | Some(0) => return Ok(()),
-                    Some(n) => n,
-                }
-            };
-            self.remove(core, victim)?;
-        }
+        let superfluous = self.state().superfluous(core, capacity, SHRINK_MOST);
+        superfluous.into_iter().try_for_each(|n| self.remove(core, n))
     }
     /// Takes the `n`-th block out of the chain. Only entries of this node, and of dead ones, are in it.
     fn remove(&self, core: &Core, n: usize) -> Result<()> {

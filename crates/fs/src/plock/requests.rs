@@ -130,10 +130,7 @@ pub(crate) fn drop_owner(core: &Arc<Core>, ino: InodeNo, owner: u64) -> Result<(
     let until = Instant::now() + CLOSE_PATIENCE;
     let done = match bucket.open_until(core, Mode::Exclusive, until) {
         Ok(Some(_guard)) => give_up(core, bucket, &lock, &mut ended),
-        Ok(None) => {
-            give_up_unseen(core, bucket, &lock);
-            Ok(())
-        }
+        Ok(None) => give_up_unseen(core, bucket, &lock),
         Err(e) => unseen_at(e, core, bucket, &lock),
     };
     settle(core, bucket, ended);
@@ -242,6 +239,7 @@ fn attempt(
         return granted.then_some(None).ok_or(Error::NoLocks);
     }
     if lock.owner.flock && bucket.state().mine.has(lock.ino, lock.owner) {
+        // All of it: that splits nothing.
         bucket.state().take(users, &lock);
         serve(core, bucket, &lock, ended)?;
     }
@@ -264,7 +262,11 @@ fn attempt(
     Ok(Some(WaitId { bucket: bucket.lock, ino: lock.ino, order }))
 }
 
-/// Never fails for want of memory, space or entries.
+/// Never fails for want of memory or space, and for want of entries only if it splits a lock and its user has
+/// twice as many as he may have.
+///
+/// # Errors
+/// `NoLocks` then.
 fn unlock(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> Result<()> {
     if !bucket.state().mine.has(lock.ino, lock.owner) {
         return Ok(());
@@ -277,11 +279,14 @@ fn unlock(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) -> 
 
 /// Takes a lock off its owner although the bucket's lock is not to be had: a file that is closed, or a program
 /// that ends, asks only once. The bucket's thread tells the other nodes as soon as it can.
-fn give_up_unseen(core: &Core, bucket: &Bucket, lock: &Lock) {
+fn give_up_unseen(core: &Core, bucket: &Bucket, lock: &Lock) -> Result<()> {
     let mut state = bucket.state();
-    state.take(&core.plocks.users, lock);
+    if !state.take(&core.plocks.users, lock) {
+        return Err(Error::NoLocks);
+    }
     state.poll.stale = true;
     state.poll.news = true;
+    Ok(())
 }
 
 /// The same after an error, unless it ends this node's work.
@@ -290,8 +295,7 @@ fn unseen_at(error: Error, core: &Core, bucket: &Bucket, lock: &Lock) -> Result<
         return Err(error);
     }
     tracing::debug!(%error, "a lock is given up here, and other nodes hear of it later");
-    give_up_unseen(core, bucket, lock);
-    Ok(())
+    give_up_unseen(core, bucket, lock)
 }
 
 /// Takes a lock off its owner. The bucket's lock is held exclusively.
@@ -300,7 +304,9 @@ fn give_up(core: &Core, bucket: &Bucket, lock: &Lock, ended: &mut Vec<Ended>) ->
     room_for(core, bucket, 1)?;
     let holds = {
         let mut state = bucket.state();
-        state.take(&core.plocks.users, lock);
+        if !state.take(&core.plocks.users, lock) {
+            return Err(Error::NoLocks);
+        }
         state.mine.len() > 0
     };
     if !holds {

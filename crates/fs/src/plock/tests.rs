@@ -263,7 +263,7 @@ fn what_a_dead_node_left_is_checked_and_goes() {
 }
 
 #[test]
-fn one_user_has_his_bound_and_an_unlock_always_succeeds() {
+fn one_user_has_his_bound_and_can_give_up_parts_beyond_it() {
     let (a, _b, ino) = fixture();
     let most = a.plocks.users.user_max() as u64;
     for i in 0..most {
@@ -292,21 +292,45 @@ fn one_user_has_his_bound_and_an_unlock_always_succeeds() {
 }
 
 #[test]
-fn what_unlocks_split_takes_no_locks_from_others() {
+fn what_unlocks_split_takes_no_locks_from_others_and_has_an_end() {
     let (a, _b, ino) = fixture();
-    let pieces = a.plocks.users.user_max() as u64 * 9;
-    setlk(&a, ino, &want(1, 0, 4 * pieces, Exclusive), None).unwrap();
-    for i in 0..pieces {
-        setlk(&a, ino, &want(1, 2 * i + 1, 2 * i + 1, Unlock), None).unwrap();
+    let most = 2 * a.plocks.users.user_max() as u64;
+    setlk(&a, ino, &want(1, 0, 4 * most, Exclusive), None).unwrap();
+    let piece = |i: u64| want(1, 2 * i + 1, 2 * i + 1, Unlock);
+    for i in 1..most {
+        setlk(&a, ino, &piece(i), None).unwrap();
     }
-    assert_eq!(seen_by(&a, ino).0 as u64, pieces + 1);
+    assert_eq!(seen_by(&a, ino).0 as u64, most);
     let far = want(1, 1 << 40, 1 << 40, Exclusive);
     assert!(matches!(setlk(&a, ino, &far, None), Err(Error::NoLocks)));
+    // As many as a user may have by unlocks, too: what splits nothing more can still be given up.
+    assert!(matches!(setlk(&a, ino, &piece(most), None), Err(Error::NoLocks)));
+    assert_eq!(
+        getlk(&a, ino, &want(2, 2 * most + 1, 2 * most + 1, Shared)).unwrap().unwrap().end,
+        4 * most
+    );
+    setlk(&a, ino, &want(1, 2 * most, 4 * most, Unlock), None).unwrap();
     for uid in [8, 0] {
         setlk(&a, ino, &Plock { uid, owner: 9, ..far }, None).unwrap();
     }
     drop_owner(&a, ino, 1).unwrap();
     setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+}
+
+#[test]
+fn a_long_chain_is_freed_some_blocks_at_a_time() {
+    let (a, b, ino) = fixture();
+    for i in 0..4_000 {
+        setlk(&a, ino, &Plock { uid: 0, ..want(1, i * 2, i * 2, Exclusive) }, None).unwrap();
+    }
+    let full = blocks(&b, ino);
+    assert!(full > 40, "{full}");
+    drop_owner(&a, ino, 1).unwrap();
+    let left = blocks(&b, ino);
+    assert!((2..full - 30).contains(&left), "{left} of {full}");
+    setlk(&a, ino, &want(1, 0, 9, Exclusive), None).unwrap();
+    setlk(&a, ino, &want(1, 0, 9, Unlock), None).unwrap();
+    assert_eq!((seen_by(&b, ino), blocks(&b, ino)), ((0, 0), 1));
 }
 
 #[test]

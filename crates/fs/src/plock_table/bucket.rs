@@ -173,6 +173,28 @@ impl State {
         let waits = self.waits.iter().map(|(key, w)| Entry { order: key.1, lock: w.lock });
         held.chain(waits).collect()
     }
+    /// Blocks, by their places in the chain and the last first, that are not needed and have no entry of another node
+    /// that lives; at most `most`. Half a block is kept spare, so that a program at the edge does not allocate and free
+    /// in turns.
+    pub fn superfluous(&mut self, lives: &dyn Lives, capacity: usize, most: usize) -> Vec<usize> {
+        let needed = self.needed();
+        let Some(seen) = &mut self.seen else { return Vec::new() };
+        let excess = |seen: &Seen| {
+            let used = (seen.others_len + needed + capacity / 2).div_ceil(capacity).max(1);
+            seen.blocks.len().saturating_sub(used).min(most)
+        };
+        if excess(seen) == 0 {
+            return Vec::new();
+        }
+        seen.forget_dead(lives);
+        let mut alive = Verdicts::new(lives);
+        let mut foreign = |e: &Entry| e.lock.owner.node != lives.me() && alive.of(e);
+        let places = (1..seen.blocks.len()).rev();
+        let free = places.filter(|n| {
+            seen.blocks.get(*n).is_some_and(|(_, b)| !b.entries.iter().any(&mut foreign))
+        });
+        free.take(excess(seen)).collect()
+    }
     /// Entries that find room on the devices beyond these.
     pub fn room(&self, capacity: usize) -> Growth {
         let Some(seen) = &self.seen else { return 0 };
@@ -201,15 +223,20 @@ impl State {
         self.changed = true;
         true
     }
-    /// Takes a range off its owner.
-    pub fn take(&mut self, users: &Users, lock: &Lock) {
+    /// Takes a range off its owner. `false`, and nothing is changed: it would split a lock, and the owner's user has
+    /// twice as many as he may have. That is never so of all that an owner has on a file.
+    pub fn take(&mut self, users: &Users, lock: &Lock) -> bool {
         let key = (lock.ino, lock.owner);
-        let growth = self.mine.change(lock, None, Growth::MAX).unwrap_or(0);
-        users.count(self.uids.get(&key).copied().unwrap_or(0), growth);
+        let uid = self.uids.get(&key).copied().unwrap_or(0);
+        let Some(growth) = self.mine.change(lock, None, users.room_to_split(uid)) else {
+            return false;
+        };
+        users.count(uid, growth);
         if !self.mine.has(lock.ino, lock.owner) {
             self.uids.remove(&key);
         }
         self.changed = true;
+        true
     }
     /// What conflicts with a request at this place among the others.
     pub fn outcome(&self, lock: &Lock, order: u64) -> Outcome {
@@ -473,7 +500,7 @@ mod tests {
         let lock = lock(0, FILE);
         assert_eq!(state.outcome(&lock, u64::MAX), Outcome::Free);
         assert!(state.grant(users, (&lock, u64::MAX), 7, Growth::MAX));
-        state.take(users, &lock);
+        assert!(state.take(users, &lock));
     }
     fn long_ago() -> Instant {
         Instant::now().checked_sub(TURN).unwrap()
@@ -531,7 +558,7 @@ mod tests {
         let mut state = behind(&[2, 1]);
         assert!(state.grant(&users, (&lock(0, FILE), 0), 7, Growth::MAX));
         assert_eq!(state.turns(), []);
-        state.take(&users, &lock(0, FILE));
+        assert!(state.take(&users, &lock(0, FILE)));
         assert_eq!(state.turns(), [node(2)]);
         assert_eq!(state.turns(), []);
         // The bucket was elsewhere: perhaps the node looked too early.

@@ -14,6 +14,11 @@ const LOCK_BYTES: u64 = 256;
 const MEMORY_PART: u64 = 4;
 /// The part (divisor) of all locks that one user other than root may have.
 const USER_PART: usize = 8;
+/// Most locks of one user other than root, however large the memory: when another node wants one of a bucket's
+/// locks, all of the bucket go to the devices and are read from there.
+const USER_MOST: usize = 1 << 15;
+/// By unlocks that split locks a user may come to so many times his bound.
+const SPLIT: usize = 2;
 /// The part (divisor) of all locks that is kept for root's.
 const ROOT_PART: usize = 8;
 /// However small the memory, a node takes so many locks.
@@ -31,8 +36,8 @@ pub(crate) struct Users {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Locks of all users. What unlocks of one user have split beyond his bound does not count: an unlock never
-    /// fails, and must not take the place of other users' locks.
+    /// Locks of all users. What unlocks of one user have split beyond his bound does not count: it must not take
+    /// the place of other users' locks.
     all: usize,
     by_uid: HashMap<u32, usize>,
 }
@@ -42,7 +47,8 @@ impl Users {
     pub fn new(metadata_cache: Bytes) -> Self {
         let all = metadata_cache.get() / MEMORY_PART / LOCK_BYTES;
         let all_max = usize::try_from(all).unwrap_or(usize::MAX).max(LOCKS_MIN);
-        Self { all_max, user_max: all_max / USER_PART, counts: Mutex::default() }
+        let user_max = (all_max / USER_PART).min(USER_MOST);
+        Self { all_max, user_max, counts: Mutex::default() }
     }
     /// Most locks of one user.
     #[cfg(test)]
@@ -60,6 +66,14 @@ impl Users {
             let users = all.saturating_sub(self.all_max / ROOT_PART);
             self.user_max.saturating_sub(own).min(users)
         };
+        Growth::try_from(room).unwrap_or(Growth::MAX)
+    }
+    /// How many more locks an unlock of `uid` may leave than there were, by splitting one. That goes beyond the bound,
+    /// so that who has reached it can still give up a part of what he has, but not without end.
+    pub fn room_to_split(&self, uid: u32) -> Growth {
+        let own = self.counts.lock().by_uid.get(&uid).copied().unwrap_or(0);
+        let bound = if uid == 0 { self.all_max } else { self.user_max };
+        let room = bound.saturating_mul(SPLIT).saturating_sub(own);
         Growth::try_from(room).unwrap_or(Growth::MAX)
     }
     /// `uid` has so many more locks, or fewer.
@@ -117,5 +131,20 @@ mod tests {
         }
         assert_eq!((users.room(9), users.room(0)), (0, each));
         assert!(Users::new(Bytes(96 << 20)).user_max >= 8192);
+    }
+
+    #[test]
+    fn unlocks_may_split_up_to_twice_the_bound() {
+        let users = Users::new(Bytes(0));
+        let each = Growth::try_from(users.user_max).unwrap();
+        assert_eq!((users.room_to_split(5), users.room_to_split(0)), (each * 2, each * 16));
+        users.count(5, each);
+        assert_eq!((users.room(5), users.room_to_split(5)), (0, each));
+        users.count(5, each);
+        assert_eq!((users.room_to_split(5), users.room_to_split(6)), (0, each * 2));
+        // A node with much memory.
+        let large = Users::new(Bytes(1 << 40));
+        assert_eq!(large.room(5), Growth::try_from(USER_MOST).unwrap());
+        assert!(large.room(0) > large.room_to_split(5));
     }
 }

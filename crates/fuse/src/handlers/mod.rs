@@ -23,7 +23,7 @@ use crate::caches::notify::{DeferredAnswers, KernelLink};
 use crate::counts::RequestCounters;
 use crate::error::BadRequest;
 use crate::terms::Terms;
-use crate::transport::queue::RequestQueue;
+use crate::transport::queue::{QueuedRequests, RequestQueue};
 use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Body, Request};
 use crate::waits::handle_lookups::HandleLookups;
@@ -33,6 +33,7 @@ use crate::waits::killed_programs::{
 };
 use crate::waits::lock_owners::LockOwners;
 use crate::waits::lock_waits::{LockWaits, RingWaits};
+use crate::waits::user_shares::UserShares;
 use braid_fs::lock::interrupt;
 use braid_fs::{Answer, FileSystem};
 use braid_fs::{Attr, Cred};
@@ -86,6 +87,7 @@ pub struct Server<F: FileSystem> {
     interrupts: Interrupts,
     queue: Arc<RequestQueue>,
     handle_lookups: HandleLookups,
+    shares: Arc<UserShares>,
     killed: Arc<KilledPrograms>,
     lockers: LockOwners,
     waits: Arc<LockWaits<F::Wait>>,
@@ -125,7 +127,9 @@ impl<F: FileSystem> Server<F> {
         let late = DeferredAnswers::new(Arc::clone(&link));
         let queue = Arc::<RequestQueue>::default();
         let handle_lookups = HandleLookups::default();
-        let queues = [Arc::clone(&queue), Arc::clone(handle_lookups.queue())];
+        let shares = Arc::new(UserShares::new(threads));
+        let queues: Vec<Arc<dyn QueuedRequests>> =
+            vec![queue.clone(), handle_lookups.queue().clone(), shares.clone()];
         Self {
             files,
             root,
@@ -136,6 +140,7 @@ impl<F: FileSystem> Server<F> {
             killed: Arc::new(KilledPrograms::new(queues)),
             queue,
             handle_lookups,
+            shares,
             lockers: LockOwners::default(),
             waits: Arc::default(),
             ring_waits: RingWaits::new(threads),
@@ -171,6 +176,10 @@ impl<F: FileSystem> Server<F> {
     /// Lookups by file handle of users other than root.
     pub(crate) fn handle_lookups(&self) -> &HandleLookups {
         &self.handle_lookups
+    }
+    /// Which users keep threads busy.
+    pub(crate) fn shares(&self) -> &UserShares {
+        &self.shares
     }
     /// For a thread that answers, as long as it lives: what it waits for others may then end when the
     /// program that waits for the answer is killed.

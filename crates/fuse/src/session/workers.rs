@@ -30,10 +30,11 @@ use crate::transport::cpu_latency::{self, CpuLatency};
 use crate::transport::payloads::Payloads;
 use crate::transport::poller::RequestPoller;
 use crate::transport::queue::frees_others;
-use crate::transport::reply::{Device, Way};
+use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Request, longest};
 use crate::transport::space::Space;
 use crate::waits::handle_lookups::is_bounded;
+use crate::waits::user_shares::Begun;
 
 /// Threads that stay parked, beyond one per processor, however long nothing happens.
 const SPARE: usize = 2;
@@ -236,13 +237,13 @@ impl<F: FileSystem> Pool<F> {
     /// Answers a request, and then what waits in the queue; or puts it there, if all threads but those
     /// kept for others are busy.
     fn answer(&self, space: &mut Space, scratch: &mut Vec<u8>) {
-        let busy = self.busy.fetch_add(1, Ordering::SeqCst);
+        let mut busy = self.busy.fetch_add(1, Ordering::SeqCst);
         let mut stands = busy >= self.threads_max
             && !frees_others(space.message())
             && self.server.queue().push(space);
         loop {
             if !stands {
-                self.answer_one(space, scratch);
+                self.answer_within_bounds(space, busy, scratch);
             }
             stands = false;
             // A thread that is done, and leaves fewer busy threads than the bound, takes what waits
@@ -254,26 +255,47 @@ impl<F: FileSystem> Pool<F> {
             if !self.server.queue().pop(space) {
                 return;
             }
-            self.busy.fetch_add(1, Ordering::SeqCst);
+            busy = self.busy.fetch_add(1, Ordering::SeqCst);
         }
     }
-    /// Answers a request. A lookup by handle too many is put into the queue of those; one that has ended is
-    /// followed by the next from there.
-    fn answer_one(&self, space: &mut Space, scratch: &mut Vec<u8>) {
-        let lookups = self.server.handle_lookups();
-        let bounded = is_bounded(space.message());
-        if bounded && !lookups.begin(space) {
+    /// Answers a request, unless too many of its kind or of its user are under way: then it waits until one of
+    /// them ends. One that has ended is followed by the next of those that wait so. `busy`: threads that answer
+    /// others.
+    fn answer_within_bounds(&self, space: &mut Space, busy: usize, scratch: &mut Vec<u8>) {
+        if is_bounded(space.message()) {
+            let lookups = self.server.handle_lookups();
+            let mut begun = lookups.begin(space);
+            while begun {
+                self.answer_one(space, scratch);
+                begun = lookups.end(space);
+            }
             return;
         }
-        loop {
-            space.with(|message| {
-                self.server.answer(Way::Device(&self.device), message, scratch);
-            });
-            space.clear();
-            if !(bounded && lookups.end(space)) {
-                return;
+        let shares = self.server.shares();
+        match shares.begin(space, busy) {
+            Begun::Uncounted => self.answer_one(space, scratch),
+            Begun::Counted(uid) => {
+                let mut counted = Some(uid);
+                while let Some(uid) = counted {
+                    self.answer_one(space, scratch);
+                    counted = shares.end(uid, space);
+                }
+            }
+            Begun::Waits => {}
+            Begun::Refused => {
+                if let Ok(request) = Request::parse(space.message()) {
+                    let unique = request.header.unique;
+                    Reply { way: Way::Device(&self.device), unique }.error(Errno::NOMEM);
+                }
+                space.clear();
             }
         }
+    }
+    fn answer_one(&self, space: &mut Space, scratch: &mut Vec<u8>) {
+        space.with(|message| {
+            self.server.answer(Way::Device(&self.device), message, scratch);
+        });
+        space.clear();
     }
     /// The next request. `None`: this thread is to end.
     fn take(&self, space: &mut Space) -> Option<Result<(), Errno>> {

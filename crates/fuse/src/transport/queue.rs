@@ -1,4 +1,4 @@
-//! Requests that waits in the queue while every thread is busy.
+//! Requests that wait in the queue while every thread is busy.
 //!
 //! A few threads are kept for requests that free others: what they read besides goes into this queue, to
 //! be answered as soon as another thread is done. Without it, requests that wait for what is
@@ -16,6 +16,14 @@ use crate::transport::space::{Kept, Space};
 /// Most bytes of short messages in queue. What does not fit keeps its thread. Long ones keep the memory
 /// that is lent for them, which is bounded.
 const BYTES_MAX: usize = 32 << 20;
+
+/// Requests that no thread has begun.
+pub(crate) trait QueuedRequests: Send + Sync {
+    /// The threads that wait for the answers, by request.
+    fn whose(&self) -> HashMap<u64, u32>;
+    /// Takes a request out; the caller answers it. `false`: it does not wait any more.
+    fn remove(&self, unique: u64) -> bool;
+}
 
 /// Messages, first come first.
 #[derive(Debug, Default)]
@@ -52,14 +60,14 @@ impl RequestQueue {
         space.put(message);
         true
     }
-    /// The threads that wait for the answers, by request.
-    pub fn whose(&self) -> HashMap<u64, u32> {
+}
+
+impl QueuedRequests for RequestQueue {
+    fn whose(&self) -> HashMap<u64, u32> {
         let (messages, _) = &*self.messages.lock();
         messages.iter().filter_map(|m| header(m.bytes())).map(|h| (h.unique, h.pid)).collect()
     }
-    /// Takes a request out of the queue; the caller answers it. `false`: it does not waits in the
-    /// queue any more.
-    pub fn remove(&self, unique: u64) -> bool {
+    fn remove(&self, unique: u64) -> bool {
         let (messages, bytes) = &mut *self.messages.lock();
         let at =
             messages.iter().position(|m| header(m.bytes()).is_some_and(|h| h.unique == unique));

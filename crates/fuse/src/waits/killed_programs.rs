@@ -29,7 +29,7 @@ use braid_fs::lock::interrupt::{Interrupt, Scope};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use crate::transport::queue::RequestQueue;
+use crate::transport::queue::QueuedRequests;
 use crate::transport::reply::{Device, Reply, Way};
 
 /// Between two looks at programs that have got a signal while they wait.
@@ -86,7 +86,7 @@ struct State {
 
 /// Requests under way, by the threads that answer them, and those in the queue.
 pub struct KilledPrograms {
-    queues: [Arc<RequestQueue>; 2],
+    queues: Vec<Arc<dyn QueuedRequests>>,
     /// Where answers to requests in the queue go.
     device: OnceLock<Weak<OwnedFd>>,
     threads: Mutex<Vec<Interrupt>>,
@@ -112,7 +112,7 @@ pub struct Watched<'a> {
 
 impl KilledPrograms {
     /// None. Requests that no thread has begun are in `queues`.
-    pub fn new(queues: [Arc<RequestQueue>; 2]) -> Self {
+    pub fn new(queues: Vec<Arc<dyn QueuedRequests>>) -> Self {
         let (device, threads, parked, last_parked, state, called) = Default::default();
         Self { queues, device, threads, parked, last_parked, state, called }
     }
@@ -382,7 +382,7 @@ mod tests {
         use braid_fs::lock::interrupt::{self, Uninterruptible};
         use std::io::Read;
 
-        let killed = Arc::new(KilledPrograms::new(Default::default()));
+        let killed = Arc::new(KilledPrograms::new(Vec::new()));
         let (device, mut heard) = answers();
         let _place = killed.place(&device);
         let mut answer = [0; 16];
@@ -414,7 +414,7 @@ mod tests {
                 self.0.lock().remove(&unique);
             }
         }
-        let killed = KilledPrograms::new(Default::default());
+        let killed = KilledPrograms::new(Vec::new());
         killed.look_at_parked(&|_| true);
         let waits = Arc::new(Waits::default());
         killed.look_at(Arc::downgrade(&waits));
@@ -439,10 +439,11 @@ mod tests {
         use zerocopy::IntoBytes;
 
         use crate::abi::InHeader;
+        use crate::transport::queue::RequestQueue;
         use crate::transport::space::{Kept, Space};
 
         let queue = Arc::<RequestQueue>::default();
-        let killed = Arc::new(KilledPrograms::new([Arc::clone(&queue), Arc::default()]));
+        let killed = Arc::new(KilledPrograms::new(vec![queue.clone()]));
         let device: Device = Arc::new(std::fs::File::create("/dev/null").unwrap().into());
         let _place = killed.place(&device);
         interrupt::begin(4, 0xa | ANY_SIGNAL);

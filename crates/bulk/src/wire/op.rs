@@ -1,0 +1,47 @@
+//! Numbers of operations.
+
+#![allow(missing_docs, reason = "docs/BULK.md section 5 says what each does")]
+
+pub const HELLO: u8 = 1;
+pub const PING: u8 = 2;
+pub const BYE: u8 = 3;
+pub const LOOKUP: u8 = 10;
+pub const GETATTR: u8 = 11;
+pub const SETATTR: u8 = 12;
+pub const READDIR: u8 = 13;
+pub const STATFS: u8 = 14;
+pub const READLINK: u8 = 15;
+pub const GETXATTR: u8 = 16;
+pub const SETXATTR: u8 = 17;
+pub const LISTXATTR: u8 = 18;
+pub const REMOVEXATTR: u8 = 19;
+pub const CREATE: u8 = 20;
+pub const OPEN: u8 = 21;
+pub const CLOSE: u8 = 22;
+pub const MAKE_FILE: u8 = 23;
+pub const OPEN_AS: u8 = 24;
+pub const TMPFILE: u8 = 25;
+pub const LIST: u8 = 26;
+pub const READ: u8 = 30;
+pub const WRITE: u8 = 31;
+pub const COMMIT: u8 = 32;
+pub const CHECKSUM: u8 = 33;
+pub const SEEK: u8 = 34;
+pub const ALLOCATE: u8 = 35;
+pub const COPY: u8 = 36;
+pub const MKDIR: u8 = 40;
+pub const UNLINK: u8 = 41;
+pub const RMDIR: u8 = 42;
+pub const RENAME: u8 = 43;
+pub const SYNC_DIR: u8 = 44;
+pub const SYNC: u8 = 45;
+pub const MAKE_NODE: u8 = 46;
+pub const SYMLINK: u8 = 47;
+pub const LINK: u8 = 48;
+pub const RENAME_AS: u8 = 49;
+pub const GETLOCK: u8 = 60;
+pub const LOCK: u8 = 61;
+pub const LOCK_WAIT: u8 = 62;
+pub const END_WAIT: u8 = 63;
+pub const EVENTS: u8 = 64;
+pub const LEASES: u8 = 65;
