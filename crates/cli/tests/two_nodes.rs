@@ -559,3 +559,48 @@ fn direct_and_buffered_agree() {
     drop(direct);
     c.finish();
 }
+
+/// Stores into a shared mapping of its own file without a pause, while a hundred threads ask for the size of the other's
+/// file; both end once the third file is there.
+const STORE_AND_ASK: &str = "import ctypes, mmap, os, sys, threading, time
+mine, other, stop = sys.argv[1:]
+SIZE, EMPTY_PATH, FORCE_SYNC = 1 << 20, 0x1000, 0x2000
+fd = os.open(other, os.O_RDONLY)
+if os.fork() == 0:
+    # In a process of its own: a store that waits for its page would keep the other threads from running.
+    with mmap.mmap(os.open(mine, os.O_RDWR), SIZE) as pages:
+        n = 0
+        while not os.path.exists(stop):
+            for at in range(0, SIZE, 4096): pages[at] = n % 256
+            n += 1
+    os._exit(0)
+libc = ctypes.CDLL(None)
+def ask():
+    out = ctypes.create_string_buffer(256)
+    while not os.path.exists(stop): assert libc.statx(fd, b'', EMPTY_PATH | FORCE_SYNC, 0x7ff, out) == 0
+threads = [threading.Thread(target=ask) for n in range(100)]
+for t in threads: t.start()
+for t in threads: t.join()
+assert os.wait()[1] == 0
+";
+
+/// Each node's threads all wait for a file of the other one. What a program stores there by a mapping needs a page
+/// first, and the file goes to the other node only after that page: it is not kept waiting for a thread.
+#[test]
+fn nodes_whose_threads_all_wait_for_mapped_files_of_each_other_go_on() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 256, 0);
+    let [a, b] = [(); 2].map(|()| c.mount(&["workers_max=16"]).display().to_string());
+    let (program, stop) = (c.disks.path("store.py"), c.disks.path("stop"));
+    fs::write(&program, STORE_AND_ASK).unwrap();
+    sh(&format!("for f in x y; do truncate -s 1M {a}/$f; done; ls -l {b}"));
+    let ends = sh(&format!(
+        "python3 {program} {a}/x {a}/y {stop} & one=$!; python3 {program} {b}/y {b}/x {stop} & two=$!
+        sleep 8; touch {stop}; sleep 40 & wait -n -p first $one $two; wait -n -p second $one $two $!
+        echo $first $second | tr ' ' '\\n' | grep -c -e ^$one'$' -e ^$two'$'; kill $one $two $! 2>/dev/null || true"
+    ));
+    assert_eq!(ends.trim(), "2", "programs hang");
+    c.finish();
+}

@@ -273,6 +273,9 @@ pub trait KernelCache: Send + Sync {
     }
     /// The lease lasts again: requests are answered.
     fn resume(&self) {}
+    /// Pages may hold what a device returned that is not what was written to it: drops all that programs have not
+    /// changed, now or soon. Never blocks.
+    fn drop_pages(&self) {}
 }
 
 /// For native callers: nothing is cached above.

@@ -87,6 +87,7 @@ impl Maintenance {
         volume: &Arc<Volume>,
         peers: Box<dyn MaintenancePeers>,
         file_search: Box<FileSearch>,
+        drop_pages: Box<dyn Fn() + Send + Sync>,
     ) -> Self {
         let shared = Arc::new(Shared::default());
         let (pool, volume) = (volume.pool.clone(), volume.clone());
@@ -98,6 +99,7 @@ impl Maintenance {
             volume,
             peers,
             file_search,
+            drop_pages,
             shared: shared.clone(),
             garbage: Mutex::default(),
         };
@@ -157,6 +159,8 @@ struct Worker {
     peers: Box<dyn MaintenancePeers>,
     volume: Arc<Volume>,
     file_search: Box<FileSearch>,
+    /// The kernel's pages may hold garbage.
+    drop_pages: Box<dyn Fn() + Send + Sync>,
     shared: Arc<Shared>,
     garbage: Mutex<Garbage>,
 }
@@ -171,6 +175,10 @@ struct Garbage {
     scrubbed: HashSet<Uuid>,
     /// Not before then, since the thread's beginning, the labels are told again of those suspected.
     mark_again: Duration,
+    /// For these the kernel's pages were dropped: what was read from them before they were suspected.
+    dropped: HashSet<MemberIndex>,
+    /// They are dropped once more: reads may have been under way.
+    drop_again: bool,
 }
 
 impl Worker {
@@ -231,6 +239,7 @@ impl Worker {
     /// Names members that have become slow, or are no longer slow. Nothing is done about them: a
     /// slow member is worth more than none. Marks and fails members that return garbage.
     fn watch(&self, now: Duration) {
+        self.drop_garbage();
         self.mark_suspects(now);
         self.watch_garbage();
         for n in self.pool.watch(now) {
@@ -243,6 +252,19 @@ impl Worker {
                 tracing::info!(member = %n.member, device, ?took, ?peers, "a member is slow no more");
             }
         }
+    }
+
+    /// Has the kernel drop its pages if a member is newly suspected, here or by another node: until now its bytes
+    /// were read like any others.
+    fn drop_garbage(&self) {
+        let mut garbage = self.garbage.lock();
+        let suspects: HashSet<_> = self.pool.suspects().into_iter().map(|(m, _)| m).collect();
+        let new = !suspects.is_subset(&garbage.dropped);
+        if new || std::mem::take(&mut garbage.drop_again) {
+            (self.drop_pages)();
+        }
+        garbage.drop_again = new;
+        garbage.dropped = suspects;
     }
 
     /// Says in the labels which members are suspected, for other nodes and for later.

@@ -192,10 +192,12 @@ impl Mounted {
         let files = core.clone();
         let file_search: Box<FileSearch> =
             Box::new(move |places, go_on| files_at(&files, places, go_on));
+        let kernel = core.kernel.clone();
+        let drop_pages = Box::new(move || kernel.drop_pages());
         Self {
             hints: Mutex::new(watch_hints(&core.volume, &membership)),
             housekeeper: Mutex::new(Some(Housekeeper::start(&core, &membership))),
-            maintenance: Maintenance::start(&core.volume, peers, file_search),
+            maintenance: Maintenance::start(&core.volume, peers, file_search, drop_pages),
             rebalance: JobSlot::default(),
             trim: JobSlot::default(),
             discarder: Discarder::start(&core),

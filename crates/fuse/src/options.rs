@@ -51,7 +51,9 @@ pub struct FuseOptions {
     pub raise_page_limit: bool,
     /// The kernel reads so far ahead of a program that reads in sequence. Needs root.
     pub read_ahead: Bytes,
-    /// Requests that the kernel may have under way of its own accord (readahead, page writeback).
+    /// Requests that the kernel may have under way of its own accord: readahead, asynchronous reads and writes of
+    /// programs, and pages that it writes back. It keeps what is beyond that to itself, in order: reads that wait for
+    /// another node then hold up pages that this node's demotions wait for. So by default it keeps none back.
     pub background_max: u16,
     /// Threads that answer requests, at most. All of them can be waiting for locks of other
     /// nodes, so this bounds how many programs wait at a time without holding up the rest.
@@ -95,7 +97,7 @@ impl FuseOptions {
             max_write: MAX_WRITE_USUAL,
             raise_page_limit: false,
             read_ahead: Bytes(8 << 20),
-            background_max: 64,
+            background_max: u16::MAX,
             workers_max: 512,
             cache_attributes: true,
             cache_names: CacheNames::SingleNode,

@@ -15,6 +15,11 @@ pub fn begin(cred: &Cred) {
     CALLER.set(*cred);
 }
 
+/// The program's user.
+pub fn uid() -> u32 {
+    CALLER.get().uid
+}
+
 /// The program's user, who means inodes of these generations.
 pub fn current(generations: [u64; 2]) -> Caller {
     let Cred { uid, gid, pid, .. } = CALLER.get();

@@ -15,11 +15,11 @@ use braid_fs::lock::interrupt;
 use braid_fs::{Answer, Attr, Errno};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Remote;
 use super::files::{Place, RemoteFile};
 use super::held::Whose;
 use super::leases;
 use super::slots::LOOK;
+use super::{Remote, caller};
 use crate::client::Ask;
 use crate::error::Error;
 use crate::wire::{Caller, LockRequest, MountRequest, Reply, Request, Status, how};
@@ -87,7 +87,7 @@ impl Remote {
     ) -> Answer<(R, u64)> {
         let _change = self.change_begins(about, &request(&[0; 2]));
         loop {
-            let slot = self.slots.take_unless_interrupted()?;
+            let slot = self.slots.take_unless_interrupted(caller::uid())?;
             let session = self.current();
             let trouble = match self.ask_in((session, slot.number), about, &request, &mut take) {
                 Ok(done) => return Ok((done, session)),

@@ -1,5 +1,9 @@
 //! Connections: each does one request at a time, so a request takes one as long as it is under way.
+//!
+//! A request may wait at the server for another node, for as long as a program there likes. So one user other than root
+//! leaves a part of the connections to others.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use braid_fs::lock::interrupt;
@@ -9,13 +13,25 @@ use parking_lot::{Condvar, Mutex};
 /// Between two looks at whether whoever waits is interrupted.
 pub const LOOK: Duration = Duration::from_millis(20);
 
+/// The part (divisor) of the connections that one user leaves to others.
+const OTHERS: usize = 4;
+
 /// Those that no request has. Those of low numbers are taken first, so that few are made for few requests.
 #[derive(Debug)]
 pub struct Slots {
-    free: Mutex<Vec<u16>>,
+    state: Mutex<State>,
+    /// Most of one user other than root.
+    each: usize,
     changed: Condvar,
     events: u16,
     recalls: Option<u16>,
+}
+
+#[derive(Debug)]
+struct State {
+    free: Vec<u16>,
+    /// Those that users other than root have.
+    by_user: HashMap<u32, usize>,
 }
 
 /// A slot for one request; given back when it is dropped.
@@ -24,6 +40,7 @@ pub struct Taken<'a> {
     slots: &'a Slots,
     /// Its number.
     pub number: u16,
+    uid: u32,
 }
 
 impl Slots {
@@ -33,8 +50,11 @@ impl Slots {
         let recalls = (last > 2).then(|| last - 1);
         let others = if recalls.is_some() { 2 } else { 1 };
         let requests = last.saturating_sub(others).max(1).min(last);
-        let free = Mutex::new((1..=requests).rev().collect());
-        Self { free, changed: Condvar::new(), events: last, recalls }
+        let free = (1..=requests).rev().collect();
+        let state = Mutex::new(State { free, by_user: HashMap::new() });
+        let requests = usize::from(requests);
+        let each = (requests - requests.div_ceil(OTHERS)).max(1);
+        Self { state, each, changed: Condvar::new(), events: last, recalls }
     }
     /// The slot by which recalls are waited for.
     pub fn recalls(&self) -> Option<u16> {
@@ -44,22 +64,22 @@ impl Slots {
     pub fn events(&self) -> u16 {
         self.events
     }
-    /// One that is free; waits for it.
+    /// One that is free, for this mount itself; waits for it.
     pub fn take(&self) -> Taken<'_> {
         loop {
-            if let Some(taken) = self.take_within(LOOK) {
+            if let Some(taken) = self.take_within(0, LOOK) {
                 return taken;
             }
         }
     }
-    /// The same, unless the program that asks is interrupted: all may be taken by requests that a silent server does
-    /// not answer.
+    /// One for user `uid`, unless the program that asks is interrupted: all may be taken by requests that a silent
+    /// server does not answer.
     ///
     /// # Errors
     /// It is.
-    pub fn take_unless_interrupted(&self) -> Answer<Taken<'_>> {
+    pub fn take_unless_interrupted(&self, uid: u32) -> Answer<Taken<'_>> {
         loop {
-            if let Some(taken) = self.take_within(LOOK) {
+            if let Some(taken) = self.take_within(uid, LOOK) {
                 return Ok(taken);
             }
             if interrupt::is_interrupted() {
@@ -67,21 +87,39 @@ impl Slots {
             }
         }
     }
-    fn take_within(&self, time: Duration) -> Option<Taken<'_>> {
-        let mut free = self.free.lock();
-        if free.is_empty() {
-            self.changed.wait_for(&mut free, time);
+    fn take_within(&self, uid: u32, time: Duration) -> Option<Taken<'_>> {
+        let mut state = self.state.lock();
+        if !self.may_take(&state, uid) {
+            self.changed.wait_for(&mut state, time);
         }
-        free.pop().map(|number| Taken { slots: self, number })
+        if !self.may_take(&state, uid) {
+            return None;
+        }
+        let number = state.free.pop()?;
+        if uid != 0 {
+            *state.by_user.entry(uid).or_default() += 1;
+        }
+        Some(Taken { slots: self, number, uid })
+    }
+    fn may_take(&self, state: &State, uid: u32) -> bool {
+        let has = state.by_user.get(&uid).copied().unwrap_or(0);
+        !state.free.is_empty() && has < self.each
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        let mut free = self.slots.free.lock();
-        let at = free.partition_point(|other| *other > self.number);
-        free.insert(at, self.number);
-        self.slots.changed.notify_one();
+        let mut state = self.slots.state.lock();
+        let at = state.free.partition_point(|other| *other > self.number);
+        state.free.insert(at, self.number);
+        if let Some(has) = state.by_user.get_mut(&self.uid) {
+            *has -= 1;
+            if *has == 0 {
+                state.by_user.remove(&self.uid);
+            }
+        }
+        // Whoever is woken may have as many as it may.
+        self.slots.changed.notify_all();
     }
 }
 
@@ -109,8 +147,25 @@ mod tests {
         let _scope = program.scope();
         let taken = slots.take();
         program.trip_current();
-        assert_eq!(slots.take_unless_interrupted().err(), Some(Errno::INTR));
+        assert_eq!(slots.take_unless_interrupted(7).err(), Some(Errno::INTR));
         drop(taken);
-        assert!(slots.take_unless_interrupted().is_ok());
+        assert!(slots.take_unless_interrupted(7).is_ok());
+    }
+
+    #[test]
+    fn one_user_leaves_some_to_others() {
+        let slots = Slots::new(17);
+        let at_once = |uid| slots.take_within(uid, Duration::ZERO);
+        let mut taken: Vec<_> = std::iter::from_fn(|| at_once(7)).collect();
+        assert_eq!(taken.len(), 11);
+        taken.extend([8, 9, 0, 8].map(|uid| at_once(uid).unwrap()));
+        assert!(at_once(0).is_none(), "all are taken");
+        taken.pop();
+        assert!(at_once(7).is_none());
+        taken.remove(0);
+        assert!(at_once(7).is_some());
+        taken.clear();
+        let state = slots.state.lock();
+        assert_eq!((state.free.len(), state.by_user.len()), (15, 0));
     }
 }

@@ -100,8 +100,8 @@ const GROUPS: [(&str, &[Entry]); 9] = [
             (
                 "background_max=",
                 "requests, 1 to 65535",
-                "64",
-                "Most readahead and writeback requests of the kernel at a time.",
+                "65535",
+                "Most readahead, asynchronous and writeback requests of the kernel at a time.",
             ),
             (
                 "noalert",

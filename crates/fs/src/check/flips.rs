@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::{BlockNo, ByteOffset, Bytes, InodeNo};
@@ -13,7 +14,7 @@ use braid_pool::Pool;
 use braid_pool::device::{AlignedBuf, Device, MemoryDevice};
 
 use super::{CheckOptions, check};
-use crate::attr::{Cred, NoKernelCache, SetAttr, WithAttrs, WriteFlags};
+use crate::attr::{Cred, KernelCache, NoKernelCache, SetAttr, WithAttrs, WriteFlags};
 use crate::error::Error;
 use crate::make::{MakeOptions, make};
 use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
@@ -380,6 +381,17 @@ fn what_only_a_member_of_garbage_holds_is_not_lost_when_that_is_failed() {
     fs.unmount().unwrap();
 }
 
+/// How often the kernel was to drop its pages.
+#[derive(Default)]
+struct Drops(AtomicUsize);
+impl KernelCache for Drops {
+    fn invalidate_inode(&self, _: InodeNo, _: bool) {}
+    fn invalidate_entries(&self, _: InodeNo) {}
+    fn drop_pages(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// A member of a mirror has garbage for all contents of files, and for ten inodes. It is not failed for
 /// that, but suspected, and then contents come from the other member.
 #[test]
@@ -398,12 +410,18 @@ fn the_contents_of_files_come_from_a_suspected_member_last() {
     for ino in &files[..10] {
         device.write(member.data_start + Bytes(ino.get() * 4096 + 512), &[0xa5; 3584]).unwrap();
     }
-    let fs = mount(&pool);
+    let kernel = Arc::new(Drops::default());
+    let fs = Fs::mount(pool.clone(), MountOptions::default(), kernel.clone()).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    assert_eq!(kernel.0.load(Ordering::Relaxed), 0);
     for ino in &files[..10] {
         fs.getattr(*ino).unwrap();
     }
     assert_eq!(fs.pool().suspects().len(), 1);
     assert_eq!(walk(&fs).sound, whole.sound);
+    // What it returned before may be in the kernel's pages: they are dropped, and once more for reads under way.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(kernel.0.load(Ordering::Relaxed), 2);
     let states = fs.pool().member_states();
     assert_eq!(states[sick].1, braid_format::label::MemberState::Active);
     fs.unmount().unwrap();

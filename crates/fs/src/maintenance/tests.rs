@@ -678,13 +678,18 @@ fn a_check_beside_a_move_does_not_judge_what_the_successor_lacks() {
     assert!(pool.moving().is_some());
 }
 
+/// The maintenance of a node that is `alone`.
+fn of_one_node(volume: &Arc<Volume>, alone: &Arc<Alone>) -> Maintenance {
+    let no_files = Box::new(|_: &[_], _: &dyn Fn() -> bool| FilesAt::default());
+    Maintenance::start(volume, Box::new(alone.clone()), no_files, Box::new(|| ()))
+}
+
 #[test]
 fn who_loses_the_turn_takes_back_that_it_could_not_do_it() {
     let pool = with_a_move_that_fails();
     let alone = Arc::new(Alone::default());
     let volume = Arc::new(Volume::open(pool).unwrap());
-    let maintenance =
-        Maintenance::start(&volume, Box::new(alone.clone()), Box::new(|_, _| FilesAt::default()));
+    let maintenance = of_one_node(&volume, &alone);
     let turns = |turn, said| {
         alone.turn.store(turn, Ordering::Release);
         maintenance.wake();
@@ -706,8 +711,7 @@ fn what_could_not_be_done_is_tried_again_when_the_pool_has_changed() {
     let alone = Arc::new(Alone::default());
     alone.turn.store(true, Ordering::Release);
     let volume = Arc::new(Volume::open(pool.clone()).unwrap());
-    let maintenance =
-        Maintenance::start(&volume, Box::new(alone.clone()), Box::new(|_, _| FilesAt::default()));
+    let maintenance = of_one_node(&volume, &alone);
     wait("it fails", || maintenance.status().error.is_some());
     let begun = Instant::now();
     pool.cancel_evacuation(MemberIndex(0)).unwrap();

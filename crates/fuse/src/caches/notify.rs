@@ -5,7 +5,7 @@
 //! threads; drops of pages that a local write has made old come from the threads of [`DeferredAnswers`],
 //! which then answer the write.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock, Weak};
@@ -74,10 +74,16 @@ impl Connection {
     }
 }
 
+/// Has requests answered that wait for a thread, and for which the kernel holds a node's pages.
+pub(crate) trait LetThrough: Send + Sync {
+    /// All of them that there are.
+    fn let_through(&self, node: u64);
+}
+
 /// The way from the file system to the kernel's caches; a session has one
 /// ([`crate::Session::kernel_cache`]). Until it serves, and after the unmount, the kernel caches
 /// nothing and every call returns at once.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct KernelLink {
     connection: OnceLock<Connection>,
     nodes: Arc<Nodes>,
@@ -87,9 +93,33 @@ pub struct KernelLink {
     /// This kernel cannot be told to let go of an inode (before Linux 6.18).
     cannot_prune: AtomicBool,
     gate: LeaseGate,
+    /// Nodes whose pages are being dropped, and by how many threads.
+    going: Mutex<BTreeMap<u64, usize>>,
+    through: OnceLock<Weak<dyn LetThrough>>,
     /// Held while everything is dropped: whether that was done since the mount was suspended for good.
     dropping: Mutex<bool>,
     me: Weak<Self>,
+}
+
+impl std::fmt::Debug for KernelLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KernelLink").field("nodes", &self.nodes).finish_non_exhaustive()
+    }
+}
+
+/// Pages of a node are being dropped, until this is dropped.
+struct Going<'a>(&'a KernelLink, u64);
+
+impl Drop for Going<'_> {
+    fn drop(&mut self) {
+        let mut going = self.0.going.lock();
+        if let Some(threads) = going.get_mut(&self.1) {
+            *threads -= 1;
+            if *threads == 0 {
+                going.remove(&self.1);
+            }
+        }
+    }
 }
 
 impl KernelLink {
@@ -126,6 +156,25 @@ impl KernelLink {
     /// Inodes that the kernel holds, for status displays.
     pub fn inodes_in_kernel(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Who has requests answered that a drop of pages waits for.
+    pub(crate) fn held_up_by(&self, requests: Weak<impl LetThrough + 'static>) {
+        self.through.get_or_init(|| requests);
+    }
+    /// Whether pages of a node are being dropped: whatever the kernel holds them for is answered at once.
+    pub(crate) fn drops_pages_of(&self, node: u64) -> bool {
+        self.going.lock().contains_key(&node)
+    }
+    /// Pages of a node are about to be dropped, which waits until each request is answered for which the kernel
+    /// holds some: also those that no thread has begun, and whose threads may all wait for who wants the drop.
+    fn goes(&self, node: u64) -> Going<'_> {
+        *self.going.lock().entry(node).or_default() += 1;
+        let going = Going(self, node);
+        if let Some(requests) = self.through.get().and_then(Weak::upgrade) {
+            requests.let_through(node);
+        }
+        going
     }
 
     /// Drops attributes of `ino`, if the kernel may have any, as `marked` says.
@@ -179,6 +228,7 @@ impl KernelLink {
         if self.gone.load(Ordering::Acquire) {
             return;
         }
+        let _going = range.map(|_| self.goes(node));
         let (from, len) = range.unwrap_or_default();
         let message = InvalInodeOut {
             ino: node,
@@ -260,6 +310,19 @@ impl KernelCache for KernelLink {
     }
     fn resume(&self) {
         self.gate.resume();
+    }
+    fn drop_pages(&self) {
+        let (Some(me), Some(_)) = (self.me.upgrade(), self.connection.get()) else { return };
+        let drop = move || {
+            let Some(connection) = me.connection.get() else { return };
+            for node in me.nodes.all() {
+                me.drop_node(&connection.device, node, Some((0, 0)), TAKEN_WITHIN);
+            }
+        };
+        let started = std::thread::Builder::new().name("fuse-drop".into()).spawn(drop);
+        if let Err(error) = started {
+            tracing::error!(%error, "cannot start a thread: programs may read garbage of a device from memory");
+        }
     }
     fn invalidate_inode(&self, ino: InodeNo, data: bool) {
         let Some(connection) = self.connection.get() else { return };

@@ -26,6 +26,7 @@ use crate::terms::Terms;
 use crate::transport::queue::{QueuedRequests, RequestQueue};
 use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Body, Request};
+use crate::transport::space::Kept;
 use crate::waits::handle_lookups::HandleLookups;
 use crate::waits::interrupts::Interrupts;
 use crate::waits::killed_programs::{
@@ -176,6 +177,15 @@ impl<F: FileSystem> Server<F> {
     /// Lookups by file handle of users other than root.
     pub(crate) fn handle_lookups(&self) -> &HandleLookups {
         &self.handle_lookups
+    }
+    /// The way to the kernel's caches.
+    pub(crate) fn link(&self) -> &KernelLink {
+        &self.link
+    }
+    /// Requests that no thread has begun, and that a drop of a node's pages waits for.
+    pub(crate) fn take_held_pages(&self, node: u64) -> Vec<Kept> {
+        let queues: [&dyn QueuedRequests; 2] = [&*self.queue, &*self.shares];
+        queues.into_iter().flat_map(|queue| queue.take_held_pages(node)).collect()
     }
     /// Which users keep threads busy.
     pub(crate) fn shares(&self) -> &UserShares {

@@ -342,6 +342,11 @@ mod tests {
         assert_eq!(terms.flags, WANTED);
         assert!(terms.cache_names);
         assert_eq!((answer.max_pages, answer.max_write), (256, 1 << 20));
+        assert_eq!(
+            answer.max_background,
+            u16::MAX,
+            "the kernel is to keep no page from us that it writes back"
+        );
         assert_eq!(u64::from(answer.flags2) << 32, init::DIRECT_IO_ALLOW_MMAP);
         let (terms, _) = agree(&greeting(38, init::ASYNC_READ), Bytes::MIB, &options, false);
         assert_eq!(terms.flags, init::ASYNC_READ);

@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::abi::op;
+use crate::caches::notify::LetThrough;
 use crate::error::FuseError;
 use crate::handlers::Server;
 use crate::options::FuseOptions;
@@ -29,7 +30,7 @@ use crate::session::threads::{AbortOnPanic, Note};
 use crate::transport::cpu_latency::{self, CpuLatency};
 use crate::transport::payloads::Payloads;
 use crate::transport::poller::RequestPoller;
-use crate::transport::queue::frees_others;
+use crate::transport::queue::{frees_others, held_pages};
 use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Request, longest};
 use crate::transport::space::Space;
@@ -113,6 +114,7 @@ pub fn run<F: FileSystem>(
         roused: Condvar::new(),
         ended: Condvar::new(),
     });
+    server.link().held_up_by(Arc::downgrade(&pool));
     let ring = ring.map(|ring| {
         let note: Arc<dyn Note> = Arc::<Pool<F>>::clone(&pool);
         ring.start(device, server, options, note)
@@ -147,6 +149,31 @@ impl<F: FileSystem> Note for Pool<F> {
     fn note(&self) {
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.rouse();
+    }
+}
+
+impl<F: FileSystem> LetThrough for Pool<F> {
+    /// A thread of their own answers them, because all others may be busy.
+    fn let_through(&self, node: u64) {
+        let taken = self.server.take_held_pages(node);
+        if taken.is_empty() {
+            return;
+        }
+        let (server, device) = (Arc::clone(&self.server), Arc::clone(&self.device));
+        let answers = move || {
+            let _place = server.place(&device);
+            let (mut space, mut scratch) =
+                (Space::new(server.terms().max_write.to_usize()), Vec::new());
+            for message in taken {
+                space.put(message);
+                space.with(|message| server.answer(Way::Device(&device), message, &mut scratch));
+                space.clear();
+            }
+        };
+        let started = std::thread::Builder::new().name("fuse-fill".into()).spawn(answers);
+        if let Err(error) = started {
+            tracing::error!(%error, "cannot start a thread: programs wait for pages without end");
+        }
     }
 }
 
@@ -236,16 +263,19 @@ impl<F: FileSystem> Pool<F> {
     }
     /// Answers a request, and then what waits in the queue; or puts it there, if all threads but those
     /// kept for others are busy.
-    fn answer(&self, space: &mut Space, scratch: &mut Vec<u8>) {
+    fn answer(self: &Arc<Self>, space: &mut Space, scratch: &mut Vec<u8>) {
         let mut busy = self.busy.fetch_add(1, Ordering::SeqCst);
-        let mut stands = busy >= self.threads_max
-            && !frees_others(space.message())
-            && self.server.queue().push(space);
+        let mut queued = false;
+        if busy >= self.threads_max && !self.frees_others(space.message()) {
+            let node = held_pages(space.message());
+            queued = self.server.queue().push(space);
+            self.let_through_if_dropped(node);
+        }
         loop {
-            if !stands {
+            if !queued {
                 self.answer_within_bounds(space, busy, scratch);
             }
-            stands = false;
+            queued = false;
             // A thread that is done, and leaves fewer busy threads than the bound, takes what waits
             // in the queue. So a queued request is taken at the latest by the last thread that was
             // busy when it was queued.
@@ -258,10 +288,27 @@ impl<F: FileSystem> Pool<F> {
             busy = self.busy.fetch_add(1, Ordering::SeqCst);
         }
     }
+    /// Whether others may wait for what a request does: it waits for no thread then.
+    fn frees_others(&self, message: &[u8]) -> bool {
+        let link = self.server.link();
+        frees_others(message) || held_pages(message).is_some_and(|node| link.drops_pages_of(node))
+    }
+    /// A request has just begun to wait for which the kernel holds pages of `node`. Whoever began to drop them before
+    /// has not seen it.
+    fn let_through_if_dropped(self: &Arc<Self>, node: Option<u64>) {
+        if let Some(node) = node.filter(|node| self.server.link().drops_pages_of(*node)) {
+            self.let_through(node);
+        }
+    }
     /// Answers a request, unless too many of its kind or of its user are under way: then it waits until one of
     /// them ends. One that has ended is followed by the next of those that wait so. `busy`: threads that answer
     /// others.
-    fn answer_within_bounds(&self, space: &mut Space, busy: usize, scratch: &mut Vec<u8>) {
+    fn answer_within_bounds(
+        self: &Arc<Self>,
+        space: &mut Space,
+        busy: usize,
+        scratch: &mut Vec<u8>,
+    ) {
         if is_bounded(space.message()) {
             let lookups = self.server.handle_lookups();
             let mut begun = lookups.begin(space);
@@ -272,7 +319,11 @@ impl<F: FileSystem> Pool<F> {
             return;
         }
         let shares = self.server.shares();
-        match shares.begin(space, busy) {
+        if !shares.are_counted(busy) || self.frees_others(space.message()) {
+            return self.answer_one(space, scratch);
+        }
+        let node = held_pages(space.message());
+        match shares.begin(space) {
             Begun::Uncounted => self.answer_one(space, scratch),
             Begun::Counted(uid) => {
                 let mut counted = Some(uid);
@@ -281,7 +332,7 @@ impl<F: FileSystem> Pool<F> {
                     counted = shares.end(uid, space);
                 }
             }
-            Begun::Waits => {}
+            Begun::Waits => self.let_through_if_dropped(node),
             Begun::Refused => {
                 if let Ok(request) = Request::parse(space.message()) {
                     let unique = request.header.unique;

@@ -10,7 +10,7 @@ use braid_device::fitting;
 use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
-use crate::abi::{InHeader, LkIn, WriteIn, op, write};
+use crate::abi::{InHeader, LkIn, READ_LOCKOWNER, ReadIn, SetattrIn, WriteIn, op, setattr, write};
 use crate::transport::space::{Kept, Space};
 
 /// Most bytes of short messages in queue. What does not fit keeps its thread. Long ones keep the memory
@@ -23,6 +23,8 @@ pub(crate) trait QueuedRequests: Send + Sync {
     fn whose(&self) -> HashMap<u64, u32>;
     /// Takes a request out; the caller answers it. `false`: it does not wait any more.
     fn remove(&self, unique: u64) -> bool;
+    /// Takes those out that a drop of a node's pages waits for ([`held_pages`]).
+    fn take_held_pages(&self, node: u64) -> Vec<Kept>;
 }
 
 /// Messages, first come first.
@@ -32,7 +34,7 @@ pub(crate) struct RequestQueue {
 }
 
 /// Bytes of a message that count.
-fn counted(message: &Kept) -> usize {
+pub(crate) fn counted(message: &Kept) -> usize {
     match message {
         Kept::Short(bytes) => bytes.len(),
         Kept::Lent(..) => 0,
@@ -75,6 +77,39 @@ impl QueuedRequests for RequestQueue {
         *bytes -= message.as_ref().map_or(0, counted);
         message.is_some()
     }
+    fn take_held_pages(&self, node: u64) -> Vec<Kept> {
+        let (messages, bytes) = &mut *self.messages.lock();
+        let (taken, less) = Self::split(messages, node);
+        *bytes -= less;
+        taken
+    }
+}
+
+impl RequestQueue {
+    /// Takes the wanted ones out of `messages`; the bytes of those that count.
+    pub(crate) fn split(messages: &mut VecDeque<Kept>, node: u64) -> (Vec<Kept>, usize) {
+        let (taken, rest): (Vec<_>, Vec<_>) =
+            messages.drain(..).partition(|message| held_pages(message.bytes()) == Some(node));
+        messages.extend(rest);
+        let bytes = taken.iter().map(counted).sum();
+        (taken, bytes)
+    }
+}
+
+/// Whose pages the kernel holds, or holds back, until a request is answered: those that it fills, and those that it
+/// would write back but for a truncation.
+pub(crate) fn held_pages(message: &[u8]) -> Option<u64> {
+    let (header, body) = InHeader::read_from_prefix(message).ok()?;
+    let holds = match header.opcode {
+        op::READ => {
+            ReadIn::read_from_prefix(body).is_ok_and(|(r, _)| r.read_flags & READ_LOCKOWNER == 0)
+        }
+        op::SETATTR => {
+            SetattrIn::read_from_prefix(body).is_ok_and(|(s, _)| s.valid & setattr::SIZE != 0)
+        }
+        _ => false,
+    };
+    holds.then_some(header.nodeid)
 }
 
 fn header(message: &[u8]) -> Option<InHeader> {
@@ -148,6 +183,36 @@ mod tests {
         let mut taken = space(b"");
         let mut next = || queue.pop(&mut taken).then(|| header(taken.message()).unwrap().unique);
         assert_eq!([next(), next(), next()], [Some(2), Some(6), None]);
+        assert_eq!(queue.messages.lock().1, 0);
+    }
+
+    #[test]
+    fn requests_for_which_pages_are_held_can_leave_the_queue() {
+        let queue = RequestQueue::default();
+        let message = |unique, opcode, nodeid, body: &[u8]| {
+            let header = InHeader { opcode, unique, nodeid, ..InHeader::default() };
+            [header.as_bytes(), body].concat()
+        };
+        let direct = ReadIn { read_flags: READ_LOCKOWNER, ..ReadIn::default() };
+        let cuts = SetattrIn { valid: setattr::SIZE, ..SetattrIn::default() };
+        let messages = [
+            message(2, op::READ, 5, ReadIn::default().as_bytes()),
+            message(4, op::READ, 6, ReadIn::default().as_bytes()),
+            message(6, op::READ, 5, direct.as_bytes()),
+            message(8, op::SETATTR, 5, cuts.as_bytes()),
+            message(10, op::SETATTR, 5, SetattrIn::default().as_bytes()),
+            message(12, op::READ, 5, &[]),
+        ];
+        assert!(messages.iter().all(|message| queue.push(&mut space(message))));
+        let unique = |kept: &Kept| header(kept.bytes()).unwrap().unique;
+        let taken: Vec<_> = queue.take_held_pages(5).iter().map(unique).collect();
+        assert_eq!(taken, [2, 8]);
+        assert!(queue.take_held_pages(5).is_empty());
+        let mut next = space(b"");
+        let left = std::iter::from_fn(|| {
+            queue.pop(&mut next).then(|| header(next.message()).unwrap().unique)
+        });
+        assert_eq!(left.collect::<Vec<_>>(), [4, 6, 10, 12]);
         assert_eq!(queue.messages.lock().1, 0);
     }
 

@@ -4,7 +4,7 @@
 //! without a pause, for example. So one user could make every thread wait. While few threads are busy, nobody counts
 //! whose requests they answer. Beyond that each user other than root has a bound, and all of them together leave
 //! some threads to root. A request beyond these bounds waits here, by user, and each that ends lets the next one
-//! begin. What frees others never waits here ([`frees_others`]).
+//! begin. What frees others is never asked to wait here.
 //!
 //! Over io_uring a request has its thread from the start, so nothing is bounded there.
 
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
 use crate::abi::InHeader;
-use crate::transport::queue::{QueuedRequests, frees_others};
+use crate::transport::queue::{QueuedRequests, RequestQueue, counted};
 use crate::transport::space::{Kept, Space};
 
 /// The part (divisor) of the threads of which nobody counts for whom they are busy.
@@ -23,10 +23,13 @@ const UNCOUNTED: usize = 4;
 const EACH: usize = 4;
 /// The part that users other than root leave to it.
 const ROOT: usize = 8;
+/// Most requests of one user that wait: the kernel has 65,535 under way at most that no program waits for, pages that
+/// it writes back among them.
+const WAITING_EACH: usize = 16_384;
 /// Most bytes of one user's short messages that wait. Long ones keep the memory that is lent for them.
-const BYTES_EACH: usize = 64 << 20;
-/// The same of all users.
-const BYTES_ALL: usize = 4 * BYTES_EACH;
+const BYTES_EACH: usize = 128 << 20;
+/// So many users may have so many.
+const USERS: usize = 3;
 
 /// The bounds of a mount, and what waits.
 #[derive(Debug)]
@@ -41,6 +44,7 @@ pub(crate) struct UserShares {
 struct State {
     users: BTreeMap<u32, User>,
     counted: usize,
+    waiting: usize,
     bytes: usize,
     /// Whose request began last out of those that waited: the next user comes next.
     last: u32,
@@ -62,7 +66,7 @@ pub(crate) enum Begun {
     Counted(u32),
     /// Its message waits.
     Waits,
-    /// There is no memory to let it wait.
+    /// Too many wait already.
     Refused,
 }
 
@@ -77,11 +81,12 @@ impl UserShares {
             state: Mutex::default(),
         }
     }
-    /// Begins a request, unless too many of its user are under way. `busy`: threads that answer others.
-    pub fn begin(&self, space: &mut Space, busy: usize) -> Begun {
-        if busy < self.uncounted || frees_others(space.message()) {
-            return Begun::Uncounted;
-        }
+    /// Whether requests count for their users while so many threads are busy.
+    pub fn are_counted(&self, busy: usize) -> bool {
+        busy >= self.uncounted
+    }
+    /// Begins a request that counts, and frees nobody, unless too many of its user are under way.
+    pub fn begin(&self, space: &mut Space) -> Begun {
         let uid = InHeader::read_from_prefix(space.message()).map_or(0, |(header, _)| header.uid);
         if uid == 0 {
             return Begun::Uncounted;
@@ -94,11 +99,14 @@ impl UserShares {
             return Begun::Counted(uid);
         }
         let bytes = if space.is_long() { 0 } else { space.message().len() };
-        if user.bytes + bytes > BYTES_EACH || state.bytes + bytes > BYTES_ALL {
+        let each = user.waiting.len() >= WAITING_EACH || user.bytes + bytes > BYTES_EACH;
+        let all = state.waiting >= USERS * WAITING_EACH || state.bytes + bytes > USERS * BYTES_EACH;
+        if each || all {
             return Begun::Refused;
         }
         user.bytes += bytes;
         state.bytes += bytes;
+        state.waiting += 1;
         user.waiting.push_back(space.take());
         Begun::Waits
     }
@@ -117,9 +125,10 @@ impl UserShares {
         let user = state.users.get_mut(&next)?;
         let message = user.waiting.pop_front()?;
         user.counted += 1;
-        user.bytes -= counted_bytes(&message);
+        user.bytes -= counted(&message);
         state.counted += 1;
-        state.bytes -= counted_bytes(&message);
+        state.bytes -= counted(&message);
+        state.waiting -= 1;
         state.last = next;
         space.put(message);
         Some(next)
@@ -150,17 +159,24 @@ impl QueuedRequests for UserShares {
         let Some((uid, place)) = found else { return false };
         let Some(user) = state.users.get_mut(&uid) else { return false };
         let Some(message) = user.waiting.remove(place) else { return false };
-        user.bytes -= counted_bytes(&message);
-        state.bytes -= counted_bytes(&message);
+        user.bytes -= counted(&message);
+        state.bytes -= counted(&message);
+        state.waiting -= 1;
         state.forget_if_idle(uid);
         true
     }
-}
-
-fn counted_bytes(message: &Kept) -> usize {
-    match message {
-        Kept::Short(bytes) => bytes.len(),
-        Kept::Lent(..) => 0,
+    fn take_held_pages(&self, node: u64) -> Vec<Kept> {
+        let state = &mut *self.state.lock();
+        let mut all = Vec::new();
+        for user in state.users.values_mut() {
+            let (taken, bytes) = RequestQueue::split(&mut user.waiting, node);
+            user.bytes -= bytes;
+            state.bytes -= bytes;
+            state.waiting -= taken.len();
+            all.extend(taken);
+        }
+        state.users.retain(|_, user| user.counted > 0 || !user.waiting.is_empty());
+        all
     }
 }
 
@@ -173,9 +189,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
-    use crate::abi::op;
-
-    const THREADS: usize = 16;
+    use crate::abi::{ReadIn, op};
 
     fn space(uid: u32, unique: u64) -> Space {
         let header = InHeader { uid, unique, opcode: op::GETATTR, ..InHeader::default() };
@@ -189,36 +203,30 @@ mod tests {
     /// Users 1 and up, each with a request that waits; all threads that there are for them are busy.
     fn crowd(shares: &UserShares, users: u32) {
         for (uid, n) in (1..=users).flat_map(|uid| (0..=4).map(move |n| (uid, n))) {
-            shares.begin(&mut space(uid, u64::from(uid) * 10 + n), THREADS);
+            shares.begin(&mut space(uid, u64::from(uid) * 10 + n));
         }
     }
 
     #[test]
     fn one_user_leaves_threads_for_others_and_all_leave_some_to_root() {
-        let shares = UserShares::new(THREADS);
-        for uid in [7, 0] {
-            assert_eq!(shares.begin(&mut space(uid, 1), 3), Begun::Uncounted, "few are busy");
-        }
+        let shares = UserShares::new(16);
+        assert!(!shares.are_counted(3) && shares.are_counted(4));
         for _ in 0..4 {
-            assert_eq!(shares.begin(&mut space(7, 1), 4), Begun::Counted(7));
+            assert_eq!(shares.begin(&mut space(7, 1)), Begun::Counted(7));
         }
-        assert_eq!(shares.begin(&mut space(7, 2), THREADS), Begun::Waits);
+        assert_eq!(shares.begin(&mut space(7, 2)), Begun::Waits);
         for uid in [8, 8, 8, 8, 9, 9] {
-            assert_eq!(shares.begin(&mut space(uid, 1), THREADS), Begun::Counted(uid));
+            assert_eq!(shares.begin(&mut space(uid, 1)), Begun::Counted(uid));
         }
-        assert_eq!(shares.begin(&mut space(9, 3), THREADS), Begun::Waits, "the last are root's");
-        assert_eq!(shares.begin(&mut space(0, 1), THREADS), Begun::Uncounted);
-        let release = InHeader { uid: 7, opcode: op::RELEASE, ..InHeader::default() };
-        let mut frees = Space::new(4096);
-        frees.put(Kept::Short(release.as_bytes().into()));
-        assert_eq!(shares.begin(&mut frees, THREADS), Begun::Uncounted);
+        assert_eq!(shares.begin(&mut space(9, 3)), Begun::Waits, "the last are root's");
+        assert_eq!(shares.begin(&mut space(0, 1)), Begun::Uncounted);
     }
 
     #[test]
     fn those_that_wait_begin_by_turns_of_their_users_and_each_in_order() {
-        let shares = UserShares::new(THREADS);
+        let shares = UserShares::new(16);
         crowd(&shares, 3);
-        shares.begin(&mut space(1, 15), THREADS);
+        shares.begin(&mut space(1, 15));
         // Of the third user two are under way, and three wait: the bound of all was met.
         let mut ended = space(0, 0);
         let mut order = Vec::new();
@@ -229,7 +237,7 @@ mod tests {
         }
         assert_eq!(order, [(1, 14), (3, 32), (1, 15), (3, 33), (3, 34)]);
         // One user has met its own bound: the others' requests come first.
-        let shares = UserShares::new(THREADS);
+        let shares = UserShares::new(16);
         crowd(&shares, 2);
         assert_eq!(shares.end(2, &mut ended), Some(2));
         assert_eq!(shares.end(2, &mut ended), None, "the first user's share is busy");
@@ -238,23 +246,35 @@ mod tests {
             assert_eq!(shares.end(uid, &mut ended), None);
         }
         let state = shares.state.lock();
-        assert!(state.users.is_empty() && state.counted == 0 && state.bytes == 0);
+        let left = (state.users.len(), state.counted, state.waiting, state.bytes);
+        assert_eq!(left, (0, 0, 0, 0));
     }
 
     #[test]
     fn what_waits_can_be_taken_out_and_has_a_bound() {
-        let shares = UserShares::new(THREADS);
+        let shares = UserShares::new(16);
         crowd(&shares, 2);
         assert_eq!(shares.whose().len(), 2);
         assert!(shares.remove(14) && !shares.remove(14) && !shares.remove(10));
         assert_eq!(shares.whose().into_keys().collect::<Vec<_>>(), [24]);
-        let large = || {
+        let with = |bytes: usize| {
             let mut space = space(1, 1);
-            space.put(Kept::Short([space.message(), &[0; 8 << 10]].concat().into()));
-            shares.begin(&mut space, THREADS)
+            space.put(Kept::Short([space.message(), &vec![0; bytes]].concat().into()));
+            shares.begin(&mut space)
         };
-        let waiting = (0..100_000).take_while(|_| large() == Begun::Waits).count();
-        assert_eq!(waiting, BYTES_EACH / (size_of::<InHeader>() + (8 << 10)));
-        assert_eq!(shares.begin(&mut space(2, 1), THREADS), Begun::Waits, "others have room");
+        let fit = |bytes: usize| (0..100_000).take_while(|_| with(bytes) == Begun::Waits).count();
+        assert_eq!(fit(12 << 10), BYTES_EACH / (size_of::<InHeader>() + (12 << 10)));
+        let shares = UserShares::new(16);
+        crowd(&shares, 2);
+        let small = || shares.begin(&mut space(1, 1)) == Begun::Waits;
+        assert_eq!((0..100_000).take_while(|_| small()).count(), WAITING_EACH - 1);
+        assert_eq!(shares.begin(&mut space(2, 1)), Begun::Waits, "others have room");
+        let mut fill = space(2, 1);
+        let header = InHeader { uid: 2, nodeid: 9, opcode: op::READ, ..InHeader::default() };
+        let message = [header.as_bytes(), ReadIn::default().as_bytes()].concat();
+        fill.put(Kept::Short(message.into()));
+        assert_eq!(shares.begin(&mut fill), Begun::Waits);
+        assert_eq!((shares.take_held_pages(8).len(), shares.take_held_pages(9).len()), (0, 1));
+        assert_eq!(shares.state.lock().waiting, WAITING_EACH + 2);
     }
 }

@@ -4,6 +4,7 @@ use braid_device::{Device, FaultPlan, FaultyDevice};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::*;
+use crate::health::suspect::SUSPECT_AT;
 use crate::pool::Pool;
 use crate::redundancy::tests::{Layout, consistent, devices, pool};
 use crate::redundancy::verifier::NoChecksums;
@@ -71,6 +72,69 @@ fn rot_on_any_member_is_found_and_healed_where_redundancy_says_which() {
             pool.read(ByteOffset(0), &mut back).unwrap();
             assert!(back == bytes);
         }
+    }
+}
+
+/// Two columns of each row are wrong: that of a member which is suspected, and another one that agrees with it by one
+/// of two parities, as if it had been filled from the garbage. What the suspected member says does not make the other
+/// parity the wrong one.
+#[test]
+fn a_suspected_member_does_not_decide_which_column_of_a_row_is_wrong() {
+    let (all, pool, bytes) = known(5, Layout::Parity(2));
+    let sick = 1;
+    // Both change by the same, so the first parity, which is their sum, still agrees.
+    let before = content(64 << 10);
+    for member in [sick, 3] {
+        let start = pool.label().members[member].data_start;
+        let mut column = vec![0; 64 << 10];
+        all[member].inner().read(start, &mut column).unwrap();
+        column.iter_mut().zip(&before).for_each(|(byte, change)| *byte ^= change | 1);
+        all[member].inner().write(start, &column).unwrap();
+    }
+    let columns = || -> Vec<Vec<u8>> {
+        let label = pool.label();
+        let read = |(device, start): (&Arc<FaultyDevice>, ByteOffset)| {
+            let mut column = vec![0; 1 << 20];
+            device.inner().read(start, &mut column).unwrap();
+            column
+        };
+        all.iter().zip(label.members.iter().map(|m| m.data_start)).map(read).collect()
+    };
+    let wrong = columns();
+    for n in 0..SUSPECT_AT as u64 {
+        pool.accuse(MemberIndex(1), ByteOffset(n * 4096));
+    }
+    let report = scrub(&pool, &NoChecksums);
+    assert!(report.undecided >= Bytes(64 << 10), "{report:?}");
+    let now = columns();
+    for member in [0, 2, 3, 4] {
+        assert!(now[member] == wrong[member], "member {member} was changed: {report:?}");
+    }
+    // Who knows the contents of the other one finds both.
+    let report = scrub(&pool, &Knows(bytes.clone()));
+    assert_eq!(report.undecided, Bytes(0), "{report:?}");
+    consistent(&pool, &all);
+    let mut back = vec![0; bytes.len()];
+    pool.read(ByteOffset(0), &mut back).unwrap();
+    assert!(back == bytes);
+}
+
+/// A suspected member's column is healed from the others, whatever it is.
+#[test]
+fn the_column_of_a_suspected_member_is_made_to_agree_with_the_others() {
+    for sick in 0..5 {
+        let (all, pool, bytes) = known(5, Layout::Parity(2));
+        let start = pool.label().members[sick].data_start;
+        all[sick].inner().write(start, &vec![0xee; 1 << 20]).unwrap();
+        for n in 0..SUSPECT_AT as u64 {
+            pool.accuse(MemberIndex(u16::try_from(sick).unwrap()), ByteOffset(n * 4096));
+        }
+        let report = scrub(&pool, &NoChecksums);
+        assert!(report.healed > Bytes(512 << 10) && report.undecided == Bytes(0), "{report:?}");
+        consistent(&pool, &all);
+        let mut back = vec![0; bytes.len()];
+        pool.read(ByteOffset(0), &mut back).unwrap();
+        assert!(back == bytes);
     }
 }
 

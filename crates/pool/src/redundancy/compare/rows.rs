@@ -56,34 +56,21 @@ pub(super) fn check_row(
     }
     let at = row.logical + row.range.0;
     away.extend(&unread);
-    let recover = |columns: &mut [Vec<u8>], lost: &[usize]| {
-        let mut slices: Vec<&mut [u8]> = columns.iter_mut().map(|b| &mut b[..]).collect();
-        parity::recover(data, &mut slices, lost)
-    };
+    let avoided = avoided_places(topology, group, row, &away);
     let mut wrong = unread.clone();
     if away.len() >= parity {
-        // Nothing is left to compare with; what could not be read may still be had.
-        if !recover(&mut columns, &away) && !unread.is_empty() {
+        // Nothing is left to compare with; what could not be read may still be had, but not from garbage.
+        let is_known = avoided.is_empty() && recover(data, &mut columns, &away);
+        if !unread.is_empty() && !is_known {
             undecided(report, at, len * unread.len());
             return Ok(());
         }
+    } else if let Some(found) = decide(data, &mut columns, (&away, &avoided), (at, unit), verifier)
+    {
+        wrong.extend(found);
     } else {
-        match suspect(data, &columns, &away, (at, unit), verifier) {
-            Ok(None) => {}
-            Ok(Some(place)) => wrong.push(place),
-            Err(parity::Damaged) => {
-                undecided(report, at, len);
-                return Ok(());
-            }
-        }
-        let mut lost = away.clone();
-        lost.extend(&wrong);
-        lost.sort_unstable();
-        lost.dedup();
-        if !recover(&mut columns, &lost) {
-            undecided(report, at, len);
-            return Ok(());
-        }
+        undecided(report, at, len);
+        return Ok(());
     }
     for place in wrong {
         let at = group.at(group.column_of(row.index, place), row.index * unit + row.range.0).1;
@@ -92,6 +79,50 @@ pub(super) fn check_row(
         }
     }
     Ok(())
+}
+
+fn recover(data: usize, columns: &mut [Vec<u8>], lost: &[usize]) -> bool {
+    let mut slices: Vec<&mut [u8]> = columns.iter_mut().map(|b| &mut b[..]).collect();
+    parity::recover(data, &mut slices, lost)
+}
+
+/// Finds the columns of a row that are wrong, and puts right what they hold. `None`: that cannot be decided. `away`
+/// ones are not known, and `avoided` ones are of members that are suspected to return garbage: what these hold is no
+/// part of what is right, as long as enough is left to compare. Otherwise only one of them may be found to be wrong.
+fn decide(
+    data: usize,
+    columns: &mut [Vec<u8>],
+    (away, avoided): (&[usize], &[usize]),
+    at: (u64, u64),
+    verifier: &dyn ChecksumVerifier,
+) -> Option<Vec<usize>> {
+    let doubted = [away, avoided].concat();
+    let compares = doubted.len() < columns.len() - data;
+    let left_out = if compares { &doubted[..] } else { away };
+    let found = suspect(data, columns, left_out, at, verifier).ok()?;
+    if !compares && !avoided.is_empty() && found.is_some_and(|place| !avoided.contains(&place)) {
+        return None;
+    }
+    let mut lost: Vec<usize> = left_out.iter().copied().chain(found).collect();
+    lost.sort_unstable();
+    lost.dedup();
+    let before = columns.to_vec();
+    if !recover(data, columns, &lost) {
+        return None;
+    }
+    let changed = |place: &usize| compares && columns.get(*place) != before.get(*place);
+    let garbage = avoided.iter().copied().filter(changed);
+    Some(found.into_iter().chain(garbage).collect())
+}
+
+/// Places of a row whose members are suspected to return garbage, but for those that are `away`.
+fn avoided_places(topology: &Topology, group: &Group, row: &Row, away: &[usize]) -> Vec<usize> {
+    if !topology.suspicion.any() {
+        return Vec::new();
+    }
+    let member = |place: usize| group.at(group.column_of(row.index, place), 0).0;
+    let places = (0..group.columns.len()).filter(|place| !away.contains(place));
+    places.filter(|place| topology.is_avoided(group, member(*place))).collect()
 }
 
 /// The one column of a row that is wrong, if the row is not whole. `away` ones are not known.
@@ -104,8 +135,7 @@ fn suspect(
 ) -> Result<Option<usize>, parity::Damaged> {
     let whole = |lost: &[usize]| {
         let mut again = columns.to_vec();
-        let mut slices: Vec<&mut [u8]> = again.iter_mut().map(|b| &mut b[..]).collect();
-        let can = parity::recover(data, &mut slices, lost);
+        let can = recover(data, &mut again, lost);
         (can, again)
     };
     // Compute the parity anew and compare with what stands there.
