@@ -281,6 +281,7 @@ fn in_call(pid: u32, call: libc::c_long) -> usize {
 /// Opens a file, and once there is the second file asks for the first one's size by a hundred threads.
 const STAT_BY_THREADS: &str = "import ctypes, os, sys, threading, time
 libc, path, go = ctypes.CDLL(None, use_errno=True), sys.argv[1], sys.argv[2]
+os.setgroups([]); os.setgid(1000); os.setuid(1000)
 EMPTY_PATH, FORCE_SYNC, SIZE = 0x1000, 0x2000, 0x200
 fd, sizes = os.open(path, os.O_RDONLY), []
 def ask():
@@ -311,9 +312,7 @@ fn calls_of_a_user_leave_threads_for_others() {
         "chmod 777 {}; chmod 755 {program} {a} {b}; echo own > {b}/own; echo held > {a}/held; ls -l {b} {b}/own",
         c.disks.path("")
     ));
-    let as_user = |uid: u32| format!("setpriv --reuid={uid} --regid={uid} --clear-groups");
-    let mut asking =
-        Program::new(&format!("exec {} python3 {program} {b}/held {go}", as_user(1000)));
+    let mut asking = Program::new(&format!("exec python3 {program} {b}/held {go}"));
     let pid = asking.0.id();
     wait_until("it is open", || Path::new(&format!("{go}.open")).exists());
     sh(&format!("echo new >> {a}/held"));
@@ -321,8 +320,9 @@ fn calls_of_a_user_leave_threads_for_others() {
     std::fs::write(&go, "").unwrap();
     wait_until("all wait", || in_call(pid, libc::SYS_statx) == 100);
     for uid in [0, 1001] {
+        let user = format!("setpriv --reuid={uid} --regid={uid} --clear-groups");
         let calls = format!("timeout 60 cat {b}/own; timeout 60 stat -c %s {b}/own");
-        assert_eq!(sh(&format!("{} bash -c '{calls}'", as_user(uid))), "own\n4\n");
+        assert_eq!(sh(&format!("{user} bash -c '{calls}'")), "own\n4\n");
     }
     assert!(asking.lasts());
     drop(stopped);

@@ -568,11 +568,10 @@ SIZE, EMPTY_PATH, FORCE_SYNC = 1 << 20, 0x1000, 0x2000
 fd = os.open(other, os.O_RDONLY)
 if os.fork() == 0:
     # In a process of its own: a store that waits for its page would keep the other threads from running.
-    with mmap.mmap(os.open(mine, os.O_RDWR), SIZE) as pages:
-        n = 0
-        while not os.path.exists(stop):
-            for at in range(0, SIZE, 4096): pages[at] = n % 256
-            n += 1
+    pages = (ctypes.c_char * SIZE).from_buffer(mmap.mmap(os.open(mine, os.O_RDWR), SIZE))
+    n = 0
+    while not os.path.exists(stop):
+        for _ in range(100): ctypes.memset(pages, n % 256, SIZE); n += 1
     os._exit(0)
 libc = ctypes.CDLL(None)
 def ask():
