@@ -491,6 +491,7 @@ mod tests {
     fn aligned_blocks_are_looked_for_in_all_windows() {
         let mut state = two_windows(ALIKE, [(0, 0), (0, 200)]);
         assert_eq!(state.claim_aligned(64, 64, |_| true), Some(5120));
+        assert_eq!(busy(&state), [0, 64]);
         assert_eq!(state.claim_aligned(64, 64, |w| w.start == 1000), None);
     }
 
@@ -608,6 +609,7 @@ mod tests {
         // Half of them is not more.
         assert_eq!(closed(&[D, D, M, M], true), Some(0));
         assert_eq!(closed(&[D, D, M, M], false), Some(2));
+        assert_eq!(closed(&[D, M], true), Some(0));
         // None of the sort that has more can go.
         let mut reserved = windows_of(&[D, M, D, D]);
         assert!(reserved.reserve(60, 0, 0));
@@ -697,9 +699,14 @@ mod tests {
         let mut state = two_windows(ALIKE, [(0, 20), (0, 50)]);
         assert_eq!(state.claim(30, None), Some((5000, 30)));
         assert_eq!(state.claim(5, None), Some((5030, 5)));
+        assert_eq!((free(&state).0, busy(&state)), (35, vec![0, 35]));
         state.unclaim(5000, 30);
+        assert_eq!((free(&state).0, busy(&state)), (65, vec![0, 5]));
+        assert_eq!(state.windows[1].data.runs().collect::<Vec<_>>(), [(0, 30), (35, 15)]);
         assert_eq!(state.claim(5, None), Some((5035, 5)));
-        assert_eq!(state.claims, 3);
+        assert_eq!(state.claim(1, Some(1000)), Some((1000, 1)));
+        assert_eq!(state.claim(1, Some(5000)), Some((5000, 1)), "in the goal's window");
+        assert_eq!(state.claims, 5);
     }
 
     #[test]
@@ -733,16 +740,16 @@ mod tests {
     #[test]
     fn what_is_as_long_as_a_row_begins_with_one() {
         let claimed =
-            |kind, row, want| window_with_rows(kind, (900, row), (10, 390)).claim(want, None);
-        // Rows begin at 900, 1028 and so on.
-        assert_eq!(claimed(SubpoolKind::General, 128, 127), Some((1010, 127)));
-        assert_eq!(claimed(SubpoolKind::General, 128, 128), Some((1028, 128)));
+            |kind, row, want| window_with_rows(kind, (900, row), (30, 370)).claim(want, None);
+        // Rows begin at 900, 1028, 1156 and so on.
+        assert_eq!(claimed(SubpoolKind::General, 128, 127), Some((1030, 127)));
+        assert_eq!(claimed(SubpoolKind::General, 128, 128), Some((1156, 128)));
         // Where parity may be, half a row is enough.
-        assert_eq!(claimed(SubpoolKind::Data, 254, 126), Some((1010, 126)));
+        assert_eq!(claimed(SubpoolKind::Data, 254, 126), Some((1030, 126)));
         assert_eq!(claimed(SubpoolKind::Data, 254, 127), Some((1154, 127)));
-        assert_eq!(claimed(SubpoolKind::Data, 0, 100), Some((1010, 100)), "there are no rows");
+        assert_eq!(claimed(SubpoolKind::Data, 0, 100), Some((1030, 100)), "there are no rows");
         // No whole row is left.
-        assert_eq!(claimed(SubpoolKind::General, 300, 300), Some((1010, 300)));
+        assert_eq!(claimed(SubpoolKind::General, 300, 300), Some((1030, 300)));
     }
 
     #[test]
@@ -761,6 +768,9 @@ mod tests {
         assert_eq!(state.next_slot(), Some(5302), "there are no others");
         assert_eq!(state.next_slot(), Some(5300));
         assert_eq!(state.next_slot(), None);
+        let mut only = two_windows(ALIKE, [(0, 0), (0, 0)]);
+        add_slots(&mut only, 1, 7, 1);
+        assert_eq!(only.next_slot(), Some(5007), "in whichever window they are");
     }
 
     #[test]

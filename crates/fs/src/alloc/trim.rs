@@ -162,12 +162,12 @@ impl Inner {
     }
 
     /// Where a piece of a run ends: between rows, which are discarded whole or not at all.
-    fn cut(&self, group: &Group, at: u64, wanted: u64, end: u64) -> u64 {
+    pub(super) fn cut(&self, group: &Group, at: u64, wanted: u64, end: u64) -> u64 {
         if wanted == end {
             return end;
         }
         let (rows, row) = self.volume.rows_at(group.index, group.block(at));
-        let whole = group.block(wanted).checked_sub(rows).filter(|_| row > 0);
+        let whole = group.block(wanted).checked_sub(rows);
         let aligned = whole.map(|n| wanted - n % row.max(1));
         aligned.filter(|cut| *cut > at).unwrap_or(wanted)
     }
