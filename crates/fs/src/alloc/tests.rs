@@ -192,6 +192,14 @@ impl Node {
         }
         Ok(())
     }
+    fn remove(&self, slot: BlockNo) -> Result<()> {
+        let lock = LockNo::from(slot);
+        let _guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        let mut r = self.alloc.reserve(0, 0, 1)?;
+        let mut tx = self.meta.begin()?;
+        tx.free(slot, lock)?;
+        self.alloc.free_slot(&mut tx, &mut r, slot, true)
+    }
     fn create(&self) -> Result<BlockNo> {
         let mut r = self.alloc.reserve(0, 1, 0)?;
         let (slot, guard) = self.alloc.claim_dinode(&mut r)?;
@@ -847,15 +855,8 @@ fn what_is_taken_and_freed_is_counted_and_folded_when_the_node_leaves() {
         assert_eq!(node.alloc.deltas(), created);
         node.erase(&runs).unwrap();
         assert_eq!(node.alloc.deltas(), Deltas { free: -chunk, ..created });
-        let guard = node.locks.acquire(LockNo::from(slot), Mode::Exclusive, Local::Exclusive);
-        let mut r = node.alloc.reserve(0, 0, 1).unwrap();
-        let mut tx = node.meta.begin().unwrap();
-        tx.free(slot, LockNo::from(slot)).unwrap();
-        node.alloc.free_slot(&mut tx, &mut r, slot, true).unwrap();
-        node.alloc.count_added(&mut tx, 5, 7).unwrap();
-        drop(tx);
-        drop(guard);
-        drop(r);
+        node.remove(slot).unwrap();
+        node.alloc.count_added(&mut node.meta.begin().unwrap(), 5, 7).unwrap();
         assert_eq!(node.alloc.deltas(), Deltas { free: 5 - chunk, inodes: 0, meta: chunk + 7 });
         let gone = Use { data: 1, meta: 2, free: 5, free_meta: 7 };
         node.alloc.count_gone(&mut node.meta.begin().unwrap(), gone).unwrap();
@@ -1077,4 +1078,218 @@ fn what_was_freed_goes_back_although_one_group_is_damaged_or_there_is_a_pause() 
     node.meta.poison("withdrawn".into());
     assert!(node.alloc.discard_freed(&|| false).is_err());
     node.locks.withdraw();
+}
+
+#[test]
+fn what_stands_in_windows_is_remembered_and_the_rest_goes_back() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    node.write(1).unwrap();
+    let extent = |w: &window::Window| (w.group, w.start + w.len);
+    let (group, end) = extent(&inner.state.lock().windows[0]);
+    let shape = c.volume.group_shape(group).unwrap();
+    assert!(end + 300 < shape.first_block + shape.block_count, "there is room behind the window");
+    // As if there were others: one inside the place, one behind it.
+    let open = |place, start, len| {
+        let extent = window::Extent { group, start, len, ..window::Extent::default() };
+        inner.state.lock().open_window(place, extent);
+    };
+    open(1, end + 100, 50);
+    open(2, end + 250, 10);
+    node.alloc.remember_freed();
+    assert!(!inner.withholds_freed(), "nothing was freed");
+    inner.note_freed(end - 10, 210);
+    assert!(inner.withholds_freed());
+    let bytes = |blocks: u64| blocks << c.volume.geo.block_size.shift();
+    assert_eq!(node.alloc.discard_freed(&|| false).unwrap(), bytes(150));
+    let remembered = || inner.freed.lock().as_ref().unwrap().iter().collect::<Vec<_>>();
+    assert_eq!(remembered(), [(end - 10, end), (end + 100, end + 150)]);
+    *inner.freed.lock() = Some(freed_places::Remembered::default());
+    inner.note_freed(end + 160, 20);
+    assert!(!inner.withholds_freed(), "it stands in no window");
+    open(1, 0, 0);
+    open(2, 0, 0);
+    node.leave();
+}
+
+#[test]
+fn a_trim_goes_on_where_it_was_and_passes_by_what_has_not_changed() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let free = group::Group::load(&c.volume, &node.meta, 1).unwrap().raw.free_blocks.get();
+    let whole = |least, stop: &dyn Fn() -> bool| {
+        let span = trim::Span { from: 0, to: u64::MAX, least };
+        let (mut step, mut given) = (trim::Step::default(), Vec::new());
+        loop {
+            step = node.alloc.trim(1, span, step, stop).unwrap();
+            given.push(step.given >> c.volume.geo.block_size.shift());
+            if step.is_last() {
+                return given;
+            }
+        }
+    };
+    let asked = std::cell::Cell::new(0);
+    let given = whole(8, &|| asked.replace(asked.get() + 1) == 0);
+    assert_eq!((given[0], given.iter().sum::<u64>()), (0, free), "{given:?}");
+    let again = |least| whole(least, &|| false).iter().sum::<u64>();
+    assert_eq!([8, 9].map(again), [0, 0], "nothing has changed");
+    assert_eq!([1, 8].map(again), [free, 0], "shorter runs were not discarded");
+    // Less than the shortest run that is wanted.
+    assert_eq!(whole(free + 1, &|| false), [0]);
+    node.leave();
+}
+
+#[test]
+fn free_slots_are_used_before_others_are_made_where_they_are_many_or_space_is_short() {
+    // How many blocks for each free slot are believed to be free, whether space is short, whether the
+    // hints are old and wrong; whether new slots are made.
+    for (free, short, old, made) in [
+        ((8, 7), false, false, false),
+        ((8, 8), false, false, true),
+        ((8, 8), true, false, false),
+        ((0, 0), true, true, false),
+    ] {
+        let c = Cluster::new(64);
+        let node = c.node(0, 1);
+        let slots: Vec<BlockNo> = (0..100).map(|_| node.create().unwrap()).collect();
+        slots.into_iter().for_each(|slot| node.remove(slot).unwrap());
+        node.leave();
+        let there = read_counters(&c.volume).unwrap().meta;
+        assert_eq!(there, 63 + 64 + 128);
+        let node = c.node(1, 1);
+        let inner = &node.alloc.inner;
+        // A window of a group without slots.
+        let mut r = node.alloc.reserve(64, 0, 0).unwrap();
+        let run = node.alloc.claim(&mut r, 1, None).unwrap();
+        drop(r);
+        let mut refill = inner.refill.lock();
+        let known: u64 = refill.hints.iter().map(|h| h.free_meta).sum();
+        assert_eq!((known, inner.state.lock().slots_free()), (there, 0), "headers were read");
+        let last = refill.hints.len() - 1;
+        refill.hints.iter_mut().for_each(|h| h.free = 0);
+        refill.hints[last].free = free.0 * there + free.1;
+        if old {
+            refill.hints.iter_mut().for_each(|h| h.free_meta = 0);
+            refill.read = Instant::now().checked_sub(Duration::from_secs(6)).unwrap();
+        }
+        drop(refill);
+        if short {
+            let later = Instant::now() + Duration::from_secs(3600);
+            *inner.counters.lock() = (later, Counters { free: 100, inodes: 1, meta: there });
+        }
+        let before = node.alloc.deltas().free;
+        node.create().unwrap();
+        let what = format!("{free:?} {short} {old}");
+        assert_eq!(before - node.alloc.deltas().free, if made { 64 } else { 0 }, "{what}");
+        drop(run);
+        node.leave();
+    }
+}
+
+#[test]
+fn what_a_node_has_is_handed_out_and_freed_slots_are_in_place_before_their_group_says_so() {
+    for c in [Cluster::new(64), Cluster::with_long_slots(64)] {
+        for (incarnation, parts) in [(1, false), (2, true)] {
+            let node = c.node(0, incarnation);
+            let all: u64 = node.alloc.free_by_group().unwrap().iter().sum();
+            assert_eq!(all, node.alloc.totals().free);
+            let slots = [(); 3].map(|()| node.create().unwrap());
+            for slot in slots {
+                node.meta.sync_owner(LockNo::from(slot)).unwrap();
+            }
+            let kind = |slot| c.volume.read_body(slot).unwrap().2;
+            assert_eq!(slots.map(kind), [MetaKind::Dinode; 3]);
+            slots.into_iter().for_each(|slot| node.remove(slot).unwrap());
+            let free = node.alloc.totals().free;
+            if parts {
+                // Both keep their windows.
+                let kept = node.alloc.reserve(10, 1, 0).unwrap();
+                node.alloc.hand_out().unwrap();
+                assert!(!node.alloc.inner.share.is_held());
+                assert_eq!(node.alloc.free_by_group().unwrap().iter().sum::<u64>(), free - 10);
+                let slots_left = node.alloc.inner.state.lock().slots_free();
+                assert_eq!((slots_left, kept.slots), (0, 1));
+            } else {
+                node.alloc.give_up_unused().unwrap();
+                assert_eq!(node.alloc.free_by_group().unwrap().iter().sum::<u64>(), free);
+            }
+            let free_now = slots.iter().filter(|slot| kind(**slot) == MetaKind::Free).count();
+            assert!(free_now >= if parts { 2 } else { 3 }, "{free_now} {parts}");
+            node.leave();
+            assert_eq!(c.inodes(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_leaves_hands_nothing_out() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    node.write(10).unwrap();
+    let open = || node.alloc.inner.state.lock().windows.iter().filter(|w| w.is_open()).count();
+    node.alloc.inner.share.close();
+    node.alloc.hand_out().unwrap();
+    assert_eq!(open(), 1);
+    node.leave();
+}
+
+#[test]
+fn a_node_with_space_takes_the_space_lock_again() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let share = &node.alloc.inner.share;
+    node.alloc.keep_share().unwrap();
+    assert!(!share.is_held(), "it has nothing");
+    node.write(10).unwrap();
+    share.note(false);
+    node.alloc.keep_share().unwrap();
+    assert!(share.is_held());
+    node.leave();
+}
+
+#[test]
+fn blocks_that_are_kept_back_stay_claimed_and_are_bounded() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    let mut r = node.alloc.reserve(20, 0, 0).unwrap();
+    let mut claim = |len| node.alloc.claim(&mut r, len, None).unwrap();
+    inner.kept_back.store(inner::KEPT_BACK_MAX - 4, Ordering::Relaxed);
+    assert!(claim(4).keep_back());
+    assert!(!claim(1).keep_back());
+    let busy: u64 = inner.state.lock().windows.iter().map(|w| w.busy).sum();
+    assert_eq!(busy, 5);
+}
+
+#[test]
+fn a_slot_for_metadata_is_used_from_its_transaction_on() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let mut r = node.alloc.reserve(0, 2, 0).unwrap();
+    let before = node.alloc.deltas();
+    let mut tx = node.meta.begin().unwrap();
+    let slot = node.alloc.take_slot(&mut tx, &mut r).unwrap();
+    tx.create(slot, LockNo::from(slot), MetaKind::Dinode, |_| {}).unwrap();
+    drop(tx);
+    assert_eq!((r.slots, node.alloc.reserved().1), (1, 1));
+    assert_eq!(node.alloc.deltas(), Deltas { meta: before.meta - 1, ..before });
+    drop(r);
+    node.leave();
+    assert!(c.usage().1.contains(&slot.get()));
+}
+
+#[test]
+fn a_node_is_alone_until_it_hears_of_another() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    assert!(node.alloc.is_alone());
+    node.alloc.set_others(Box::new(|| None));
+    assert!(node.alloc.is_alone());
+    node.alloc.set_others(Box::new(|| Some(Deltas::default())));
+    assert!(!node.alloc.is_alone());
+    assert!(node.alloc.reserve_here(1).is_none(), "it has no window");
+    drop(node.alloc.reserve(1, 0, 0).unwrap());
+    assert_eq!(node.alloc.reserve_here(1).unwrap().data, 1);
+    node.leave();
 }

@@ -172,3 +172,16 @@ impl Inner {
         aligned.filter(|cut| *cut > at).unwrap_or(wanted)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_tells_where_to_go_on() {
+        let last = Step { given: 5, next: None };
+        assert_eq!((last.is_last(), last.goes_on_at()), (true, None));
+        let other = Step { next: Some((7, None)), ..last };
+        assert_eq!((other.is_last(), other.goes_on_at()), (false, Some(7)));
+    }
+}
