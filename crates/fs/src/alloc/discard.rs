@@ -40,7 +40,7 @@ impl Alloc {
         let mut given = 0;
         let mut turns = self.inner.turns()?.into_iter();
         while let Some((index, places)) = turns.next() {
-            let mut places = self.inner.whole_rows(index, places);
+            let mut places = self.inner.whole_rows(index, &places);
             while !places.is_empty() {
                 if stop() {
                     let left = turns.flat_map(|(_, places)| places);
@@ -162,10 +162,10 @@ impl Inner {
     }
     /// Places of a group. If the pool has parity, also the rest of their rows, which go back whole
     /// or not at all. None touches another.
-    fn whole_rows(&self, index: u64, places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    fn whole_rows(&self, index: u64, places: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let map = self.volume.pool.map();
         let parity = map.groups().iter().any(|g| g.row_len().is_some());
-        in_rows(&places, |start| if parity { self.volume.rows_at(index, start) } else { (0, 0) })
+        in_rows(places, |start| if parity { self.volume.rows_at(index, start) } else { (0, 0) })
     }
 }
 

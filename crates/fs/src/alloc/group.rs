@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(group.local_run(1390, 10).unwrap(), 390);
         assert_eq!(group.local_run(1000, 400).unwrap(), 0);
         assert!(group.local_run(1390, 11).is_err() && group.local_run(999, 2).is_err());
-        assert_eq!(group.block(5), 1005);
+        assert_eq!((group.block(5), group.blocks_of_bitmap()), (1005, 400));
     }
 
     #[test]

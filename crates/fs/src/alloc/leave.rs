@@ -64,9 +64,12 @@ impl Inner {
             // The others go when what is claimed of them is used.
             let Some((data, slots)) = left else { return Ok(false) };
             // What is in it is reserved: it has to come from elsewhere.
-            let need = Need { data: data.max(1), slots: slots > 0, home: false, existing: false };
             let more = match slots {
-                0 => self.extend(refill, need, &mut 0)?,
+                0 => {
+                    let need =
+                        Need { data: data.max(1), slots: false, home: false, existing: false };
+                    self.extend(refill, need, &mut 0)?
+                }
                 n => self.more_slots(refill, data, n, &mut 0)?,
             };
             if !more {

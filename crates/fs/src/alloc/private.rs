@@ -138,8 +138,8 @@ impl Private<'_> {
             }
         })
     }
-    /// Makes window `place` one of `len` blocks from `start`, all of them `Data` but `runs`; with
-    /// `len` 0, unused.
+    /// Makes window `place` one of `len` blocks from `start`, all of them `Data` but `runs`; if both
+    /// are 0, unused.
     pub fn write_window(
         &self,
         tx: &mut Tx<'_>,
@@ -150,10 +150,8 @@ impl Private<'_> {
         runs: &[(u64, u64, BlockState)],
     ) -> Result<()> {
         let block = self.window_block(place);
-        let rgrp = match self.volume.rgrp_of(BlockNo(start)) {
-            Some(index) if len != 0 => self.volume.rgrp(index).get(),
-            _ => 0,
-        };
+        let index = self.volume.rgrp_of(BlockNo(start));
+        let rgrp = index.map_or(0, |index| self.volume.rgrp(index).get());
         tx.modify(block, LockNo::from(block), MetaKind::Window, |body| {
             if let Ok((raw, bits)) = RawWindow::mut_from_prefix(body) {
                 raw.rgrp.set(rgrp);

@@ -454,6 +454,11 @@ fn dead_node_gives_back_all_but_what_was_durable() {
     let _lost = a.write(300).unwrap();
     a.create().unwrap();
     c.bury(&a, &b);
+    for n in 0..RawSuperblock::WINDOWS {
+        let block = c.volume.node_area(a.me.slot, RawSuperblock::AREA_WINDOWS + n);
+        let body = c.volume.read_private(block, MetaKind::Window).unwrap();
+        assert_eq!(window_head(&c.volume, block, &body).unwrap(), None, "in place, not in memory");
+    }
     // Twice: the recoverer may have died before it said so.
     reclaim(&c.volume, &b.meta, &b.locks, a.me.slot).unwrap();
     let a2 = c.node(0, 2);
@@ -808,7 +813,10 @@ fn places_of_the_free_log_are_waited_for() {
     let node = c.node(0, 1);
     let all = node.alloc.inner.state.lock().log.capacity();
     let most = all / 2;
-    let (half, rest) = (node.alloc.reserve(0, 0, most), node.alloc.reserve(0, 0, all - most - 10));
+    let (half, rest) = (node.alloc.reserve(0, 0, most), node.alloc.reserve(0, 0, all - most));
+    drop(node.alloc.reserve(10, 1, 0).unwrap());
+    drop(rest);
+    let rest = node.alloc.reserve(0, 0, all - most - 10);
     assert!(matches!(node.alloc.reserve(0, 0, most + 1), Err(Error::Invalid(_))));
     std::thread::scope(|s| {
         s.spawn(|| {
@@ -1129,14 +1137,25 @@ fn a_trim_goes_on_where_it_was_and_passes_by_what_has_not_changed() {
             }
         }
     };
+    let again = |least| whole(least, &|| false).iter().sum::<u64>();
+    // A part of the group, then runs that are longer than there are, and as long.
+    let first = c.volume.group_shape(1).unwrap().first_block;
+    let part = trim::Span { from: first + 10, to: u64::MAX, least: 1 };
+    node.alloc.trim(1, part, trim::Step::default(), &|| false).unwrap();
+    assert_eq!([free + 1, free].map(again), [0, free]);
     let asked = std::cell::Cell::new(0);
     let given = whole(8, &|| asked.replace(asked.get() + 1) == 0);
     assert_eq!((given[0], given.iter().sum::<u64>()), (0, free), "{given:?}");
-    let again = |least| whole(least, &|| false).iter().sum::<u64>();
     assert_eq!([8, 9].map(again), [0, 0], "nothing has changed");
     assert_eq!([1, 8].map(again), [free, 0], "shorter runs were not discarded");
-    // Less than the shortest run that is wanted.
-    assert_eq!(whole(free + 1, &|| false), [0]);
+    // The end of a run is short, but it is gone on with.
+    let group = group::Group::load(&c.volume, &node.meta, 1).unwrap();
+    let end = group.shape.block_count;
+    let discarded = |but| {
+        let step = node.alloc.inner.discard(&group, (end - 5, end), (8, but), &|| false).unwrap();
+        step.given >> c.volume.geo.block_size.shift()
+    };
+    assert_eq!([None, Some(end - 5), Some(end - 4)].map(discarded), [0, 5, 0]);
     node.leave();
 }
 
@@ -1292,4 +1311,160 @@ fn a_node_is_alone_until_it_hears_of_another() {
     drop(node.alloc.reserve(1, 0, 0).unwrap());
     assert_eq!(node.alloc.reserve_here(1).unwrap().data, 1);
     node.leave();
+}
+
+#[test]
+fn a_part_of_what_is_free_is_kept_for_metadata() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    // 73 extents are in a leaf that is half full; 16 slots are kept.
+    assert_eq!(node.alloc.available(10_000, None), 10_000 - 137 - 16);
+    assert_eq!(node.alloc.available(20, None), 3);
+    assert_eq!(node.alloc.available(10, None), 0);
+    // Where metadata stands apart, what is free there bounds it.
+    assert_eq!(node.alloc.available(10_000, Some(100)), 84 * 73);
+    assert_eq!(node.alloc.available(5000, Some(100)), 5000);
+    assert_eq!(node.alloc.available(5000, Some(16)), 0);
+    let c = Cluster::with_long_slots(64);
+    // 84 extents, and each slot is two blocks.
+    assert_eq!(c.node(0, 1).alloc.available(10_000, None), 10_000 - 239 - 32);
+}
+
+#[test]
+fn what_are_no_counters_is_not_read_as_such() {
+    let c = Cluster::new(64);
+    read_counters(&c.volume).unwrap();
+    let block = BlockNo::from(c.volume.named(RawSuperblock::NAMED_COUNTERS));
+    let mut slot = AlignedBuf::zeroed(Bytes(c.volume.geo.slot_bytes()).to_usize());
+    image::Fresh::own(block, MetaKind::Free, 1).write(c.volume.geo, &mut slot, |_| {});
+    c.pool.write(c.volume.slot_at(block), &slot).unwrap();
+    assert!(matches!(read_counters(&c.volume), Err(Error::Inconsistent { .. })));
+}
+
+#[test]
+fn all_of_a_new_window_is_in_use_but_what_is_named() {
+    let c = Cluster::new(256);
+    let node = c.node(0, 1);
+    let private = node.alloc.inner.private();
+    let shape = c.volume.group_shape(1).unwrap();
+    let (start, len) = (shape.first_block, shape.block_count);
+    assert!(len > 3520, "more than an eighth of what a block can say: {len}");
+    let mut tx = node.meta.begin().unwrap();
+    let free = [(7, 5, BlockState::Free)];
+    private.write_window(&mut tx, 3, start, len, Incarnation(1), &free).unwrap();
+    drop(tx);
+    let window = private.read_window(3).unwrap().unwrap();
+    assert_eq!((window.group, window.start, window.len), (1, start, len));
+    let count = |state| bits::count(window.bits(), 0, len, state);
+    assert_eq!((count(BlockState::Free), count(BlockState::Data)), (5, len - 5));
+    let mut tx = node.meta.begin().unwrap();
+    private.write_window(&mut tx, 3, 0, 0, Incarnation(0), &[]).unwrap();
+    drop(tx);
+    assert!(private.read_window(3).unwrap().is_none());
+    node.leave();
+}
+
+#[test]
+fn windows_grow_stand_side_by_side_and_take_back_what_was_given() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    let kept = node.alloc.reserve(10, 0, 0).unwrap();
+    let ranges = || {
+        let state = inner.state.lock();
+        let open = state.windows.iter().filter(|w| w.is_open());
+        let mut ranges: Vec<_> = open.map(|w| (w.start, w.len, w.group)).collect();
+        ranges.sort_unstable();
+        ranges
+    };
+    let first = ranges();
+    let [(start, len, group)] = first[..] else { panic!("{first:?}") };
+    {
+        let refill = inner.refill.lock();
+        let first_block = c.volume.group_shape(group).unwrap().first_block;
+        assert_eq!(refill.hint(group).near, Some(start + len - first_block));
+        assert_eq!(refill.first.target, 8192, "twice as much");
+    }
+    node.alloc.hand_out().unwrap();
+    assert_eq!((ranges(), inner.state.lock().data_free()), (first, 0));
+    // Nothing is believed of the other groups.
+    for (index, hint) in (0..).zip(&mut inner.refill.lock().hints) {
+        hint.free = u64::from(index == group);
+    }
+    let more = node.alloc.reserve(10, 0, 0).unwrap();
+    assert_eq!(inner.state.lock().windows[0].data.count(), len, "what was given came back");
+    for pair in ranges().windows(2) {
+        assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?} overlap");
+    }
+    drop((kept, more));
+    node.leave();
+}
+
+#[test]
+fn free_slots_are_found_where_no_block_is_free() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let all = node.alloc.totals().free;
+    node.write(all).unwrap();
+    node.leave();
+    let node = c.node(1, 1);
+    for _ in 0..63 {
+        node.create().unwrap();
+    }
+    assert!(matches!(node.create(), Err(Error::NoSpace)));
+    node.leave();
+    assert_eq!(c.usage().0.len() as u64, all);
+    assert_eq!(c.usage().1.len(), 64);
+}
+
+#[test]
+fn a_damaged_group_keeps_no_other_from_use() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    // As if other nodes had used blocks of two groups.
+    let freed = [0, 1].map(|index| {
+        let group = group::Group::load(&c.volume, &node.meta, index).unwrap();
+        group.shape.first_block + 900
+    });
+    for start in freed {
+        let mut tx = node.meta.begin().unwrap();
+        let index = c.volume.rgrp_of(BlockNo(start)).unwrap();
+        let lock = LockNo::from(c.volume.rgrp(index));
+        let guard = node.locks.acquire(lock, Mode::Exclusive, Local::Exclusive).unwrap();
+        let mut group = group::Group::load(&c.volume, &node.meta, index).unwrap();
+        let mut edits = group::Edits::default();
+        edits.push(900, 10, BlockState::Free, BlockState::Data);
+        group.apply(&mut tx, &edits).unwrap();
+        drop(tx);
+        node.meta.sync_owner(lock).unwrap();
+        node.meta.drop_owner(lock);
+        drop(guard);
+    }
+    node.erase(&freed.map(|start| (start, 10))).unwrap();
+    let in_log = || node.alloc.inner.state.lock().log.entries().len();
+    assert_eq!(in_log(), 2);
+    node.meta.commit().unwrap();
+    let head = c.volume.rgrp(0);
+    c.pool.write(c.volume.body_at(head), &AlignedBuf::zeroed(c.volume.geo.body_len())).unwrap();
+    assert!(node.alloc.drain_frees().unwrap_err().is_of_one_group());
+    assert_eq!(in_log(), 1, "what was freed in the other group is in its bitmap");
+    // Discards, housekeeping of the space lock and reservations go on.
+    node.alloc.remember_freed();
+    node.alloc.inner.note_freed(freed[1], 10);
+    let bytes = 10 << c.volume.geo.block_size.shift();
+    assert_eq!(node.alloc.discard_freed(&|| false).unwrap(), bytes);
+    node.alloc.hand_out().unwrap();
+    node.alloc.give_up_unused().unwrap();
+    let reserved = node.alloc.reserve(100, 1, 0).unwrap();
+    let in_first = |w: &window::Window| w.is_open() && w.group == 0;
+    assert!(!node.alloc.inner.state.lock().windows.iter().any(in_first));
+    drop(reserved);
+    // The node withdraws: nothing of that is taken for damage.
+    node.alloc.inner.note_freed(freed[1], 10);
+    node.meta.poison("withdrawn".into());
+    assert!(node.alloc.discard_freed(&|| false).is_err());
+    let remembered = node.alloc.inner.freed.lock().as_ref().unwrap().iter().count();
+    assert_eq!(remembered, 1, "it is not forgotten");
+    assert!(node.alloc.hand_out().is_err() && node.alloc.give_up_unused().is_err());
+    node.locks.withdraw();
 }

@@ -141,6 +141,7 @@ mod tests {
         assert_eq!(w.last_aligned(16, 2), Some(514 - 100));
         assert_eq!(w.last_aligned(256, 256), None);
         assert_eq!(w.last_aligned(301, 1), None);
+        assert_eq!(w.last_aligned(300, 1), Some(0));
     }
     #[test]
     fn a_window_is_what_it_was_taken_as() {
