@@ -458,7 +458,7 @@ fn plan_free(
 #[cfg(test)]
 mod tests {
     use braid_format::label::SubpoolKind;
-    use braid_format::rgrp::BlockState::{Data, Free, MetaFree, MetaUsed};
+    use braid_format::rgrp::BlockState::{Free, MetaFree, MetaUsed};
     use zerocopy::{FromZeros, IntoBytes};
 
     use super::*;

@@ -948,6 +948,9 @@ fn counters_are_read_again_when_they_are_old() {
     let soon = || (0..1000).any(|_| node.alloc.totals_soon().free == real);
     noted(500);
     assert!(soon());
+    while inner.is_looking.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
     noted(500);
     inner.is_looking.store(true, Ordering::Release);
     assert_eq!(node.alloc.totals_soon().free, 5, "one thread looks at a time");
