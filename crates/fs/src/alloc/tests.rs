@@ -917,12 +917,12 @@ fn a_search_for_as_much_would_find_nothing_either() {
     drop(alone);
     let noted = |at: Instant| inner.full.last.lock().as_mut().unwrap().at = at;
     let now = Instant::now();
-    noted(now + Duration::from_secs(3600));
+    noted(now + Duration::from_hours(1));
     assert!(inner.is_known_full(10, 2) && inner.is_known_full(11, 3));
     assert!(!inner.is_known_full(9, 2) && !inner.is_known_full(10, 1));
     noted(now.checked_sub(Duration::from_millis(251)).unwrap());
     assert!(!inner.is_known_full(10, 2), "another node may have freed something since");
-    noted(now + Duration::from_secs(3600));
+    noted(now + Duration::from_hours(1));
     node.alloc.note_change_by_others();
     assert!(!inner.is_known_full(10, 2));
     node.leave();
@@ -939,7 +939,7 @@ fn counters_are_read_again_when_they_are_old() {
         let at = Instant::now().checked_sub(Duration::from_millis(age));
         *inner.counters.lock() = (at.unwrap(), shown);
     };
-    let fresh = || *inner.counters.lock() = (Instant::now() + Duration::from_secs(3600), shown);
+    let fresh = || *inner.counters.lock() = (Instant::now() + Duration::from_hours(1), shown);
     fresh();
     assert_eq!((node.alloc.totals().free, node.alloc.totals_soon().free), (5, 5));
     noted(500);
@@ -1197,7 +1197,7 @@ fn free_slots_are_used_before_others_are_made_where_they_are_many_or_space_is_sh
         }
         drop(refill);
         if short {
-            let later = Instant::now() + Duration::from_secs(3600);
+            let later = Instant::now() + Duration::from_hours(1);
             *inner.counters.lock() = (later, Counters { free: 100, inodes: 1, meta: there });
         }
         let before = node.alloc.deltas().free;
