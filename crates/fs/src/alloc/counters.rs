@@ -120,7 +120,7 @@ impl Inner {
         !plenty && self.is_short()
     }
     /// Whether less is free, by these counters, than one in `divisor` of data or metadata.
-    fn has_less(&self, counted: Counters, divisor: u64) -> bool {
+    pub(super) fn has_less(&self, counted: Counters, divisor: u64) -> bool {
         let (closed, (data, meta)) = (self.closed_space(), self.total());
         let (free, data) =
             (counted.free.saturating_sub(closed.free), data.saturating_sub(closed.blocks));

@@ -73,3 +73,19 @@ pub(crate) fn inspect(volume: &Volume, node: NodeId) -> Result<()> {
     }
     volume.read_private(at(RawSuperblock::AREA_INFO), MetaKind::NodeInfo).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checker_hears_of_each_freed_run() {
+        let mut body = vec![0; 3584];
+        let runs = [(7, 3, BlockState::Free), (70, 1, BlockState::MetaFree)];
+        for (index, (start, len, state)) in [0, 5].into_iter().zip(runs) {
+            let raw = log::encode(Some(log::Freed { start, len, state }), BlockNo(1)).unwrap();
+            log::write(&mut body, index, &raw);
+        }
+        assert_eq!(free_log_entries(&body, BlockNo(1)).unwrap(), runs);
+    }
+}

@@ -40,7 +40,7 @@ impl Alloc {
         let mut given = 0;
         let mut turns = self.inner.turns()?.into_iter();
         while let Some((index, places)) = turns.next() {
-            let mut places = self.inner.whole_rows(index, places);
+            let mut places = self.inner.whole_rows(index, &places);
             while !places.is_empty() {
                 if stop() {
                     let left = turns.flat_map(|(_, places)| places);
@@ -162,19 +162,41 @@ impl Inner {
     }
     /// Places of a group. If the pool has parity, also the rest of their rows, which go back whole
     /// or not at all. None touches another.
-    fn whole_rows(&self, index: u64, places: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    fn whole_rows(&self, index: u64, places: &[(u64, u64)]) -> Vec<(u64, u64)> {
         let map = self.volume.pool.map();
         let parity = map.groups().iter().any(|g| g.row_len().is_some());
-        let mut wide = Remembered::default();
-        for (start, end) in places {
-            match self.volume.rows_at(index, start) {
-                (rows, row) if row > 0 && parity => {
-                    let into = start.saturating_sub(rows) % row;
-                    wide.add(start - into, rows + end.saturating_sub(rows).next_multiple_of(row));
-                }
-                _ => wide.add(start, end),
-            }
+        in_rows(places, |start| if parity { self.volume.rows_at(index, start) } else { (0, 0) })
+    }
+}
+
+/// Places with the rest of their rows; `rows_of` says where rows begin, and how long they are (0: there are
+/// none). None touches another.
+fn in_rows(places: &[(u64, u64)], rows_of: impl Fn(u64) -> (u64, u64)) -> Vec<(u64, u64)> {
+    let mut wide = Remembered::default();
+    for &(start, end) in places {
+        let (rows, row) = rows_of(start);
+        if row == 0 {
+            wide.add(start, end);
+        } else {
+            let into = start.saturating_sub(rows) % row;
+            wide.add(start - into, rows + end.saturating_sub(rows).next_multiple_of(row));
         }
-        wide.iter().collect()
+    }
+    wide.iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_become_whole_rows() {
+        let places = [(113, 118), (121, 125), (150, 160), (171, 172)];
+        assert_eq!(in_rows(&places, |_| (0, 0)), places);
+        let rows = |_| (100, 10);
+        assert_eq!(in_rows(&places, rows), [(110, 130), (150, 160), (170, 180)]);
+        // Rows of the first half are longer.
+        let rows = |start| if start < 140 { (100, 20) } else { (140, 10) };
+        assert_eq!(in_rows(&places, rows), [(100, 140), (150, 160), (170, 180)]);
     }
 }

@@ -57,6 +57,20 @@ impl Edits {
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
+    /// What changes of bitmap `n`, by places in it; each bitmap speaks of `per_bitmap` blocks.
+    fn in_bitmap(&self, n: u64, per_bitmap: u64) -> Vec<(u64, u64, BlockState)> {
+        let (from, to) = (n * per_bitmap, (n + 1) * per_bitmap);
+        let runs = self.runs.iter().filter_map(|&(start, len, state)| {
+            let (a, b) = (start.max(from), (start + len).min(to));
+            (a < b).then(|| (a - from, b - a, state))
+        });
+        runs.collect()
+    }
+}
+
+/// The slot of bitmap `n` of a group.
+fn bitmap_slot(shape: &GroupShape, n: u64, slot_blocks: u64) -> BlockNo {
+    BlockNo(shape.start.get() + (1 + n) * slot_blocks)
 }
 
 /// Bounds and counters of a group's header as its place demands them.
@@ -128,7 +142,7 @@ pub(super) fn state_of(
     let place = shape.and_then(|shape| Some((shape, shape.local(block.get(), slot)?)));
     let Some((shape, at)) = place else { return Ok(None) };
     let per_bitmap = blocks_per_bitmap(volume.geo);
-    let bitmap = BlockNo(shape.start.get() + (1 + at / per_bitmap) * slot);
+    let bitmap = bitmap_slot(&shape, at / per_bitmap, slot);
     let body = meta.read(bitmap, LockNo::from(shape.start), MetaKind::Bitmap)?;
     Ok(Some(bits::get(body.get(MetaHeader::LEN..).unwrap_or(&[]), at % per_bitmap)))
 }
@@ -153,7 +167,7 @@ impl Group {
         Ok(group)
     }
     fn bitmap(&self, n: u64) -> BlockNo {
-        BlockNo(self.shape.start.get() + (1 + n) * self.slot_blocks)
+        bitmap_slot(&self.shape, n, self.slot_blocks)
     }
     /// Index in the group of a block, if it lies among those the bitmap speaks of.
     pub fn local(&self, block: u64) -> Option<u64> {
@@ -181,15 +195,7 @@ impl Group {
             bits::fill(&mut self.bits, start, len, state);
         }
         for n in 0..self.shape.bitmap_slots {
-            let (from, to) = (n * self.per_bitmap, (n + 1) * self.per_bitmap);
-            let inner: Vec<(u64, u64, BlockState)> = edits
-                .runs
-                .iter()
-                .filter_map(|&(start, len, state)| {
-                    let (a, b) = (start.max(from), (start + len).min(to));
-                    (a < b).then(|| (a - from, b - a, state))
-                })
-                .collect();
+            let inner = edits.in_bitmap(n, self.per_bitmap);
             if inner.is_empty() {
                 continue;
             }
@@ -218,5 +224,113 @@ pub(crate) fn fits(kind: SubpoolKind, state: BlockState) -> bool {
     match state {
         BlockState::Free | BlockState::Data => takes_data(kind),
         BlockState::MetaFree | BlockState::MetaUsed => takes_slots(kind),
+    }
+}
+
+#[cfg(test)]
+impl Edits {
+    /// The runs, and what is added to the free blocks and to the free slots.
+    pub fn told(&self) -> (&[(u64, u64, BlockState)], i64, i64) {
+        (&self.runs, self.free, self.meta)
+    }
+}
+
+#[cfg(test)]
+impl Group {
+    /// 400 blocks from 1000, all of them `Data` but these runs.
+    pub fn for_tests(kind: SubpoolKind, runs: &[(u64, u64, BlockState)]) -> Self {
+        let (start, block_count) = (BlockNo(990), 400);
+        let shape = GroupShape { kind, start, bitmap_slots: 1, first_block: 1000, block_count };
+        let mut bits = vec![0x55; 100];
+        for &(at, n, state) in runs {
+            bits::fill(&mut bits, at, n, state);
+        }
+        let (index, lock, raw) = (3, LockNo::from(start), shape.raw(3));
+        Self { index, lock, shape, raw, bits, slot_blocks: 1, per_bitmap: block_count }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::rgrp::BlockState::{Data, Free, MetaFree, MetaUsed};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    #[test]
+    fn changes_that_go_on_are_one_run_and_are_counted() {
+        let mut edits = Edits::default();
+        assert!(edits.is_empty());
+        edits.push(10, 2, Free, Data);
+        edits.push(12, 3, Free, Data);
+        edits.push(15, 1, Free, MetaUsed);
+        edits.push(20, 1, Data, MetaUsed);
+        edits.push(21, 4, MetaUsed, MetaFree);
+        edits.push(25, 2, Data, Free);
+        let runs =
+            [(10, 5, Data), (15, 1, MetaUsed), (20, 1, MetaUsed), (21, 4, MetaFree), (25, 2, Free)];
+        assert_eq!(edits.told(), (&runs[..], -4, 4));
+        assert!(!edits.is_empty());
+    }
+
+    #[test]
+    fn each_bitmap_gets_its_part_of_a_change() {
+        let mut edits = Edits::default();
+        edits.push(90, 220, Free, Data);
+        edits.push(400, 10, Data, Free);
+        let parts: Vec<_> = (0..6).map(|n| edits.in_bitmap(n, 100)).collect();
+        let expected = [
+            vec![(90, 10, Data)],
+            vec![(0, 100, Data)],
+            vec![(0, 100, Data)],
+            vec![(0, 10, Data)],
+            vec![(0, 10, Free)],
+            vec![],
+        ];
+        assert_eq!(parts, expected);
+    }
+
+    #[test]
+    fn bitmaps_stand_behind_their_header() {
+        let shape = Group::for_tests(SubpoolKind::General, &[]).shape;
+        assert_eq!([0, 2].map(|n| bitmap_slot(&shape, n, 1).get()), [991, 993]);
+        assert_eq!([0, 2].map(|n| bitmap_slot(&shape, n, 2).get()), [992, 996]);
+    }
+
+    #[test]
+    fn a_header_that_is_not_its_places_is_refused() {
+        let Group { shape, raw, .. } = Group::for_tests(SubpoolKind::Data, &[]);
+        let with = |spoil: &dyn Fn(&mut RawRgrp)| {
+            let mut raw = raw;
+            spoil(&mut raw);
+            check_header(shape.start, 3, &shape, raw.as_bytes()).is_ok()
+        };
+        assert!(with(&|_| {}));
+        assert!(with(&|raw| raw.free_meta.set(400)), "all may be free slots");
+        assert!(!with(&|raw| raw.index.set(4)));
+        assert!(!with(&|raw| raw.bitmap_slots.set(2)));
+        assert!(!with(&|raw| raw.first_block.set(1001)));
+        assert!(!with(&|raw| raw.block_count.set(399)));
+        assert!(!with(&|raw| raw.subpool.set(0)));
+        assert!(!with(&|raw| raw.free_blocks.set(401)));
+        assert!(!with(&|raw| raw.free_meta.set(401)));
+    }
+
+    #[test]
+    fn runs_outside_a_group_are_told() {
+        let group = Group::for_tests(SubpoolKind::General, &[]);
+        let locals = [999, 1000, 1399, 1400].map(|block| group.local(block));
+        assert_eq!(locals, [None, Some(0), Some(399), None]);
+        assert_eq!(group.local_run(1390, 10).unwrap(), 390);
+        assert_eq!(group.local_run(1000, 400).unwrap(), 0);
+        assert!(group.local_run(1390, 11).is_err() && group.local_run(999, 2).is_err());
+        assert_eq!((group.block(5), group.blocks_of_bitmap()), (1005, 400));
+    }
+
+    #[test]
+    fn what_is_freed_must_fit_its_group() {
+        let kinds = [SubpoolKind::General, SubpoolKind::Data, SubpoolKind::Metadata];
+        assert_eq!(kinds.map(|kind| fits(kind, Free)), [true, true, false]);
+        assert_eq!(kinds.map(|kind| fits(kind, MetaFree)), [true, false, true]);
     }
 }

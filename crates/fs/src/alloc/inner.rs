@@ -110,7 +110,7 @@ impl Drop for Reservation {
 
 /// Blocks that a node keeps back because writing them failed, at most: beyond it the node withdraws,
 /// and its fence ends what may still land. 4 GiB in blocks of 4 KiB: a device that fails for minutes.
-const KEPT_BACK_MAX: u64 = 1 << 20;
+pub(super) const KEPT_BACK_MAX: u64 = 1 << 20;
 
 /// A contiguous run of blocks taken out of a window in memory: data may be written there before
 /// any transaction refers to it. Dropped without [`Alloc::commit_run`], it goes back.

@@ -64,9 +64,12 @@ impl Inner {
             // The others go when what is claimed of them is used.
             let Some((data, slots)) = left else { return Ok(false) };
             // What is in it is reserved: it has to come from elsewhere.
-            let need = Need { data: data.max(1), slots: slots > 0, home: false, existing: false };
             let more = match slots {
-                0 => self.extend(refill, need, &mut 0)?,
+                0 => {
+                    let need =
+                        Need { data: data.max(1), slots: false, home: false, existing: false };
+                    self.extend(refill, need, &mut 0)?
+                }
                 n => self.more_slots(refill, data, n, &mut 0)?,
             };
             if !more {
@@ -229,5 +232,42 @@ pub(crate) fn is_empty(found: Use) -> Result<()> {
     match found.data + found.meta {
         0 => Ok(()),
         blocks => Err(Error::NotEmptied { blocks }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::label::SubpoolKind;
+
+    use super::*;
+
+    #[test]
+    fn what_a_bitmap_says_is_counted_by_what_the_group_is_for() {
+        let runs = [
+            (0, 3, BlockState::Free),
+            (10, 5, BlockState::MetaFree),
+            (20, 7, BlockState::MetaUsed),
+        ];
+        let both = use_of(&Group::for_tests(SubpoolKind::General, &runs));
+        assert_eq!(both, Use { data: 385, meta: 7, free: 3, free_meta: 5 });
+        let apart = use_of(&Group::for_tests(SubpoolKind::Metadata, &runs));
+        assert_eq!(apart, Use { data: 385, meta: 7, free: 0, free_meta: 8 });
+    }
+
+    #[test]
+    fn uses_add_up() {
+        let mut sum = Use { data: 1, meta: 2, free: 3, free_meta: 4 };
+        sum += Use { data: 10, meta: 20, free: 30, free_meta: 40 };
+        assert_eq!(sum, Use { data: 11, meta: 22, free: 33, free_meta: 44 });
+    }
+
+    #[test]
+    fn a_part_with_data_or_metadata_in_it_is_not_empty() {
+        let in_use = |data, meta| match is_empty(Use { data, meta, free: 9, free_meta: 9 }) {
+            Ok(()) => 0,
+            Err(Error::NotEmptied { blocks }) => blocks,
+            Err(e) => panic!("{e}"),
+        };
+        assert_eq!([(0, 0), (3, 0), (0, 3), (3, 3)].map(|(d, m)| in_use(d, m)), [0, 3, 3, 6]);
     }
 }

@@ -138,8 +138,8 @@ impl Private<'_> {
             }
         })
     }
-    /// Makes window `place` one of `len` blocks from `start`, all of them `Data` but `runs`; with
-    /// `len` 0, unused.
+    /// Makes window `place` one of `len` blocks from `start`, all of them `Data` but `runs`; if both
+    /// are 0, unused.
     pub fn write_window(
         &self,
         tx: &mut Tx<'_>,
@@ -150,10 +150,8 @@ impl Private<'_> {
         runs: &[(u64, u64, BlockState)],
     ) -> Result<()> {
         let block = self.window_block(place);
-        let rgrp = match self.volume.rgrp_of(BlockNo(start)) {
-            Some(index) if len != 0 => self.volume.rgrp(index).get(),
-            _ => 0,
-        };
+        let index = self.volume.rgrp_of(BlockNo(start));
+        let rgrp = index.map_or(0, |index| self.volume.rgrp(index).get());
         tx.modify(block, LockNo::from(block), MetaKind::Window, |body| {
             if let Ok((raw, bits)) = RawWindow::mut_from_prefix(body) {
                 raw.rgrp.set(rgrp);
@@ -455,4 +453,91 @@ fn plan_free(
         edits.push(base + i, 1, old, freed.state);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::label::SubpoolKind;
+    use braid_format::rgrp::BlockState::{Free, MetaFree, MetaUsed};
+    use zerocopy::{FromZeros, IntoBytes};
+
+    use super::*;
+    use crate::groups::{Part as Groups, Span};
+    use crate::test_volume::{Shape, TestVolume};
+
+    #[test]
+    fn what_a_window_calls_free_goes_into_the_group_and_used_slots_where_nothing_newer_is() {
+        let group = Group::for_tests(
+            SubpoolKind::General,
+            &[(1, 1, Free), (2, 1, MetaFree), (3, 1, MetaUsed)],
+        );
+        // The group says of blocks 0 to 3: data, free, free slot, used slot.
+        let planned = |at: u64, state| {
+            let mut edits = Edits::default();
+            let done = plan_runs(&group, at..at + 1, state, &mut edits);
+            let (runs, free, meta) = edits.told();
+            done.ok().map(|()| (runs.to_vec(), free, meta))
+        };
+        let nothing = || Some((vec![], 0, 0));
+        assert_eq!(planned(0, Free), Some((vec![(0, 1, Free)], 1, 0)));
+        assert_eq!([1, 2, 3].map(|at| planned(at, Free)), [None, None, None]);
+        assert_eq!(planned(0, MetaFree), Some((vec![(0, 1, MetaFree)], 0, 1)));
+        assert_eq!([1, 2].map(|at| planned(at, MetaFree)), [None, None]);
+        assert_eq!(planned(3, MetaFree), Some((vec![(3, 1, MetaFree)], 0, 1)));
+        assert_eq!(planned(0, MetaUsed), Some((vec![(0, 1, MetaUsed)], 0, 0)));
+        assert_eq!([1, 2, 3].map(|at| planned(at, MetaUsed)), [(); 3].map(|()| nothing()));
+    }
+
+    #[test]
+    fn what_is_freed_goes_into_the_group_but_for_parts_that_go_to_windows() {
+        let group = Group::for_tests(SubpoolKind::General, &[(20, 4, MetaUsed), (30, 2, Free)]);
+        let planned = |start, len, state, parts: &[Part]| {
+            let mut edits = Edits::default();
+            let done = plan_free(&group, Freed { start, len, state }, 2, parts, &mut edits);
+            done.map(|()| edits.told().0.to_vec())
+        };
+        assert_eq!(planned(1005, 10, Free, &[]).unwrap(), [(5, 10, Free)]);
+        let parts = [(0, 0, 2, 3), (1, 7, 8, 2)];
+        assert_eq!(planned(1005, 10, Free, &parts).unwrap(), [(5, 2, Free), (10, 3, Free)]);
+        // A slot goes there wholly.
+        assert_eq!(planned(1020, 1, MetaFree, &[]).unwrap(), [(20, 2, MetaFree)]);
+        assert_eq!(planned(1020, 1, MetaFree, &[(0, 0, 0, 1)]).unwrap(), []);
+        let refused = |start, state| match planned(start, 2, state, &[]) {
+            Err(Error::Inconsistent { block, .. }) => block.get(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(refused(1029, Free), 1030, "free already");
+        assert_eq!(refused(1021, Free), 1021, "a slot is no data");
+        assert_eq!(refused(1030, MetaFree), 1030);
+        assert!(planned(1399, 2, Free, &[]).is_err(), "outside");
+    }
+
+    #[test]
+    fn a_window_that_is_not_within_its_group_is_refused() {
+        let volume = TestVolume::new(Shape::default()).volume;
+        let most = window_capacity(&volume);
+        assert_eq!(most, 14_016, "two bits for each, in whole chunks");
+        // A group that is larger than a window.
+        let first = volume.groups.made();
+        let span = Span { start: 100_000, stride: 20_000, count: 1, end: 120_000 };
+        assert!(volume.groups.push(Groups { first: span, ..first }));
+        let shape = volume.group_shape(1).unwrap();
+        let (block, end) = (volume.node_area(0.into(), 5), 120_000);
+        let read = |rgrp: u64, start: u64, len: u64| {
+            let mut raw = RawWindow::new_zeroed();
+            raw.rgrp.set(rgrp);
+            raw.start.set(start);
+            raw.blocks.set(len);
+            window_head(&volume, block, raw.as_bytes()).ok()
+        };
+        let (head, at) = (shape.start.get(), shape.first_block);
+        assert_eq!(read(head, at, 10), Some(Some((1, at, 10))));
+        assert_eq!(read(head, at + 64, most), Some(Some((1, at + 64, most))));
+        assert_eq!(read(head, at, 0), Some(None), "not in use");
+        assert_eq!(read(head, at, most + 1), None);
+        assert_eq!(read(head + 1, at, 10), None);
+        assert_eq!(read(head, at - 1, 10), None, "its header is no part of it");
+        assert_eq!(read(head, end - 5, 10), None);
+        assert_eq!(read(head, end, 10), None, "outside all groups");
+    }
 }

@@ -169,3 +169,131 @@ pub(super) struct Need {
 pub(super) fn blocks(size: BlockSize, len: Bytes) -> u64 {
     size.blocks_for(len).get()
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_pool::Pool;
+
+    use super::*;
+    use crate::groups::{Part, Span};
+    use crate::make::{MakeOptions, make};
+    use crate::test_volume::{Shape, TestVolume};
+
+    const DATA: Need = Need { data: 1, slots: false, home: false, existing: false };
+    const SLOTS: Need = Need { slots: true, ..DATA };
+
+    /// A file system of several groups.
+    fn volume() -> Volume {
+        let pool = Pool::for_tests(1, Bytes(128 << 20));
+        make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        Volume::open(pool).unwrap()
+    }
+    /// Adds two groups: the number of the first.
+    fn add_groups(volume: &Volume) -> u64 {
+        let first = volume.groups.count();
+        let (made, start) = (volume.groups.made(), volume.total_blocks());
+        let span = Span { start, stride: 1000, count: 2, end: start + 2000 };
+        assert!(volume.groups.push(Part { first: span, ..made }));
+        first
+    }
+    fn hint_of(refill: &mut Refill, index: u64, free: u64, free_meta: u64) {
+        refill.set_hint(index, |h| (h.free, h.free_meta) = (free, free_meta));
+    }
+
+    #[test]
+    fn nodes_begin_spread_over_the_groups() {
+        let volume = TestVolume::new(Shape { nodes: 3, ..Shape::default() }).volume;
+        let begins = |n: u16| Side::new(&volume, NodeId(n), (10..16).collect()).current;
+        assert_eq!([0, 1, 2].map(begins), [10, 12, 14]);
+        assert_eq!(Side::new(&volume, NodeId(0), vec![10]).target, 4096, "16 MiB");
+    }
+
+    #[test]
+    fn groups_with_room_for_a_window_come_first_from_the_current_one_on() {
+        let volume = volume();
+        let mut refill = Refill::new(&volume, NodeId(0));
+        let groups = refill.first.groups.clone();
+        assert!(groups.len() >= 4, "the test wants several: {groups:?}");
+        let target = refill.first.target;
+        refill.first.groups.truncate(4);
+        assert_eq!(refill.order(DATA, &volume), [0; 0], "nothing is known to be free");
+        for index in 0..4 {
+            hint_of(&mut refill, index, target, 0);
+        }
+        refill.first.current = 1;
+        assert_eq!(refill.order(DATA, &volume), [1, 2, 3, 0]);
+        hint_of(&mut refill, 1, 0, 5);
+        hint_of(&mut refill, 2, 20, 0);
+        hint_of(&mut refill, 3, target - 1, 0);
+        assert_eq!(refill.order(DATA, &volume), [0, 3, 2]);
+        assert_eq!(refill.order(SLOTS, &volume), [0, 3, 2, 1]);
+        assert_eq!(refill.hint(1_000_000).free, 0, "outside nothing is believed");
+    }
+
+    #[test]
+    fn metadata_stays_out_of_what_was_added_and_data_leaves_room_for_it() {
+        let volume = volume();
+        let added = add_groups(&volume);
+        let mut refill = Refill::new(&volume, NodeId(0));
+        refill.first.current = added;
+        let target = refill.first.target;
+        let home: u64 = (0..added).map(|i| volume.group_shape(i).unwrap().block_count).sum();
+        for index in 0..added + 2 {
+            hint_of(&mut refill, index, target, 0);
+        }
+        let at_home: Vec<u64> = (0..added).collect();
+        let elsewhere = vec![added, added + 1];
+        let home_first = [at_home.clone(), elsewhere.clone()].concat();
+        assert_eq!(refill.order(Need { home: true, ..SLOTS }, &volume), at_home);
+        assert_eq!(refill.order(SLOTS, &volume), home_first);
+        let added_first = [elsewhere, at_home].concat();
+        // By chance also the order from the current group on.
+        assert_eq!(refill.order(DATA, &volume), added_first);
+        refill.first.current = 0;
+        assert_eq!(refill.order(DATA, &volume), home_first, "there is room for metadata");
+        refill.first.target = 1;
+        for index in 0..added {
+            hint_of(&mut refill, index, u64::from(index == 0) * (home / HOME), 0);
+        }
+        assert!(!refill.is_home_short(&volume));
+        hint_of(&mut refill, 0, home / HOME - 1, 0);
+        assert!(refill.is_home_short(&volume));
+        assert_eq!(refill.order(DATA, &volume), [added, added + 1, 0]);
+        assert_eq!(refill.order(SLOTS, &volume), [0, added, added + 1]);
+    }
+
+    #[test]
+    fn groups_that_come_are_taken_note_of() {
+        let volume = volume();
+        let mut refill = Refill::new(&volume, NodeId(0));
+        refill.hinted = true;
+        refill.follow(&volume);
+        assert!(refill.hinted, "nothing has changed");
+        let added = add_groups(&volume);
+        refill.follow(&volume);
+        assert!(!refill.hinted);
+        assert_eq!(refill.hints.len() as u64, added + 2);
+        assert_eq!(refill.first.groups, (0..added + 2).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_node_that_has_claimed_nothing_since_is_idle() {
+        let volume = TestVolume::new(Shape::default()).volume;
+        let mut refill = Refill::new(&volume, NodeId(0));
+        assert_eq!([5, 5, 6, 6].map(|claims| refill.is_idle(claims)), [false, true, false, true]);
+    }
+
+    #[test]
+    fn where_groups_are_for_one_use_each_has_a_side() {
+        let volume = TestVolume::new(Shape::default()).volume;
+        let mut refill = Refill::new(&volume, NodeId(0));
+        assert_eq!(refill.side(DATA).groups, [0]);
+        refill.data = Some(Side::new(&volume, NodeId(0), vec![7]));
+        assert_eq!(
+            (&refill.side(DATA).groups[..], &refill.side(SLOTS).groups[..]),
+            (&[7][..], &[0][..])
+        );
+        assert_eq!(refill.side_mut(DATA).groups, [7]);
+        assert_eq!(refill.side_mut(SLOTS).groups, [0]);
+    }
+}

@@ -394,7 +394,7 @@ impl Inner {
         let state = self.state.lock();
         (0..)
             .zip(&state.windows)
-            .filter(|(_, w)| w.is_open() && w.group == group.index)
+            .filter(|(_, w)| w.is_open())
             .filter_map(|(place, w)| Some((place, group.local(w.start)?, w.len)))
             .collect()
     }

@@ -58,3 +58,23 @@ pub(super) struct ReturnedPart {
     /// `Free`, or `MetaFree`: one slot.
     pub state: BlockState,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_volume::{Shape, TestVolume};
+
+    #[test]
+    fn the_space_lock_counts_only_where_other_nodes_can_come() {
+        let of = |nodes| Share::new(&TestVolume::new(Shape { nodes, ..Shape::default() }).volume);
+        let alone = of(1);
+        assert!(!alone.is_common() && alone.is_held(), "nobody has to be asked");
+        let common = of(2);
+        assert!(common.is_common() && common.lock().is_some());
+        assert!(!common.is_held());
+        common.note(true);
+        assert!(common.is_held());
+        common.note(false);
+        assert!(!common.is_held());
+    }
+}

@@ -370,18 +370,14 @@ impl State {
     }
     /// Claimed blocks (or freed ones that are durable) are takeable again.
     pub fn unclaim(&mut self, start: u64, len: u64) {
-        if len > 0
-            && let Some(w) = self.holder(start)
-        {
+        if let Some(w) = self.holder(start) {
             w.data.add(start - w.start, len);
             w.busy -= len;
         }
     }
     /// Claimed blocks, or a claimed slot (`len` 1), are used.
     pub fn settle(&mut self, start: u64, len: u64) {
-        if len > 0
-            && let Some(w) = self.holder(start)
-        {
+        if let Some(w) = self.holder(start) {
             w.busy -= len;
         }
     }
@@ -436,18 +432,41 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use super::super::log::Freed;
     use super::*;
 
-    /// Windows of 400 blocks from 1000 and from 5000, of these kinds, in which these runs are takeable.
-    fn two_windows(kinds: [SubpoolKind; 2], runs: [(u64, u64); 2]) -> State {
-        let mut state = State::new(2, FreeLog::new(1, 16));
-        for ((place, start), (kind, (at, n))) in
-            [(0, 1000), (1, 5000)].into_iter().zip(kinds.into_iter().zip(runs))
-        {
-            state.open_window(place, Extent { kind, start, len: 400, ..Extent::default() });
+    /// Windows of 400 blocks from 1000, 5000, 9000 and so on, of these kinds, each of a group of its
+    /// own (0, 1, ...), in which these runs are takeable.
+    fn windows_of(windows: &[(SubpoolKind, (u64, u64))]) -> State {
+        let mut state = State::new(windows.len() as u64, FreeLog::new(1, 16));
+        for (place, &(kind, (at, n))) in (0..).zip(windows) {
+            let start = 1000 + 4000 * place;
+            let extent = Extent { group: place, kind, start, len: 400, ..Extent::default() };
+            state.open_window(place, extent);
             state.add_free(place, at, n, BlockState::Free, 1);
         }
         state
+    }
+    fn two_windows(kinds: [SubpoolKind; 2], runs: [(u64, u64); 2]) -> State {
+        windows_of(&[(kinds[0], runs[0]), (kinds[1], runs[1])])
+    }
+    /// One window of 400 blocks from 1000; its rows, and what is takeable in it.
+    fn window_with_rows(kind: SubpoolKind, rows: (u64, u64), (at, n): (u64, u64)) -> State {
+        let mut state = State::new(1, FreeLog::new(1, 16));
+        let extent = Extent { kind, start: 1000, len: 400, rows, ..Extent::default() };
+        state.open_window(0, extent);
+        state.add_free(0, at, n, BlockState::Free, 1);
+        state
+    }
+    fn add_slots(state: &mut State, place: u64, at: u64, n: u64) {
+        state.add_free(place, at, n, BlockState::MetaFree, 1);
+    }
+    /// Data blocks, slots and places of the log that may be reserved.
+    fn free(state: &State) -> (u64, u64, u64) {
+        (state.data_free(), state.slots_free(), state.log_free())
+    }
+    fn busy(state: &State) -> Vec<u64> {
+        state.windows.iter().map(|w| w.busy).collect()
     }
     const ALIKE: [SubpoolKind; 2] = [SubpoolKind::General; 2];
 
@@ -472,6 +491,7 @@ mod tests {
     fn aligned_blocks_are_looked_for_in_all_windows() {
         let mut state = two_windows(ALIKE, [(0, 0), (0, 200)]);
         assert_eq!(state.claim_aligned(64, 64, |_| true), Some(5120));
+        assert_eq!(busy(&state), [0, 64]);
         assert_eq!(state.claim_aligned(64, 64, |w| w.start == 1000), None);
     }
 
@@ -482,5 +502,284 @@ mod tests {
         let mut shared = two_windows(ALIKE, [(0, 100), (0, 50)]);
         assert!(shared.reserve(30, 0, 0));
         assert_eq!(shared.chunks_free(), 120);
+    }
+
+    #[test]
+    fn all_is_reserved_or_nothing() {
+        let mut state = two_windows(ALIKE, [(0, 100), (0, 50)]);
+        add_slots(&mut state, 1, 60, 3);
+        assert_eq!(free(&state), (150, 3, 16));
+        for (data, slots, frees) in [(151, 3, 16), (150, 4, 16), (150, 3, 17)] {
+            assert!(!state.reserve(data, slots, frees));
+            assert_eq!(free(&state), (150, 3, 16));
+        }
+        assert!(state.reserve(150, 3, 16));
+        assert_eq!(free(&state), (0, 0, 0));
+        assert!(state.reserve(0, 0, 0));
+        state.unreserve(40, 2, 5);
+        assert_eq!(free(&state), (40, 2, 5));
+    }
+
+    #[test]
+    fn what_dirty_data_has_reserved_is_counted_as_used() {
+        let mut state = two_windows(ALIKE, [(0, 100), (0, 50)]);
+        state.deltas = Deltas { free: -5, inodes: 2, meta: 3 };
+        assert!(state.reserve(30, 0, 0));
+        assert_eq!(state.shown_deltas(), Deltas { free: -35, inodes: 2, meta: 3 });
+    }
+
+    #[test]
+    fn parts_of_a_run_are_found_in_each_open_window() {
+        let mut state = two_windows(ALIKE, [(0, 0), (0, 0)]);
+        assert_eq!(state.overlaps(900, 200), [(0, 0, 100, 100)]);
+        assert_eq!(state.overlaps(1100, 50), [(0, 100, 0, 50)]);
+        assert_eq!(state.overlaps(1390, 4000), [(0, 390, 0, 10), (1, 0, 3610, 390)]);
+        assert!(state.overlaps(1400, 3600).is_empty() && state.overlaps(990, 10).is_empty());
+        state.windows[0].closing = true;
+        assert_eq!(state.overlaps(1390, 4000), [(1, 0, 3610, 390)]);
+    }
+
+    #[test]
+    fn a_run_is_freed_into_the_window_that_holds_all_of_it() {
+        let mut state = two_windows(ALIKE, [(0, 0), (0, 0)]);
+        assert_eq!(state.begin_free(1390, 11), None);
+        assert_eq!(state.begin_free(999, 2), None);
+        assert_eq!(busy(&state), [0, 0]);
+        assert_eq!(state.begin_free(1390, 10), Some((0, 390)));
+        assert_eq!(state.begin_free(5000, 400), Some((1, 0)));
+        assert_eq!(busy(&state), [10, 400], "the windows stay until the frees are durable");
+    }
+
+    #[test]
+    fn busy_windows_do_not_close() {
+        let mut state = two_windows(ALIKE, [(0, 100), (0, 50)]);
+        assert_eq!(state.claim(1, Some(1000)), Some((1000, 1)));
+        assert!(state.close_windows(|_| false).is_empty());
+        assert_eq!(state.close_windows(|_| true), [1]);
+        assert!(state.close_windows(|_| true).is_empty(), "one closes already, and one is busy");
+        assert!(state.close_idle().is_empty());
+        state.settle(1000, 1);
+        assert_eq!(state.close_idle(), [0]);
+    }
+
+    #[test]
+    fn windows_close_only_while_others_hold_what_is_reserved() {
+        for (data, closed) in [(100, vec![1]), (101, vec![])] {
+            let mut state = two_windows(ALIKE, [(0, 100), (0, 50)]);
+            assert!(state.reserve(data, 0, 0));
+            assert_eq!(state.close_of(|group| group == 1), closed);
+        }
+        for (slots, closed) in [(3, Some(1)), (4, None)] {
+            let mut state = two_windows(ALIKE, [(0, 100), (0, 50)]);
+            add_slots(&mut state, 0, 200, 3);
+            add_slots(&mut state, 1, 200, 4);
+            assert!(state.reserve(0, slots, 0));
+            assert_eq!(state.close_poorest(|_| true), closed);
+        }
+        // What is for metadata is not reserved as data.
+        let mut apart =
+            two_windows([SubpoolKind::Metadata, SubpoolKind::Data], [(0, 100), (0, 200)]);
+        assert!(apart.reserve(200, 0, 0));
+        assert_eq!(apart.close_idle(), [0]);
+        let mut all = two_windows(ALIKE, [(0, 100), (0, 50)]);
+        assert_eq!(all.close_idle(), [1, 0], "with nothing reserved all close");
+    }
+
+    #[test]
+    fn the_window_with_the_least_data_and_slots_closes_first() {
+        let poorest = |data: [u64; 2], slots: [u64; 2]| {
+            let mut state = two_windows(ALIKE, data.map(|n| (0, n)));
+            add_slots(&mut state, 0, 200, slots[0]);
+            add_slots(&mut state, 1, 200, slots[1]);
+            state.close_poorest(|_| true)
+        };
+        assert_eq!(poorest([10, 12], [5, 0]), Some(1));
+        assert_eq!(poorest([3, 8], [3, 1]), Some(0));
+    }
+
+    #[test]
+    fn the_sort_that_has_more_windows_gives_one_up() {
+        const M: (SubpoolKind, (u64, u64)) = (SubpoolKind::Metadata, (0, 10));
+        const D: (SubpoolKind, (u64, u64)) = (SubpoolKind::Data, (0, 20));
+        let closed = |windows: &[_], slots| windows_of(windows).close_for(slots);
+        assert_eq!(closed(&[D, M, M, M], true), Some(1));
+        assert_eq!(closed(&[D, M, M, M], false), Some(1));
+        assert_eq!(closed(&[M, D, D, D], false), Some(1));
+        assert_eq!(closed(&[M, D, D, D], true), Some(1));
+        // Half of them is not more.
+        assert_eq!(closed(&[D, D, M, M], true), Some(0));
+        assert_eq!(closed(&[D, D, M, M], false), Some(2));
+        assert_eq!(closed(&[D, M], true), Some(0));
+        // None of the sort that has more can go.
+        let mut reserved = windows_of(&[D, M, D, D]);
+        assert!(reserved.reserve(60, 0, 0));
+        assert_eq!(reserved.close_for(false), Some(1));
+        // Windows for both are all alike.
+        const BOTH: (SubpoolKind, (u64, u64)) = (SubpoolKind::General, (0, 30));
+        assert_eq!(closed(&[BOTH, BOTH], true), Some(0));
+        assert_eq!(closed(&[BOTH, BOTH], false), Some(0));
+    }
+
+    #[test]
+    fn a_node_has_something_to_give_while_anything_is_not_reserved() {
+        let nothing = || two_windows(ALIKE, [(0, 0), (0, 0)]);
+        assert!(!nothing().has_takeable());
+        let mut data = two_windows(ALIKE, [(0, 1), (0, 0)]);
+        assert!(data.has_takeable());
+        assert!(data.reserve(1, 0, 0));
+        assert!(!data.has_takeable());
+        let mut slots = nothing();
+        add_slots(&mut slots, 0, 0, 1);
+        assert!(slots.has_takeable());
+        assert!(slots.reserve(0, 1, 0));
+        assert!(!slots.has_takeable());
+        let mut freed = nothing();
+        freed.log.add(Freed { start: 1, len: 1, state: BlockState::Free });
+        assert!(freed.has_takeable());
+        let for_metadata = |n| windows_of(&[(SubpoolKind::Metadata, (0, n))]);
+        assert!(for_metadata(1).has_takeable());
+        assert!(!for_metadata(0).has_takeable());
+    }
+
+    /// (window, offset there, first block, blocks, state)
+    fn told(parts: &[ReturnedPart]) -> Vec<(u64, u64, u64, u64, BlockState)> {
+        parts.iter().map(|p| (p.place, p.at, p.start, p.len, p.state)).collect()
+    }
+
+    #[test]
+    fn what_nobody_has_reserved_is_taken_out_and_may_come_back() {
+        let mut state = two_windows(ALIKE, [(10, 100), (20, 50)]);
+        state.add_free(1, 100, 5, BlockState::Free, 2);
+        state.add_free(0, 200, 4, BlockState::MetaFree, 2);
+        state.add_free(1, 300, 2, BlockState::MetaFree, 2);
+        assert!(state.reserve(35, 1, 0));
+        let parts = state.begin_return(2);
+        let expected = [
+            (0, 10, 1010, 100, BlockState::Free),
+            (0, 200, 1200, 2, BlockState::MetaFree),
+            (0, 202, 1202, 2, BlockState::MetaFree),
+            (1, 20, 5020, 20, BlockState::Free),
+        ];
+        assert_eq!(told(&parts), expected);
+        assert_eq!((free(&state), busy(&state)), ((0, 0, 16), vec![102, 20]));
+        state.end_return(&parts, false);
+        assert_eq!((free(&state), busy(&state)), ((120, 2, 16), vec![0, 0]));
+        let parts = state.begin_return(2);
+        assert_eq!(told(&parts), expected);
+        state.end_return(&parts, true);
+        assert_eq!((free(&state), busy(&state)), ((0, 0, 16), vec![0, 0]));
+        state.unreserve(35, 1, 0);
+        assert_eq!(free(&state), (35, 1, 16), "what was reserved has stayed");
+    }
+
+    #[test]
+    fn blocks_for_metadata_are_given_whatever_data_is_reserved() {
+        let apart = [SubpoolKind::Metadata, SubpoolKind::Data];
+        let mut state = two_windows(apart, [(0, 100), (0, 50)]);
+        assert!(state.reserve(20, 0, 0));
+        let expected = [(0, 0, 1000, 100, BlockState::Free), (1, 0, 5000, 30, BlockState::Free)];
+        assert_eq!(told(&state.begin_return(1)), expected);
+    }
+
+    #[test]
+    fn a_claim_in_certain_groups_gets_their_longest_run_and_nothing_elsewhere() {
+        let mut state = two_windows(ALIKE, [(10, 100), (20, 50)]);
+        state.add_free(0, 200, 150, BlockState::Free, 1);
+        assert_eq!(state.claim_where(5, &|group| group == 0), Some((1200, 5)));
+        assert_eq!(state.claim_where(30, &|group| group == 1), Some((5020, 30)));
+        assert_eq!(state.claim_where(30, &|group| group == 1), Some((5050, 20)));
+        assert_eq!(state.claim_where(30, &|group| group == 1), None);
+        assert_eq!((busy(&state), state.claims), (vec![5, 50], 3));
+        let mut metadata = windows_of(&[(SubpoolKind::Metadata, (0, 10))]);
+        assert_eq!(metadata.claim_where(1, &|_| true), None);
+    }
+
+    #[test]
+    fn small_claims_go_on_in_the_window_and_at_the_place_of_the_last() {
+        let mut state = two_windows(ALIKE, [(0, 20), (0, 50)]);
+        assert_eq!(state.claim(30, None), Some((5000, 30)));
+        assert_eq!(state.claim(5, None), Some((5030, 5)));
+        assert_eq!((free(&state).0, busy(&state)), (35, vec![0, 35]));
+        state.unclaim(5000, 30);
+        assert_eq!((free(&state).0, busy(&state)), (65, vec![0, 5]));
+        assert_eq!(state.windows[1].data.runs().collect::<Vec<_>>(), [(0, 30), (35, 15)]);
+        assert_eq!(state.claim(5, None), Some((5035, 5)));
+        assert_eq!(state.claim(1, Some(1000)), Some((1000, 1)));
+        assert_eq!(state.claim(1, Some(5000)), Some((5000, 1)), "in the goal's window");
+        assert_eq!(state.claims, 5);
+    }
+
+    #[test]
+    fn ends_of_streams_are_remembered_up_to_a_bound() {
+        let mut state = two_windows(ALIKE, [(0, 400), (0, 0)]);
+        assert_eq!(state.claim(STREAM_BLOCKS, None), Some((1000, 64)));
+        assert_eq!(state.claim(1, Some(1064)), Some((1064, 1)));
+        assert_eq!(state.tails, [1065], "a stream has one end");
+        // In the middle of what is left.
+        assert_eq!(state.claim(STREAM_BLOCKS, None), Some((1232, 64)));
+        assert_eq!(state.tails, [1065, 1296]);
+        let mut many = windows_of(&[(SubpoolKind::General, (0, 64)); TAILS + 2]);
+        for _ in 0..TAILS + 2 {
+            many.claim(STREAM_BLOCKS, None).unwrap();
+        }
+        assert_eq!(many.tails.len(), TAILS);
+        assert!(!many.tails.contains(&1064) && !many.tails.contains(&5064), "the oldest go");
+    }
+
+    #[test]
+    fn a_second_stream_begins_where_both_have_room() {
+        let second = |n: u64| {
+            let mut state = two_windows(ALIKE, [(100, 64 + n), (0, 0)]);
+            assert_eq!(state.claim(STREAM_BLOCKS, None), Some((1100, 64)));
+            state.claim(STREAM_BLOCKS, None)
+        };
+        assert_eq!(second(128), Some((1228, 64)));
+        assert_eq!(second(127), Some((1164, 64)));
+    }
+
+    #[test]
+    fn what_is_as_long_as_a_row_begins_with_one() {
+        let claimed =
+            |kind, row, want| window_with_rows(kind, (900, row), (30, 370)).claim(want, None);
+        // Rows begin at 900, 1028, 1156 and so on.
+        assert_eq!(claimed(SubpoolKind::General, 128, 127), Some((1030, 127)));
+        assert_eq!(claimed(SubpoolKind::General, 128, 128), Some((1156, 128)));
+        // Where parity may be, half a row is enough.
+        assert_eq!(claimed(SubpoolKind::Data, 254, 126), Some((1030, 126)));
+        assert_eq!(claimed(SubpoolKind::Data, 254, 127), Some((1154, 127)));
+        assert_eq!(claimed(SubpoolKind::Data, 0, 100), Some((1030, 100)), "there are no rows");
+        // No whole row is left.
+        assert_eq!(claimed(SubpoolKind::General, 300, 300), Some((1030, 300)));
+    }
+
+    #[test]
+    fn slots_go_on_behind_the_last_and_stay_out_of_what_was_added() {
+        let mut state = two_windows(ALIKE, [(0, 10), (0, 100)]);
+        add_slots(&mut state, 0, 300, 2);
+        add_slots(&mut state, 1, 300, 3);
+        assert_eq!(state.claim(STREAM_BLOCKS, None), Some((5000, 64)));
+        assert_eq!(state.next_slot(), Some(5300), "in the window of the last claim");
+        state.put_slot(5300);
+        assert_eq!(state.next_slot(), Some(5301));
+        assert_eq!((busy(&state), state.claims), (vec![0, 65], 3));
+        state.windows[1].added = true;
+        assert_eq!(state.next_slot(), Some(1300));
+        assert_eq!(state.next_slot(), Some(1301));
+        assert_eq!(state.next_slot(), Some(5302), "there are no others");
+        assert_eq!(state.next_slot(), Some(5300));
+        assert_eq!(state.next_slot(), None);
+        let mut only = two_windows(ALIKE, [(0, 0), (0, 0)]);
+        add_slots(&mut only, 1, 7, 1);
+        assert_eq!(only.next_slot(), Some(5007), "in whichever window they are");
+    }
+
+    #[test]
+    fn a_slot_that_another_has_reserved_is_not_tried() {
+        let mut state = two_windows(ALIKE, [(0, 0), (0, 0)]);
+        add_slots(&mut state, 0, 0, 3);
+        assert!(state.reserve(0, 2, 0));
+        assert_eq!(state.next_slot(), Some(1000));
+        assert_eq!(state.takeable_slot(), Some(1001), "one is left for the other");
+        assert_eq!(state.takeable_slot(), None);
     }
 }

@@ -5,19 +5,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use braid_format::lock_record::LockRecord;
 use braid_format::meta::MetaKind;
 use braid_format::rgrp::BlockState;
-use braid_format::{BlockNo, Incarnation, LockNo, NodeId};
+use braid_format::superblock::RawSuperblock;
+use braid_format::{BlockNo, Bytes, Incarnation, LockNo, NodeId};
 use braid_lock::{
     Deltas, DemoteFailed, Demoted, GlockOps, Hint, Life, Liveness, Local, LockManager,
     ManagerOptions, Mode, Peers,
 };
-use braid_pool::Pool;
+use braid_pool::device::{AlignedBuf, MemoryDevice};
+use braid_pool::{CreateOptions, Pool};
 use parking_lot::{Mutex, RwLock};
 
 use super::counters::{Totals, read_counters};
 use super::*;
 use crate::error::{Error, Result};
+use crate::groups::Part;
 use crate::make::{MakeOptions, make};
 use crate::meta::{Meta, Tx};
 use crate::replay::tests::replay;
@@ -77,10 +81,21 @@ struct Node {
 
 impl Cluster {
     fn new(mib: u64) -> Self {
-        let pool = Pool::for_tests(1, braid_format::Bytes(mib << 20));
+        Self::on(Pool::for_tests(1, Bytes(mib << 20)))
+    }
+    fn on(pool: Pool) -> Self {
         make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
         let volume = Arc::new(Volume::open(pool.clone()).unwrap());
         Self { pool, volume, net: Arc::default() }
+    }
+    /// Its metadata slots are two blocks long.
+    fn with_long_slots(mib: u64) -> Self {
+        let device = MemoryDevice::new("memory", Bytes(mib << 20), Bytes(512));
+        let options =
+            CreateOptions { lock_sector: Some(Bytes(4096)), ..CreateOptions::new("test") };
+        let cluster = Self::on(Pool::create(vec![device], &options).unwrap());
+        assert_eq!(cluster.volume.geo.slot_blocks(), 2);
+        cluster
     }
     fn node(&self, slot: u16, incarnation: u32) -> Node {
         let me = Life { slot: NodeId(slot), incarnation: Incarnation(incarnation) };
@@ -107,16 +122,18 @@ impl Cluster {
         self.net.dead.lock().insert(dead.me);
         reclaim(&self.volume, &by.meta, &by.locks, dead.me.slot).unwrap();
     }
-    /// Counters and bitmaps of a file system whose nodes have all left: (data blocks, slots in use).
+    /// Counters and bitmaps of a file system whose nodes have all left: (data blocks, blocks of slots
+    /// in use).
     fn usage(&self) -> (Vec<u64>, Vec<u64>) {
-        let (mut data, mut slots, mut free) = (Vec::new(), Vec::new(), 0);
+        let (mut data, mut slots, mut free, mut free_meta) = (Vec::new(), Vec::new(), 0, 0);
         for index in 0..self.volume.sb.rgrp_count.get() {
             let shape = self.volume.group_shape(index).unwrap();
             let (body, _, _) = self.volume.read_body(shape.start).unwrap();
             let raw = group::check_header(shape.start, index, &shape, &body).unwrap();
             let mut bits = Vec::new();
             for n in 0..shape.bitmap_slots {
-                let block = BlockNo(shape.start.get() + 1 + n);
+                let at = (1 + n) * self.volume.geo.slot_blocks();
+                let block = BlockNo(shape.start.get() + at);
                 let (body, _, kind) = self.volume.read_body(block).unwrap();
                 assert_eq!(kind, MetaKind::Bitmap);
                 bits.extend_from_slice(&body[braid_format::meta::MetaHeader::LEN..]);
@@ -125,6 +142,7 @@ impl Cluster {
             assert_eq!(raw.free_blocks.get(), of(BlockState::Free), "group {index}");
             assert_eq!(raw.free_meta.get(), of(BlockState::MetaFree), "group {index}");
             free += raw.free_blocks.get();
+            free_meta += raw.free_meta.get();
             for i in 0..shape.block_count {
                 match bits::get(&bits, i) {
                     BlockState::Data => data.push(shape.first_block + i),
@@ -133,8 +151,9 @@ impl Cluster {
                 }
             }
         }
-        let Counters { free: counted, inodes, .. } = read_counters(&self.volume).unwrap();
+        let Counters { free: counted, inodes, meta } = read_counters(&self.volume).unwrap();
         assert_eq!(counted, free, "cluster counter of free blocks");
+        assert_eq!(meta, free_meta, "cluster counter of free slots");
         assert!(inodes >= 1);
         (data, slots)
     }
@@ -172,6 +191,14 @@ impl Node {
             self.alloc.free_data(&mut tx, &mut r, BlockNo(start), len)?;
         }
         Ok(())
+    }
+    fn remove(&self, slot: BlockNo) -> Result<()> {
+        let lock = LockNo::from(slot);
+        let _guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
+        let mut r = self.alloc.reserve(0, 0, 1)?;
+        let mut tx = self.meta.begin()?;
+        tx.free(slot, lock)?;
+        self.alloc.free_slot(&mut tx, &mut r, slot, true)
     }
     fn create(&self) -> Result<BlockNo> {
         let mut r = self.alloc.reserve(0, 1, 0)?;
@@ -249,9 +276,9 @@ fn unused_reservations_and_claims_go_back() {
     let node = c.node(0, 1);
     let before = node.alloc.totals();
     let mut r = node.alloc.reserve(100, 3, 5).unwrap();
-    let other = node.alloc.reserve(10, 0, 0).unwrap();
+    let other = node.alloc.reserve(10, 2, 1).unwrap();
     node.alloc.merge(&mut r, other);
-    assert_eq!((r.data, r.slots, r.frees), (110, 3, 5));
+    assert_eq!((r.data, r.slots, r.frees), (110, 5, 6));
     let run = node.alloc.claim(&mut r, 50, None).unwrap();
     let start = run.start;
     assert_eq!((run.len, r.data), (50, 60));
@@ -427,6 +454,11 @@ fn dead_node_gives_back_all_but_what_was_durable() {
     let _lost = a.write(300).unwrap();
     a.create().unwrap();
     c.bury(&a, &b);
+    for n in 0..RawSuperblock::WINDOWS {
+        let block = c.volume.node_area(a.me.slot, RawSuperblock::AREA_WINDOWS + n);
+        let body = c.volume.read_private(block, MetaKind::Window).unwrap();
+        assert_eq!(window_head(&c.volume, block, &body).unwrap(), None, "in place, not in memory");
+    }
     // Twice: the recoverer may have died before it said so.
     reclaim(&c.volume, &b.meta, &b.locks, a.me.slot).unwrap();
     let a2 = c.node(0, 2);
@@ -550,7 +582,8 @@ impl World {
             let flag = Self::flag(&mut tx);
             drop(tx);
             drop(guard);
-            self.hold(slot.get(), 1, true, i, flag);
+            let per_slot = self.c.volume.geo.slot_blocks();
+            self.hold(slot.get(), per_slot, true, i, flag);
         }
     }
     fn free(&mut self, i: usize) {
@@ -624,10 +657,11 @@ impl World {
         };
         assert_eq!(data, blocks(false));
         let mut want = blocks(true);
-        want.push(self.c.volume.root().get());
+        let (root, per_slot) = (self.c.volume.root().get(), self.c.volume.geo.slot_blocks());
+        want.extend(root..root + per_slot);
         want.sort_unstable();
         assert_eq!(slots, want);
-        assert_eq!(self.c.inodes(), want.len() as u64);
+        assert_eq!(self.c.inodes(), want.len() as u64 / per_slot);
     }
 }
 
@@ -636,14 +670,24 @@ impl World {
 #[test]
 fn random_histories_conserve_blocks() {
     for seed in 0..30 {
-        let c = Cluster::new(48);
-        let nodes = vec![c.node(0, 1), c.node(1, 1)];
-        let mut w = World { c, nodes, rng: Rng(seed), held: BTreeMap::new(), gone: Vec::new() };
-        for _ in 0..250 {
-            w.step();
-        }
-        w.finish();
+        history(Cluster::new(48), seed);
     }
+}
+
+#[test]
+fn random_histories_conserve_slots_of_two_blocks() {
+    for seed in 0..4 {
+        history(Cluster::with_long_slots(64), seed);
+    }
+}
+
+fn history(c: Cluster, seed: u64) {
+    let nodes = vec![c.node(0, 1), c.node(1, 1)];
+    let mut w = World { c, nodes, rng: Rng(seed), held: BTreeMap::new(), gone: Vec::new() };
+    for _ in 0..250 {
+        w.step();
+    }
+    w.finish();
 }
 
 /// As above in a pool kept nearly full by many threads of one node.
@@ -708,4 +752,722 @@ fn every_node_can_tell_slots_of_any_node_from_data() {
     assert!(!told(&b, head.get()) && !told(&b, 0) && !told(&b, u64::MAX), "of no group's blocks");
     a.leave();
     b.leave();
+}
+
+#[test]
+fn each_sort_of_reservation_goes_back_by_itself() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let events = || node.alloc.inner.full.events.load(Ordering::Relaxed);
+    for (data, slots, frees) in [(4, 0, 0), (0, 3, 0), (0, 0, 2)] {
+        let reserved = node.alloc.reserve(data, slots, frees).unwrap();
+        assert_eq!(node.alloc.reserved(), (data, slots, frees));
+        let before = events();
+        drop(reserved);
+        assert_eq!(node.alloc.reserved(), (0, 0, 0));
+        assert_eq!(events() > before, data + slots > 0, "a place in the log is no space");
+    }
+    node.leave();
+}
+
+#[test]
+fn only_who_may_free_holds_the_space_lock_without_need_of_space() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    drop(node.alloc.reserve(10, 0, 0).unwrap());
+    let share = &node.alloc.inner.share;
+    assert!(share.is_held(), "a window was taken");
+    share.note(false);
+    drop(node.alloc.reserve(1, 0, 0).unwrap());
+    assert!(!share.is_held());
+    drop(node.alloc.reserve(0, 0, 1).unwrap());
+    assert!(share.is_held());
+    node.leave();
+}
+
+#[test]
+fn inodes_that_are_about_to_be_deleted_are_waited_for_when_space_is_short() {
+    let c = Cluster::new(64);
+    let node = Arc::new(c.node(0, 1));
+    let runs = Mutex::new(node.write(node.alloc.totals().free).unwrap());
+    let (weak, calls) = (Arc::downgrade(&node), Arc::new(Mutex::new(0)));
+    let called = calls.clone();
+    node.alloc.set_leaving(Box::new(move || {
+        *called.lock() += 1;
+        let (Some(node), Some((start, len))) = (weak.upgrade(), runs.lock().pop()) else {
+            return false;
+        };
+        node.erase(&[(start, len.min(3))]).unwrap();
+        true
+    }));
+    drop(node.alloc.reserve(3, 0, 0).unwrap());
+    assert_eq!(*calls.lock(), 1);
+    drop(node.alloc.reserve(0, 0, 1).unwrap());
+    assert_eq!(*calls.lock(), 1, "a free needs no space");
+    node.leave();
+}
+
+#[test]
+fn places_of_the_free_log_are_waited_for() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let all = node.alloc.inner.state.lock().log.capacity();
+    let most = all / 2;
+    let (half, rest) = (node.alloc.reserve(0, 0, most), node.alloc.reserve(0, 0, all - most));
+    drop(node.alloc.reserve(10, 1, 0).unwrap());
+    drop(rest);
+    let rest = node.alloc.reserve(0, 0, all - most - 10);
+    assert!(matches!(node.alloc.reserve(0, 0, most + 1), Err(Error::Invalid(_))));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            std::thread::sleep(Duration::from_millis(30));
+            drop(half.unwrap());
+        });
+        drop(node.alloc.reserve(0, 0, most).unwrap());
+    });
+    drop(rest);
+    assert_eq!(node.alloc.reserved(), (0, 0, 0));
+    node.leave();
+}
+
+#[test]
+fn what_lies_in_no_group_is_not_freed() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let mut r = node.alloc.reserve(0, 0, 2).unwrap();
+    let mut tx = node.meta.begin().unwrap();
+    let head = c.volume.rgrp(0);
+    for block in [BlockNo(0), head] {
+        let freed = node.alloc.free_data(&mut tx, &mut r, block, 1);
+        assert!(matches!(freed, Err(Error::Inconsistent { .. })));
+        let freed = node.alloc.free_slot(&mut tx, &mut r, block, true);
+        assert!(matches!(freed, Err(Error::Inconsistent { .. })));
+    }
+    assert_eq!(r.frees, 2, "nothing has changed");
+    drop(tx);
+    drop(r);
+    assert_eq!(node.alloc.deltas(), Deltas::default());
+    node.leave();
+}
+
+#[test]
+fn what_is_taken_and_freed_is_counted_and_folded_when_the_node_leaves() {
+    for c in [Cluster::new(64), Cluster::with_long_slots(64)] {
+        let per_slot = i64::try_from(c.volume.geo.slot_blocks()).unwrap();
+        let node = c.node(0, 1);
+        let runs = node.write(30).unwrap();
+        assert_eq!(node.alloc.deltas(), Deltas { free: -30, inodes: 0, meta: 0 });
+        let slot = node.create().unwrap();
+        let chunk = 64 * per_slot;
+        let created = Deltas { free: -30 - chunk, inodes: 1, meta: chunk - per_slot };
+        assert_eq!(node.alloc.deltas(), created);
+        node.erase(&runs).unwrap();
+        assert_eq!(node.alloc.deltas(), Deltas { free: -chunk, ..created });
+        node.remove(slot).unwrap();
+        node.alloc.count_added(&mut node.meta.begin().unwrap(), 5, 7).unwrap();
+        assert_eq!(node.alloc.deltas(), Deltas { free: 5 - chunk, inodes: 0, meta: chunk + 7 });
+        let gone = Use { data: 1, meta: 2, free: 5, free_meta: 7 };
+        node.alloc.count_gone(&mut node.meta.begin().unwrap(), gone).unwrap();
+        assert_eq!(node.alloc.deltas(), Deltas { free: -chunk, inodes: 0, meta: chunk });
+        let before = node.alloc.totals();
+        node.leave();
+        assert_eq!(node.alloc.deltas(), Deltas::default());
+        let after = node.alloc.totals();
+        assert_eq!((before.free, before.files_free), (after.free, after.files_free));
+        let Counters { free, meta, .. } = read_counters(&c.volume).unwrap();
+        assert_eq!(after.files_free, (free + meta) / c.volume.geo.slot_blocks());
+        assert_eq!(c.usage().0.len(), 0);
+    }
+}
+
+#[test]
+fn new_slots_belong_to_the_node_that_makes_them_and_become_more_at_a_time() {
+    for c in [Cluster::new(64), Cluster::with_long_slots(64)] {
+        let node = c.node(1, 7);
+        let chunks = || node.alloc.inner.refill.lock().chunks;
+        let geo = c.volume.geo;
+        let first = node.create().unwrap();
+        for block in [first.get(), first.get() + geo.slot_blocks()] {
+            let mut sector = AlignedBuf::zeroed(geo.lock_sector.to_usize());
+            c.pool.read(c.volume.slot_at(BlockNo(block)), &mut sector).unwrap();
+            let record = LockRecord::decode(&sector, LockNo(block)).unwrap();
+            assert_eq!((record.holders, record.nonce), (vec![node.me], 7 << 32 | 1));
+        }
+        let mut made = vec![chunks()];
+        for n in 2..=200 {
+            node.create().unwrap();
+            if n == 65 || n == 193 {
+                made.push(chunks());
+            }
+        }
+        assert_eq!(made, [2, 4, 4]);
+        node.leave();
+        assert_eq!(c.inodes(), 201);
+        assert_eq!(c.usage().1.len() as u64, 201 * geo.slot_blocks());
+    }
+}
+
+#[test]
+fn a_search_for_as_much_would_find_nothing_either() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    let alone = inner.share(Mode::Exclusive).unwrap().unwrap();
+    inner.note_full(10, 2, Some(alone.tenure()), inner.before_search());
+    drop(alone);
+    let noted = |at: Instant| inner.full.last.lock().as_mut().unwrap().at = at;
+    let now = Instant::now();
+    noted(now + Duration::from_hours(1));
+    assert!(inner.is_known_full(10, 2) && inner.is_known_full(11, 3));
+    assert!(!inner.is_known_full(9, 2) && !inner.is_known_full(10, 1));
+    noted(now.checked_sub(Duration::from_millis(251)).unwrap());
+    assert!(!inner.is_known_full(10, 2), "another node may have freed something since");
+    noted(now + Duration::from_hours(1));
+    node.alloc.note_change_by_others();
+    assert!(!inner.is_known_full(10, 2));
+    node.leave();
+}
+
+#[test]
+fn counters_are_read_again_when_they_are_old() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let real = node.alloc.totals().free;
+    let inner = &node.alloc.inner;
+    let shown = Counters { free: 5, inodes: 1, meta: 0 };
+    let noted = |age: u64| {
+        let at = Instant::now().checked_sub(Duration::from_millis(age));
+        *inner.counters.lock() = (at.unwrap(), shown);
+    };
+    let fresh = || *inner.counters.lock() = (Instant::now() + Duration::from_hours(1), shown);
+    fresh();
+    assert_eq!((node.alloc.totals().free, node.alloc.totals_soon().free), (5, 5));
+    noted(500);
+    assert_eq!(node.alloc.totals().free, real);
+    // For displays by another thread; what is slow is not waited for long.
+    let soon = || (0..1000).any(|_| node.alloc.totals_soon().free == real);
+    noted(500);
+    assert!(soon());
+    while inner.is_looking.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    noted(500);
+    inner.is_looking.store(true, Ordering::Release);
+    assert_eq!(node.alloc.totals_soon().free, 5, "one thread looks at a time");
+    node.leave();
+}
+
+#[test]
+fn space_is_short_when_less_than_an_eighth_of_data_or_metadata_is_free() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    assert_eq!(inner.total(), c.volume.groups.totals());
+    let version = c.volume.groups.version();
+    *inner.total.lock() = (version, (8000, 800));
+    let short = |free, meta| inner.has_less(Counters { free, inodes: 1, meta }, 8);
+    assert!(!short(1000, 100));
+    assert!(short(999, 100) && short(1000, 99));
+    // Groups for both have no blocks that are for metadata alone.
+    *inner.total.lock() = (version, (8000, 0));
+    assert!(!short(1000, 0));
+    let (made, end) = (c.volume.groups.made(), c.volume.total_blocks());
+    let first = crate::groups::Span { start: end, stride: 1000, count: 1, end: end + 1000 };
+    assert!(c.volume.groups.push(Part { first, ..made }));
+    assert_eq!(inner.total(), c.volume.groups.totals(), "it has grown");
+}
+
+#[test]
+fn a_node_at_rest_reads_the_counters_only_now_and_then_while_there_is_plenty() {
+    let c = Cluster::new(64);
+    let (node, other) = (c.node(0, 1), c.node(1, 1));
+    let inner = &node.alloc.inner;
+    let all = node.alloc.totals().free;
+    let noted = |free: u64, seconds: u64| {
+        let at = Instant::now().checked_sub(Duration::from_secs(seconds));
+        *inner.counters.lock() = (at.unwrap(), Counters { free, inodes: 1, meta: 0 });
+    };
+    noted(0, 10);
+    assert!(!inner.is_short_at_rest(), "there is plenty again");
+    // Nearly all of it is used now.
+    other.write(all - 100).unwrap();
+    other.leave();
+    noted(all, 10);
+    assert!(!inner.is_short_at_rest(), "it has not looked yet");
+    noted(all, 31);
+    assert!(inner.is_short_at_rest());
+    node.leave();
+}
+
+#[test]
+fn a_node_that_rests_keeps_its_windows_while_there_is_plenty() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    node.write(10).unwrap();
+    let open = || node.alloc.inner.state.lock().windows.iter().filter(|w| w.is_open()).count();
+    for _ in 0..3 {
+        node.alloc.maintain().unwrap();
+        assert_eq!(open(), 1);
+    }
+    node.alloc.shrink().unwrap();
+    assert_eq!(open(), 0);
+    node.leave();
+}
+
+#[test]
+fn each_private_block_that_is_damaged_is_told() {
+    let c = Cluster::new(64);
+    let node = NodeId(1);
+    inspect(&c.volume, node).unwrap();
+    let windows = (0..RawSuperblock::WINDOWS).map(|n| RawSuperblock::AREA_WINDOWS + n);
+    let logs = (0..RawSuperblock::FREELOG_BLOCKS).map(|n| RawSuperblock::AREA_FREELOG + n);
+    for n in windows.chain(logs).chain([RawSuperblock::AREA_INFO]) {
+        let block = c.volume.node_area(node, n);
+        let at = c.volume.body_at(block);
+        let len = c.volume.geo.body_len();
+        let (mut sound, zeros) = (AlignedBuf::zeroed(len), AlignedBuf::zeroed(len));
+        c.pool.read(at, &mut sound).unwrap();
+        c.pool.write(at, &zeros).unwrap();
+        assert_eq!(inspect(&c.volume, node).unwrap_err().damaged_block(), Some(block));
+        inspect(&c.volume, NodeId(0)).unwrap();
+        c.pool.write(at, &sound).unwrap();
+    }
+    inspect(&c.volume, node).unwrap();
+}
+
+#[test]
+fn pieces_that_are_discarded_end_between_rows() {
+    let c = Cluster::on(Pool::for_tests(3, Bytes(64 << 20)));
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    let group = group::Group::load(&c.volume, &node.meta, 0).unwrap();
+    let (rows, row) = c.volume.rows_at(0, group.block(0));
+    assert!(rows == 0 && row > 2, "{rows} {row}");
+    // Within the group the first row begins here.
+    let first = group.block(0).next_multiple_of(row) - group.block(0);
+    let cut = |at, wanted| inner.cut(&group, at, wanted, first + 10 * row);
+    assert_eq!(cut(0, first + 10 * row), first + 10 * row, "the run's end");
+    assert_eq!(cut(0, first + 3 * row), first + 3 * row);
+    assert_eq!(cut(0, first + 3 * row + 1), first + 3 * row);
+    assert_eq!(cut(first, first + 2 * row - 1), first + row);
+    assert_eq!(cut(first + row, first + row + 2), first + row + 2, "less than a row is wanted");
+    assert_eq!(cut(first + row, first + row + row - 1), first + 2 * row - 1);
+    node.leave();
+}
+
+#[test]
+fn what_was_freed_goes_back_although_one_group_is_damaged_or_there_is_a_pause() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    node.alloc.remember_freed();
+    // Blocks that were never used are as free as others.
+    let places = [0, 1].map(|index| c.volume.group_shape(index).unwrap().first_block + 700);
+    let remember = || places.into_iter().for_each(|start| inner.note_freed(start, 10));
+    let remembered = || inner.freed.lock().as_ref().unwrap().iter().collect::<Vec<_>>();
+    let all = places.map(|start| (start, start + 10));
+    let bytes = |blocks: u64| blocks << c.volume.geo.block_size.shift();
+    remember();
+    assert_eq!(node.alloc.discard_freed(&|| true).unwrap(), 0);
+    assert_eq!(remembered(), all, "it was told to stop");
+    // It is told to pause inside the first group.
+    let asked = std::cell::Cell::new(0);
+    let pause = || asked.replace(asked.get() + 1) == 1;
+    assert_eq!(node.alloc.discard_freed(&pause).unwrap(), bytes(20));
+    assert_eq!((remembered(), asked.get() > 3), (vec![], true));
+    assert_eq!(node.alloc.discard_freed(&|| false).unwrap(), 0);
+    // The first group's header is damaged.
+    let head = c.volume.rgrp(0);
+    node.meta.sync_owner(LockNo::from(head)).unwrap();
+    node.meta.drop_owner(LockNo::from(head));
+    let zeros = AlignedBuf::zeroed(c.volume.geo.body_len());
+    c.pool.write(c.volume.body_at(head), &zeros).unwrap();
+    remember();
+    assert_eq!(node.alloc.discard_freed(&|| false).unwrap(), bytes(10));
+    // The node has withdrawn.
+    remember();
+    node.meta.poison("withdrawn".into());
+    assert!(node.alloc.discard_freed(&|| false).is_err());
+    node.locks.withdraw();
+}
+
+#[test]
+fn what_stands_in_windows_is_remembered_and_the_rest_goes_back() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    node.write(1).unwrap();
+    let extent = |w: &window::Window| (w.group, w.start + w.len);
+    let (group, end) = extent(&inner.state.lock().windows[0]);
+    let shape = c.volume.group_shape(group).unwrap();
+    assert!(end + 300 < shape.first_block + shape.block_count, "there is room behind the window");
+    // As if there were others: one inside the place, one behind it.
+    let open = |place, start, len| {
+        let extent = window::Extent { group, start, len, ..window::Extent::default() };
+        inner.state.lock().open_window(place, extent);
+    };
+    open(1, end + 100, 50);
+    open(2, end + 250, 10);
+    node.alloc.remember_freed();
+    assert!(!inner.withholds_freed(), "nothing was freed");
+    inner.note_freed(end - 10, 210);
+    assert!(inner.withholds_freed());
+    let bytes = |blocks: u64| blocks << c.volume.geo.block_size.shift();
+    assert_eq!(node.alloc.discard_freed(&|| false).unwrap(), bytes(150));
+    let remembered = || inner.freed.lock().as_ref().unwrap().iter().collect::<Vec<_>>();
+    assert_eq!(remembered(), [(end - 10, end), (end + 100, end + 150)]);
+    *inner.freed.lock() = Some(freed_places::Remembered::default());
+    inner.note_freed(end + 160, 20);
+    assert!(!inner.withholds_freed(), "it stands in no window");
+    open(1, 0, 0);
+    open(2, 0, 0);
+    node.leave();
+}
+
+#[test]
+fn a_trim_goes_on_where_it_was_and_passes_by_what_has_not_changed() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let free = group::Group::load(&c.volume, &node.meta, 1).unwrap().raw.free_blocks.get();
+    let whole = |least, stop: &dyn Fn() -> bool| {
+        let span = trim::Span { from: 0, to: u64::MAX, least };
+        let (mut step, mut given) = (trim::Step::default(), Vec::new());
+        loop {
+            step = node.alloc.trim(1, span, step, stop).unwrap();
+            given.push(step.given >> c.volume.geo.block_size.shift());
+            if step.is_last() {
+                return given;
+            }
+        }
+    };
+    let again = |least| whole(least, &|| false).iter().sum::<u64>();
+    // A part of the group, then runs that are longer than there are, and as long.
+    let first = c.volume.group_shape(1).unwrap().first_block;
+    let part = trim::Span { from: first + 10, to: u64::MAX, least: 1 };
+    node.alloc.trim(1, part, trim::Step::default(), &|| false).unwrap();
+    assert_eq!([free + 1, free].map(again), [0, free]);
+    let asked = std::cell::Cell::new(0);
+    let given = whole(8, &|| asked.replace(asked.get() + 1) == 0);
+    assert_eq!((given[0], given.iter().sum::<u64>()), (0, free), "{given:?}");
+    assert_eq!([8, 9].map(again), [0, 0], "nothing has changed");
+    assert_eq!([1, 8].map(again), [free, 0], "shorter runs were not discarded");
+    // The end of a run is short, but it is gone on with.
+    let group = group::Group::load(&c.volume, &node.meta, 1).unwrap();
+    let end = group.shape.block_count;
+    let discarded = |but| {
+        let step = node.alloc.inner.discard(&group, (end - 5, end), (8, but), &|| false).unwrap();
+        step.given >> c.volume.geo.block_size.shift()
+    };
+    assert_eq!([None, Some(end - 5), Some(end - 4)].map(discarded), [0, 5, 0]);
+    node.leave();
+}
+
+#[test]
+fn free_slots_are_used_before_others_are_made_where_they_are_many_or_space_is_short() {
+    // How many blocks for each free slot are believed to be free, whether space is short, whether the
+    // hints are old and wrong; whether new slots are made.
+    for (free, short, old, made) in [
+        ((8, 7), false, false, false),
+        ((8, 8), false, false, true),
+        ((8, 8), true, false, false),
+        ((0, 0), true, true, false),
+    ] {
+        let c = Cluster::new(64);
+        let node = c.node(0, 1);
+        let slots: Vec<BlockNo> = (0..100).map(|_| node.create().unwrap()).collect();
+        slots.into_iter().for_each(|slot| node.remove(slot).unwrap());
+        node.leave();
+        let there = read_counters(&c.volume).unwrap().meta;
+        assert_eq!(there, 63 + 64 + 128);
+        let node = c.node(1, 1);
+        let inner = &node.alloc.inner;
+        // A window of a group without slots.
+        let mut r = node.alloc.reserve(64, 0, 0).unwrap();
+        let run = node.alloc.claim(&mut r, 1, None).unwrap();
+        drop(r);
+        let mut refill = inner.refill.lock();
+        let known: u64 = refill.hints.iter().map(|h| h.free_meta).sum();
+        assert_eq!((known, inner.state.lock().slots_free()), (there, 0), "headers were read");
+        let last = refill.hints.len() - 1;
+        refill.hints.iter_mut().for_each(|h| h.free = 0);
+        refill.hints[last].free = free.0 * there + free.1;
+        if old {
+            refill.hints.iter_mut().for_each(|h| h.free_meta = 0);
+            refill.read = Instant::now().checked_sub(Duration::from_secs(6)).unwrap();
+        }
+        drop(refill);
+        if short {
+            let later = Instant::now() + Duration::from_hours(1);
+            *inner.counters.lock() = (later, Counters { free: 100, inodes: 1, meta: there });
+        }
+        let before = node.alloc.deltas().free;
+        node.create().unwrap();
+        let what = format!("{free:?} {short} {old}");
+        assert_eq!(before - node.alloc.deltas().free, if made { 64 } else { 0 }, "{what}");
+        drop(run);
+        node.leave();
+    }
+}
+
+#[test]
+fn what_a_node_has_is_handed_out_and_freed_slots_are_in_place_before_their_group_says_so() {
+    for c in [Cluster::new(64), Cluster::with_long_slots(64)] {
+        for (incarnation, parts) in [(1, false), (2, true)] {
+            let node = c.node(0, incarnation);
+            let all: u64 = node.alloc.free_by_group().unwrap().iter().sum();
+            assert_eq!(all, node.alloc.totals().free);
+            let slots = [(); 3].map(|()| node.create().unwrap());
+            for slot in slots {
+                node.meta.sync_owner(LockNo::from(slot)).unwrap();
+            }
+            let kind = |slot| c.volume.read_body(slot).unwrap().2;
+            assert_eq!(slots.map(kind), [MetaKind::Dinode; 3]);
+            slots.into_iter().for_each(|slot| node.remove(slot).unwrap());
+            let free = node.alloc.totals().free;
+            if parts {
+                // Both keep their windows.
+                let kept = node.alloc.reserve(10, 1, 0).unwrap();
+                node.alloc.hand_out().unwrap();
+                assert!(!node.alloc.inner.share.is_held());
+                assert_eq!(node.alloc.free_by_group().unwrap().iter().sum::<u64>(), free - 10);
+                let slots_left = node.alloc.inner.state.lock().slots_free();
+                assert_eq!((slots_left, kept.slots), (0, 1));
+            } else {
+                node.alloc.give_up_unused().unwrap();
+                assert_eq!(node.alloc.free_by_group().unwrap().iter().sum::<u64>(), free);
+            }
+            let free_now = slots.iter().filter(|slot| kind(**slot) == MetaKind::Free).count();
+            assert!(free_now >= if parts { 2 } else { 3 }, "{free_now} {parts}");
+            node.leave();
+            assert_eq!(c.inodes(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_node_that_leaves_hands_nothing_out() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    node.write(10).unwrap();
+    let open = || node.alloc.inner.state.lock().windows.iter().filter(|w| w.is_open()).count();
+    node.alloc.inner.share.close();
+    node.alloc.hand_out().unwrap();
+    assert_eq!(open(), 1);
+    node.leave();
+}
+
+#[test]
+fn a_node_with_space_takes_the_space_lock_again() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let share = &node.alloc.inner.share;
+    node.alloc.keep_share().unwrap();
+    assert!(!share.is_held(), "it has nothing");
+    node.write(10).unwrap();
+    share.note(false);
+    node.alloc.keep_share().unwrap();
+    assert!(share.is_held());
+    node.leave();
+}
+
+#[test]
+fn blocks_that_are_kept_back_stay_claimed_and_are_bounded() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    let mut r = node.alloc.reserve(20, 0, 0).unwrap();
+    let mut claim = |len| node.alloc.claim(&mut r, len, None).unwrap();
+    inner.kept_back.store(inner::KEPT_BACK_MAX - 4, Ordering::Relaxed);
+    assert!(claim(4).keep_back());
+    assert!(!claim(1).keep_back());
+    let busy: u64 = inner.state.lock().windows.iter().map(|w| w.busy).sum();
+    assert_eq!(busy, 5);
+}
+
+#[test]
+fn a_slot_for_metadata_is_used_from_its_transaction_on() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let mut r = node.alloc.reserve(0, 2, 0).unwrap();
+    let before = node.alloc.deltas();
+    let mut tx = node.meta.begin().unwrap();
+    let slot = node.alloc.take_slot(&mut tx, &mut r).unwrap();
+    tx.create(slot, LockNo::from(slot), MetaKind::Dinode, |_| {}).unwrap();
+    drop(tx);
+    assert_eq!((r.slots, node.alloc.reserved().1), (1, 1));
+    assert_eq!(node.alloc.deltas(), Deltas { meta: before.meta - 1, ..before });
+    drop(r);
+    node.leave();
+    assert!(c.usage().1.contains(&slot.get()));
+}
+
+#[test]
+fn a_node_is_alone_until_it_hears_of_another() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    assert!(node.alloc.is_alone());
+    node.alloc.set_others(Box::new(|| None));
+    assert!(node.alloc.is_alone());
+    node.alloc.set_others(Box::new(|| Some(Deltas::default())));
+    assert!(!node.alloc.is_alone());
+    assert!(node.alloc.reserve_here(1).is_none(), "it has no window");
+    drop(node.alloc.reserve(1, 0, 0).unwrap());
+    assert_eq!(node.alloc.reserve_here(1).unwrap().data, 1);
+    node.leave();
+}
+
+#[test]
+fn a_part_of_what_is_free_is_kept_for_metadata() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    // 73 extents are in a leaf that is half full; 16 slots are kept.
+    assert_eq!(node.alloc.available(10_000, None), 10_000 - 137 - 16);
+    assert_eq!(node.alloc.available(20, None), 3);
+    assert_eq!(node.alloc.available(10, None), 0);
+    // Where metadata stands apart, what is free there bounds it.
+    assert_eq!(node.alloc.available(10_000, Some(100)), 84 * 73);
+    assert_eq!(node.alloc.available(5000, Some(100)), 5000);
+    assert_eq!(node.alloc.available(5000, Some(16)), 0);
+    let c = Cluster::with_long_slots(64);
+    // 84 extents, and each slot is two blocks.
+    assert_eq!(c.node(0, 1).alloc.available(10_000, None), 10_000 - 239 - 32);
+}
+
+#[test]
+fn what_are_no_counters_is_not_read_as_such() {
+    let c = Cluster::new(64);
+    read_counters(&c.volume).unwrap();
+    let block = BlockNo::from(c.volume.named(RawSuperblock::NAMED_COUNTERS));
+    let mut slot = AlignedBuf::zeroed(Bytes(c.volume.geo.slot_bytes()).to_usize());
+    image::Fresh::own(block, MetaKind::Free, 1).write(c.volume.geo, &mut slot, |_| {});
+    c.pool.write(c.volume.slot_at(block), &slot).unwrap();
+    assert!(matches!(read_counters(&c.volume), Err(Error::Inconsistent { .. })));
+}
+
+#[test]
+fn all_of_a_new_window_is_in_use_but_what_is_named() {
+    let c = Cluster::new(256);
+    let node = c.node(0, 1);
+    let private = node.alloc.inner.private();
+    let shape = c.volume.group_shape(1).unwrap();
+    let (start, len) = (shape.first_block, shape.block_count);
+    assert!(len > 3520, "more than an eighth of what a block can say: {len}");
+    let mut tx = node.meta.begin().unwrap();
+    let free = [(7, 5, BlockState::Free)];
+    private.write_window(&mut tx, 3, start, len, Incarnation(1), &free).unwrap();
+    drop(tx);
+    let window = private.read_window(3).unwrap().unwrap();
+    assert_eq!((window.group, window.start, window.len), (1, start, len));
+    let count = |state| bits::count(window.bits(), 0, len, state);
+    assert_eq!((count(BlockState::Free), count(BlockState::Data)), (5, len - 5));
+    let mut tx = node.meta.begin().unwrap();
+    private.write_window(&mut tx, 3, 0, 0, Incarnation(0), &[]).unwrap();
+    drop(tx);
+    assert!(private.read_window(3).unwrap().is_none());
+    node.leave();
+}
+
+#[test]
+fn windows_grow_stand_side_by_side_and_take_back_what_was_given() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    let kept = node.alloc.reserve(10, 0, 0).unwrap();
+    let ranges = || {
+        let state = inner.state.lock();
+        let open = state.windows.iter().filter(|w| w.is_open());
+        let mut ranges: Vec<_> = open.map(|w| (w.start, w.len, w.group)).collect();
+        ranges.sort_unstable();
+        ranges
+    };
+    let first = ranges();
+    let [(start, len, group)] = first[..] else { panic!("{first:?}") };
+    {
+        let refill = inner.refill.lock();
+        let first_block = c.volume.group_shape(group).unwrap().first_block;
+        assert_eq!(refill.hint(group).near, Some(start + len - first_block));
+        assert_eq!(refill.first.target, 8192, "twice as much");
+    }
+    node.alloc.hand_out().unwrap();
+    assert_eq!((ranges(), inner.state.lock().data_free()), (first, 0));
+    // Nothing is believed of the other groups.
+    for (index, hint) in (0..).zip(&mut inner.refill.lock().hints) {
+        hint.free = u64::from(index == group);
+    }
+    let more = node.alloc.reserve(10, 0, 0).unwrap();
+    assert_eq!(inner.state.lock().windows[0].data.count(), len, "what was given came back");
+    for pair in ranges().windows(2) {
+        assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?} overlap");
+    }
+    drop((kept, more));
+    node.leave();
+}
+
+#[test]
+fn free_slots_are_found_where_no_block_is_free() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let all = node.alloc.totals().free;
+    node.write(all).unwrap();
+    node.leave();
+    let node = c.node(1, 1);
+    for _ in 0..63 {
+        node.create().unwrap();
+    }
+    assert!(matches!(node.create(), Err(Error::NoSpace)));
+    node.leave();
+    assert_eq!(c.usage().0.len() as u64, all);
+    assert_eq!(c.usage().1.len(), 64);
+}
+
+#[test]
+fn a_damaged_group_keeps_no_other_from_use() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    // As if other nodes had used blocks of two groups.
+    let freed = [0, 1].map(|index| {
+        let group = group::Group::load(&c.volume, &node.meta, index).unwrap();
+        group.shape.first_block + 900
+    });
+    for start in freed {
+        let mut tx = node.meta.begin().unwrap();
+        let index = c.volume.rgrp_of(BlockNo(start)).unwrap();
+        let lock = LockNo::from(c.volume.rgrp(index));
+        let guard = node.locks.acquire(lock, Mode::Exclusive, Local::Exclusive).unwrap();
+        let mut group = group::Group::load(&c.volume, &node.meta, index).unwrap();
+        let mut edits = group::Edits::default();
+        edits.push(900, 10, BlockState::Free, BlockState::Data);
+        group.apply(&mut tx, &edits).unwrap();
+        drop(tx);
+        node.meta.sync_owner(lock).unwrap();
+        node.meta.drop_owner(lock);
+        drop(guard);
+    }
+    node.erase(&freed.map(|start| (start, 10))).unwrap();
+    let in_log = || node.alloc.inner.state.lock().log.entries().len();
+    assert_eq!(in_log(), 2);
+    node.meta.commit().unwrap();
+    let head = c.volume.rgrp(0);
+    c.pool.write(c.volume.body_at(head), &AlignedBuf::zeroed(c.volume.geo.body_len())).unwrap();
+    assert!(node.alloc.drain_frees().unwrap_err().is_of_one_group());
+    assert_eq!(in_log(), 1, "what was freed in the other group is in its bitmap");
+    // Discards, housekeeping of the space lock and reservations go on.
+    node.alloc.remember_freed();
+    node.alloc.inner.note_freed(freed[1], 10);
+    let bytes = 10 << c.volume.geo.block_size.shift();
+    assert_eq!(node.alloc.discard_freed(&|| false).unwrap(), bytes);
+    node.alloc.hand_out().unwrap();
+    node.alloc.give_up_unused().unwrap();
+    let reserved = node.alloc.reserve(100, 1, 0).unwrap();
+    let in_first = |w: &window::Window| w.is_open() && w.group == 0;
+    assert!(!node.alloc.inner.state.lock().windows.iter().any(in_first));
+    drop(reserved);
+    // The node withdraws: nothing of that is taken for damage.
+    node.alloc.inner.note_freed(freed[1], 10);
+    node.meta.poison("withdrawn".into());
+    assert!(node.alloc.discard_freed(&|| false).is_err());
+    let remembered = node.alloc.inner.freed.lock().as_ref().unwrap().iter().count();
+    assert_eq!(remembered, 1, "it is not forgotten");
+    assert!(node.alloc.hand_out().is_err() && node.alloc.give_up_unused().is_err());
+    node.locks.withdraw();
 }

@@ -162,13 +162,26 @@ impl Inner {
     }
 
     /// Where a piece of a run ends: between rows, which are discarded whole or not at all.
-    fn cut(&self, group: &Group, at: u64, wanted: u64, end: u64) -> u64 {
+    pub(super) fn cut(&self, group: &Group, at: u64, wanted: u64, end: u64) -> u64 {
         if wanted == end {
             return end;
         }
         let (rows, row) = self.volume.rows_at(group.index, group.block(at));
-        let whole = group.block(wanted).checked_sub(rows).filter(|_| row > 0);
+        let whole = group.block(wanted).checked_sub(rows);
         let aligned = whole.map(|n| wanted - n % row.max(1));
         aligned.filter(|cut| *cut > at).unwrap_or(wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_tells_where_to_go_on() {
+        let last = Step { given: 5, next: None };
+        assert_eq!((last.is_last(), last.goes_on_at()), (true, None));
+        let other = Step { next: Some((7, None)), ..last };
+        assert_eq!((other.is_last(), other.goes_on_at()), (false, Some(7)));
     }
 }

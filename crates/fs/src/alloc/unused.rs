@@ -160,7 +160,22 @@ fn of_bitmaps(runs: &[(u64, u64)], per: u64) -> Vec<Vec<(u64, u64)>> {
 
 #[cfg(test)]
 mod tests {
+    use braid_format::label::SubpoolKind;
+
     use super::*;
+
+    #[test]
+    fn free_slots_that_are_a_chunk_and_in_no_private_range_are_unused() {
+        let slots = [(10, 50), (100, 19), (120, 20)].map(|(at, n)| (at, n, BlockState::MetaFree));
+        let group = Group::for_tests(SubpoolKind::General, &slots);
+        let found = |ranges: &[PrivateRange]| unused(&group, ranges, 20);
+        assert_eq!(found(&[]), [(10, 50), (120, 20)]);
+        // What is private may begin before the group, or end behind it.
+        assert_eq!(found(&[(990, 25)]), [(15, 45), (120, 20)]);
+        assert_eq!(found(&[(1035, 2), (1130, 5000)]), [(10, 25), (37, 23)]);
+        assert_eq!(found(&[(900, 100), (1400, 10), (1070, 30)]), [(10, 50), (120, 20)]);
+        assert_eq!(found(&[(0, u64::MAX)]), []);
+    }
 
     #[test]
     fn runs_are_cut_where_their_bitmaps_end() {

@@ -141,5 +141,42 @@ mod tests {
         assert_eq!(w.last_aligned(16, 2), Some(514 - 100));
         assert_eq!(w.last_aligned(256, 256), None);
         assert_eq!(w.last_aligned(301, 1), None);
+        assert_eq!(w.last_aligned(300, 1), Some(0));
+    }
+    #[test]
+    fn a_window_is_what_it_was_taken_as() {
+        let mut w = Window { busy: 3, closing: true, ..Window::default() };
+        let (group, kind, rows) = (3, SubpoolKind::Data, (5, 6));
+        w.reset(Extent { group, kind, start: 100, len: 10, rows, added: true });
+        assert_eq!((w.group, w.kind, w.rows, w.added), (group, kind, rows, true));
+        assert_eq!((w.start, w.len, w.busy, w.closing), (100, 10, 0, false));
+        assert!(w.holds(100) && w.holds(109) && !w.holds(99) && !w.holds(110));
+    }
+    #[test]
+    fn what_a_window_block_calls_free_is_takeable() {
+        let mut bits = vec![0x55; 25];
+        bits::fill(&mut bits, 10, 5, BlockState::Free);
+        bits::fill(&mut bits, 20, 6, BlockState::MetaFree);
+        bits::fill(&mut bits, 40, 2, BlockState::MetaUsed);
+        let mut w = Window::default();
+        w.reset(Extent { start: 100, len: 100, ..Extent::default() });
+        w.absorb(&bits, 0, 100, 2);
+        assert_eq!(w.data.runs().collect::<Vec<_>>(), [(10, 5)]);
+        assert_eq!(w.slots.runs().collect::<Vec<_>>(), [(20, 1), (22, 1), (24, 1)]);
+    }
+    #[test]
+    fn a_window_is_exhausted_when_nothing_in_it_is_or_becomes_takeable() {
+        let with = |change: &dyn Fn(&mut Window)| {
+            let mut w = Window::default();
+            w.reset(Extent { start: 100, len: 100, ..Extent::default() });
+            change(&mut w);
+            w.exhausted()
+        };
+        assert!(with(&|_| {}));
+        assert!(!with(&|w| w.busy = 1));
+        assert!(!with(&|w| w.data.add(3, 1)));
+        assert!(!with(&|w| w.slots.add(3, 1)));
+        assert!(!with(&|w| w.closing = true), "it is on its way back");
+        assert!(!Window::default().exhausted(), "it is not in use");
     }
 }

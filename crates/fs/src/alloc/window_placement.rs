@@ -169,6 +169,8 @@ mod tests {
         assert_eq!(choose(&b, &request(40, &[(200, 100)], None)), Some((500, 40)));
         let b = group(&[(3, 2), (7, 2), (500, 2)]);
         assert_eq!(choose(&b, &request(40, &[(200, 100)], None)), Some((3, 40)));
+        let b = group(&[(3, 2), (500, 2)]);
+        assert_eq!(choose(&b, &request(40, &[(200, 100)], None)), Some((3, 40)));
     }
     #[test]
     fn a_window_ends_where_another_begins() {
@@ -187,5 +189,6 @@ mod tests {
         assert_eq!(densest_range(&[(0, 10), (35, 10), (100, 14)], 40), Some((0, 15)));
         assert_eq!(densest_range(&[(0, 4), (12, 10), (24, 10), (36, 10)], 34), Some((12, 30)));
         assert_eq!(densest_range(&[(0, 50), (60, 5)], 10), Some((0, 10)));
+        assert_eq!(densest_range(&[(0, 4), (60, 4)], 10), Some((0, 4)), "the first of equals");
     }
 }

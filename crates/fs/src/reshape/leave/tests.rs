@@ -549,3 +549,77 @@ fn the_next_mount_takes_out_what_has_left() {
     expect(&fs, "first", 5);
     clean(unmounted_pool(&fs));
 }
+
+#[test]
+fn what_was_reserved_in_a_part_that_closes_comes_from_the_rest() {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[64], &none)), &CreateOptions::new("p")));
+    for name in ["one", "two"] {
+        fs.add_devices(&all(&disks(name, &[64], &none)), &AddOptions::default()).unwrap();
+    }
+    let core = fs.core();
+    let (alloc, groups) = (&core.alloc, &core.volume.groups);
+    assert!(alloc.leave().unwrap(), "nothing is closed");
+    let first = groups.of_part(1);
+    let mut r = alloc.reserve(10, 0, 0).unwrap();
+    assert!(alloc.claim_in(&mut r, 1, &|_| false).unwrap().is_none());
+    let mut claim = |len, part: usize| {
+        let wanted = |group: u64| groups.of_part(part).contains(&group);
+        let run = alloc.claim_in(&mut r, len, &wanted).unwrap().unwrap();
+        assert!(core.volume.rgrp_of(run.start).is_some_and(wanted));
+        run
+    };
+    // Here or there a window has to be taken first.
+    drop((claim(1, 0), claim(2, 2)));
+    let run = claim(4, 1);
+    assert_eq!((run.len, r.data), (4, 3));
+    change(core, |l| l.closed = 1).unwrap();
+    assert!(!alloc.leave().unwrap(), "what is claimed is about to be used");
+    drop(run);
+    drop(r);
+    let all_here = alloc.reserve_all_here();
+    let had = all_here.data;
+    assert!(had > 0 && alloc.leave().unwrap());
+    assert_eq!(alloc.reserved().0, had);
+    for group in first {
+        assert_eq!(alloc.look_at(group).unwrap().data, 0, "group {group}");
+    }
+    drop(all_here);
+    // What is closed counts as none.
+    alloc.shrink().unwrap();
+    let open = |part: usize| {
+        let shapes = groups.of_part(part).filter_map(|index| groups.shape(index));
+        shapes.map(|shape| shape.block_count).sum::<u64>()
+    };
+    let told = || (alloc.totals().blocks, alloc.totals_soon().blocks);
+    assert_eq!(told(), (open(0) + open(2), open(0) + open(2)));
+    for (closed, blocks) in [(3, open(0)), (1, open(0) + open(2)), (0, open(0) + 2 * open(1))] {
+        change(core, |l| l.closed = closed).unwrap();
+        assert_eq!(told(), (blocks, blocks));
+        assert_eq!(alloc.totals().free, alloc.room().unwrap());
+    }
+    clean(unmounted_pool(&fs));
+}
+
+#[test]
+fn who_has_metadata_in_a_group_is_named() {
+    let none = FaultPlan::default();
+    let fs = mount(made(all(&disks("old", &[64], &none)), &CreateOptions::new("p")));
+    let cred = Cred { uid: 0, gid: 0, pid: 1, umask: 0 };
+    let mut made: Vec<_> = (0..5)
+        .map(|i| fs.mkdir(fs.root(), format!("d{i}").as_bytes(), 0o700, &cred).unwrap().ino)
+        .collect();
+    made.push(fs.root());
+    made.sort_unstable();
+    fs.sync().unwrap();
+    fs.core().meta.checkpoint().unwrap();
+    let owners = |most| {
+        let of = |index| fs.core().alloc.owners_in(index, most).unwrap();
+        (0..fs.core().volume.groups.count()).map(of).collect::<Vec<_>>()
+    };
+    let mut all = owners(100).concat();
+    all.sort_unstable();
+    assert_eq!(all, made);
+    assert!(owners(2).iter().all(|some| some.len() <= 2) && owners(2).concat().len() >= 2);
+    clean(unmounted_pool(&fs));
+}
