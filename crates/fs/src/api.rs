@@ -139,7 +139,8 @@ impl Fs {
         self.mounted.maintenance.wake();
         Ok(())
     }
-    /// Takes a member offline. Whether it can catch up when it is back ([`Pool::take_offline`](braid_pool::Pool::take_offline)).
+    /// Takes a member offline. Whether it can catch up when it is back
+    /// ([`Pool::take_offline`](braid_pool::Pool::take_offline)).
     pub fn take_offline(&self, member: impl Into<MemberSelector>) -> Result<bool> {
         self.core().check_alive()?;
         Ok(self.pool().take_offline(member)?)

@@ -13,13 +13,14 @@ use crate::terminal::answer;
 /// Take a member of a pool out of use for a while.
 ///
 /// For work on a disk, its shelf or its cable. The pool must have mirrors or parity that can spare the member;
-/// otherwise nothing happens. When this command returns, no node uses the member, all that was written to it is durable, and the
-/// disk can be taken out. The pool goes on without it, and all nodes note what it misses, so that `braid online`
-/// fills only that. No spare steps in: `braid fail` takes a member out for good.
+/// otherwise nothing happens. When this command returns, no node uses the member, all that was written to it is
+/// durable, and the disk can be taken out. The pool goes on without it, and all nodes note what it misses, so that
+/// `braid online` fills only that. No spare steps in: `braid fail` takes a member out for good.
 ///
-/// The note goes by regions of 16 MiB (more in pools above 7 TiB). It ends if another member is replaced, moved or
-/// added meanwhile: then all of this one is filled when it is back. As long as this one is out, the pool can lose one member
-/// less: if it then loses one too many, it stops until that one is back, and does not take this one for it.
+/// The note goes by regions of 16 MiB (more in pools above 7 TiB). It ends when another member is filled, moved or
+/// added meanwhile: then all of this one is filled when it is back. So of several members that are offline only the
+/// first that is back catches up. As long as this one is out, the pool can lose one member less: if it then loses one
+/// too many, it stops until that one is back, and does not take this one for it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons

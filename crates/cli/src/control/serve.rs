@@ -249,7 +249,7 @@ fn offline(fs: &Fs, named: &MemberId, dry_run: bool) -> Result<String> {
     let back = if fs.take_offline(member)? {
         "it catches up by what it has missed"
     } else {
-        "it did not take its last label, so all of it is filled"
+        "all of it may have to be filled: it has no label that says that it went in good order"
     };
     Ok(format!("member {named} is offline; when it is back, {back} (`braid online`)\n"))
 }

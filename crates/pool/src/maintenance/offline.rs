@@ -10,10 +10,11 @@
 //! that epoch counts as missed, too. A member that is offline is one that has failed in every other respect, but
 //! that no spare steps in for it.
 //!
-//! When nobody writes to it any more, and all that was written is durable on it, it gets a label that says so. So
-//! whoever finds the device alone does not use it, and only a device with that label catches up: it holds what the
-//! member held when it went, and nothing else has used it. Any other one is filled whole, and so is one that is suspected to
-//! return garbage.
+//! When nobody writes to it any more, and all that was written is durable on it, it gets a label that says so, from
+//! the command that takes it out. So whoever finds the device alone does not use it, and only a device with that
+//! label catches up: it holds what the member held when it went, and nothing else has used it. Any other one is
+//! filled whole, and so is one that is suspected to return garbage. Nobody else writes such a label: restoring labels
+//! does not either.
 //!
 //! The record stands on all members in use. Each of them has it as long as it is one of those that were in use when the
 //! member went. So the mark ends when another member comes into use: one that was filled, moved or added
@@ -41,7 +42,8 @@ use crate::topology::{FailedMembers, Topology};
 impl Pool {
     /// Takes a member offline: an operator wants to do without it for a while. On return no node uses it any more, and
     /// all that was written to it is durable on it. Whether it can catch up when it comes back: if it did not
-    /// take its last label, or is suspected to return garbage, it is filled whole.
+    /// take its last label, or is suspected to return garbage, it is filled whole. Nothing is done if it is offline
+    /// already: its device may be another one by now, so it gets no label that says that it went in good order.
     ///
     /// # Errors
     /// [`ChangeError::CannotGoOffline`], [`ChangeError::HoldsNothing`]; those of [`Pool::fail_member`]: then it stays
@@ -49,7 +51,13 @@ impl Pool {
     pub fn take_offline(&self, member: impl Into<MemberSelector>) -> Result<bool, PoolError> {
         let _pass = self.1.pass()?;
         let resolved = self.0.resolve_member(member.into())?;
-        self.0.changing(|| self.try_take_offline(&resolved))?;
+        let mut was_in_use = false;
+        self.0.changing(|| self.try_take_offline(&resolved, &mut was_in_use))?;
+        if !was_in_use {
+            let topology = self.0.epochs.read();
+            let index = topology.place_of(&resolved)?;
+            return Ok(check_comes_back(&topology, index, topology.device(index)).unwrap_or(false));
+        }
         match self.0.changing(|| self.say_farewell(&resolved)) {
             Ok(trusted) => Ok(trusted),
             Err(error @ PoolError::Change(_)) => Err(error),
@@ -60,13 +68,17 @@ impl Pool {
         }
     }
 
-    fn try_take_offline(&self, resolved: &ResolvedMember) -> Result<(), PoolError> {
+    fn try_take_offline(
+        &self,
+        resolved: &ResolvedMember,
+        was_in_use: &mut bool,
+    ) -> Result<(), PoolError> {
         let topology = self.0.epochs.write();
         let index = topology.place_of(resolved)?;
         if may_go_offline(&topology, index)? == MemberState::Failed {
-            // It is: perhaps without its label.
             return Ok(());
         }
+        *was_in_use = true;
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         if let Some(m) = next.members.get_mut(usize::from(index.0)) {

@@ -8,6 +8,7 @@ use super::*;
 use crate::assembly::create::CreateOptions;
 use crate::layout::Redundancy;
 use crate::redundancy::tests::{consistent, dynamic, failed};
+use crate::topology::Lost;
 
 const MIB: u64 = 1 << 20;
 const ONE: MemberIndex = MemberIndex(1);
@@ -282,6 +283,31 @@ fn a_member_that_was_put_back_as_it_was_before_it_went_is_filled_whole() {
     is_whole(&pool, &all, caught);
 }
 
+/// Only the command that takes a member out may say of its device that it went in good order: later there may be
+/// something else in its place.
+#[test]
+fn a_member_that_is_offline_already_gets_no_better_label() {
+    let all = disks(3);
+    let pool = made(&all, Redundancy::Mirror(3));
+    pool.attach(0).unwrap();
+    let image = image_of(&all[1]);
+    pool.write(ByteOffset(150 * MIB), &[4; 4096]).unwrap();
+    pool.flush().unwrap();
+    assert!(pool.take_offline(ONE).unwrap());
+    assert!(pool.take_offline(ONE).unwrap(), "it is as it was");
+    put_back(&all[1], &image);
+    assert!(!pool.take_offline(ONE).unwrap());
+    let caught = online(&pool, &all[1]).unwrap();
+    is_whole(&pool, &all, caught);
+    // One that did not take its label when it went.
+    all[1].arm(On::Flush, 0, FaultKind::Fails);
+    assert!(!pool.take_offline(ONE).unwrap());
+    all[1].heal();
+    assert!(!pool.take_offline(ONE).unwrap());
+    let caught = online(&pool, &all[1]).unwrap();
+    is_whole(&pool, &all, caught);
+}
+
 /// A disk that fails by itself is replaced, by itself too; nobody knows what it lost.
 #[test]
 fn a_member_that_has_failed_does_not_come_back_online() {
@@ -474,6 +500,31 @@ fn the_record_is_kept_until_an_epoch_without_marks_stays() {
     assert!(log.missed.is_empty());
     drop(topology);
     drop(all);
+}
+
+/// A member that did not take the record gets it before the next write, also of what is noted on the others.
+#[test]
+fn a_record_that_a_member_did_not_take_is_written_again() {
+    use braid_format::redundancy::LogPlace;
+    let (all, pool) = gone(3, Redundancy::Mirror(3));
+    let at = LogPlace::of_slot(0, pool.label().members[2].data_start).unwrap().missed(0);
+    let there = || {
+        let mut sector = [0; 4096];
+        all[2].read(at, &mut sector).unwrap();
+        sector.iter().any(|b| *b != 0)
+    };
+    assert!(there());
+    all[2].write(at, &[0; 4096]).unwrap();
+    let topology = pool.0.epochs.read();
+    let log = topology.log.as_ref().unwrap();
+    all[2].arm(On::Write, 0, FaultKind::Gone);
+    let mut lost = Lost::new();
+    log.renew_missed(&topology, &mut lost).unwrap();
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    all[2].heal();
+    assert!(!there());
+    log.note(&topology, &[(100 * MIB, 101 * MIB)], &mut Lost::new()).unwrap();
+    assert!(there());
 }
 
 /// A node that has no log yet writes only where everything is filled in any case.

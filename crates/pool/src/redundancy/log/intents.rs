@@ -167,9 +167,13 @@ impl Intents {
         let new: Vec<u64> = regions().filter(|r| !self.noted.get(*r)).collect();
         let mut sectors: Vec<u64> = new.iter().map(|r| r / RawIntents::BITS).collect();
         sectors.dedup();
+        let failed = lost.len();
         self.write(topology, slot, &mut sequences, &sectors, &new, reach, lost)?;
         for region in new {
             self.noted.set(region);
+        }
+        if lost.len() != failed {
+            self.unwritten.store(true, Ordering::Release);
         }
         Ok(())
     }
@@ -234,6 +238,7 @@ impl Intents {
     ) -> Result<(), PoolError> {
         let mut sequences = self.sectors.lock();
         let all: Vec<u64> = (0..sequences.len() as u64).collect();
+        let failed = lost.len();
         self.unwritten.store(true, Ordering::Release);
         if self.renumbered.load(Ordering::Acquire) {
             for n in all {
@@ -243,7 +248,8 @@ impl Intents {
         } else {
             self.write(topology, slot, &mut sequences, &all, &[], reach, lost)?;
         }
-        self.unwritten.store(false, Ordering::Release);
+        // A member that did not take it may stay in use for a while.
+        self.unwritten.store(lost.len() != failed, Ordering::Release);
         Ok(())
     }
 
