@@ -58,7 +58,7 @@ impl Pool {
             let index = topology.place_of(&resolved)?;
             return Ok(check_comes_back(&topology, index, topology.device(index)).unwrap_or(false));
         }
-        match self.0.changing(|| self.say_farewell(&resolved)) {
+        match self.say_farewell(&resolved) {
             Ok(trusted) => Ok(trusted),
             Err(error @ PoolError::Change(_)) => Err(error),
             Err(error) => {
@@ -102,21 +102,31 @@ impl Pool {
     /// Makes durable what a member that has gone offline holds, then labels it so: no node uses it. Meanwhile
     /// no other node brings it back. Whether that label will count.
     fn say_farewell(&self, resolved: &ResolvedMember) -> Result<bool, PoolError> {
-        let topology = self.0.epochs.write();
-        if !topology.ready() {
-            return Err(moved(&topology));
-        }
-        let index = topology.place_of(resolved)?;
-        let place = usize::from(index.0);
-        if !topology.label.members.get(place).is_some_and(is_offline) {
-            return Err(resolved.overtaken(&topology));
-        }
-        let _alone = self.0.hold_labels(&topology, &FailedMembers::new()).map_err(|e| e.1)?;
-        topology.device(index).flush()?;
-        for copy in [0, 1] {
-            write_copies(&topology.devices, &topology.label, copy, &[place])?;
-        }
-        Ok(!topology.is_suspected(index))
+        let place_of = |topology: &Topology| {
+            let index = topology.place_of(resolved)?;
+            let member = topology.label.members.get(usize::from(index.0));
+            let is_out = member.is_some_and(is_offline);
+            if is_out { Ok(index) } else { Err(resolved.overtaken(topology)) }
+        };
+        let device = {
+            let topology = self.0.enter()?;
+            topology.device(place_of(&topology)?).clone()
+        };
+        // All use an epoch without it. It may not answer, and nobody waits for it.
+        device.flush()?;
+        self.0.changing(|| {
+            let topology = self.0.epochs.write();
+            if !topology.ready() {
+                return Err(moved(&topology));
+            }
+            let index = place_of(&topology)?;
+            let _alone = self.0.hold_labels(&topology, &FailedMembers::new()).map_err(|e| e.1)?;
+            for copy in [0, 1] {
+                let own = [usize::from(index.0)];
+                write_copies(&topology.devices, &topology.label, copy, &own)?;
+            }
+            Ok(!topology.is_suspected(index))
+        })
     }
 
     /// Brings a member back that is offline, on its own device: it gets every write from now on, and
