@@ -163,6 +163,10 @@ fn a_member_goes_offline_comes_back_under_another_path_and_catches_up() {
     assert!(said.contains("is brought up to date") && said.contains("filled and in use"), "{said}");
     let said = ok(&["scrub", m.dir()]);
     assert!(said.contains("0 B healed"), "{said}");
+    let history = ok(&["history", m.dir()]);
+    for command in ["offline: member 1", &format!("online: member 1, {moved}")] {
+        assert_eq!(history.matches(command).count(), 1, "{history}");
+    }
     // From it alone.
     ok(&["fail", m.dir(), "0"]);
     for copy in ["tree", "copy", "second"] {
@@ -172,6 +176,8 @@ fn a_member_goes_offline_comes_back_under_another_path_and_catches_up() {
     unmount_idle(&m.dir);
     let devices = [m.disk(4), moved, m.disk(2), m.disk(3)].join(":");
     ok(&["offline", &devices, "2"]);
+    // It is not among the open devices any more.
+    ok(&["rename", &devices, &format!("{}-again", m.name)]);
     let said = ok(&["online", &devices, "2", "--json"]);
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(said["pool"]["members"][2]["state"], "active", "{said}");

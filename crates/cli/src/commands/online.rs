@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+use super::status::MISSING;
 use crate::control::{
-    self, Order, resync,
+    self, MemberView, Order, resync,
     session::{Missing, Session},
 };
 use crate::terminal::answer;
@@ -42,7 +43,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let before = session.view()?;
         let member = control::member(&before, &args.member)?;
         let known = before.members.iter().find(|m| m.index == member.place);
-        let known = known.map(|m| PathBuf::from(&m.path));
+        // If the pool was opened while it was away, its device is not open, though it may be there again.
+        let path = |m: &MemberView| m.path.strip_suffix(MISSING).unwrap_or(&m.path).into();
+        let known = known.map(path);
         let device = args.device.clone().or(known).context("which device?")?;
         let device = session.new_device(&device)?;
         let place = member.place;

@@ -49,7 +49,7 @@ pub struct Args {
 }
 
 /// Behind the name of a member that was not found.
-const MISSING: &str = " (missing)";
+pub(super) const MISSING: &str = " (missing)";
 
 /// What there is to say of a pool.
 struct Seen {
