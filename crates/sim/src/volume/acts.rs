@@ -142,13 +142,12 @@ const fn concurrent(what: u64) -> u64 {
 /// What is done, of a hundred draws, where members go offline and come back.
 const fn offline(what: u64) -> u64 {
     match what {
-        0..34 => WRITE,
         34..40 => DISCARD,
         40..44 => 33,
         44..50 => FLUSH,
         50..56 => EXCHANGE,
         56..58 => 58,
-        58..60 => 66,
+        58..60 | 98 => 66,
         60..72 => OFFLINE,
         72..82 => ONLINE,
         82..93 => REBUILD,
@@ -156,7 +155,6 @@ const fn offline(what: u64) -> u64 {
         95 => 68,
         96 => BEGIN_MOVE,
         97 => MOVE_ON,
-        98 => 66,
         _ => WRITE,
     }
 }
