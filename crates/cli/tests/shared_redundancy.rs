@@ -253,6 +253,8 @@ fn a_member_that_was_offline_lacks_nothing_though_nodes_are_killed() {
         });
         sh(&format!("head -c 30000000 /dev/urandom > {0}/big && sync {0}/big", a.display()));
         let written = sums(&b);
+        // Its name is there in any case.
+        sh(&format!("touch {0}/lost && sync {0}/lost {0}", a.display()));
         sh(&format!("head -c 30000000 /dev/urandom > {}/lost", a.display()));
         c.kill(0);
         c.detach(0);

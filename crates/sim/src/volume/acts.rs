@@ -555,11 +555,13 @@ impl Node {
         }
         let before: Vec<String> = self.world.state().suspects();
         let Some(member) = self.victim() else { return };
+        let disk = self.members().get(usize::from(member.0)).copied().flatten();
         let taken = self.pool.take_offline(member);
         let done = self.changed(&format!("take {member} offline"), taken);
         let mut state = self.world.state();
         state.report.offline += u64::from(done.is_some());
-        for disk in &mut state.disks {
+        // Others may have become suspect meanwhile.
+        if let Some(disk) = disk.and_then(|d| state.disks.get_mut(d)) {
             disk.suspect &= before.contains(&disk.faulty.info().name);
         }
     }
