@@ -78,6 +78,11 @@ impl Pool {
         if may_go_offline(&topology, index)? == MemberState::Failed {
             return Ok(());
         }
+        // Another node may be about to do without another member. A change claims only the members that stay, so
+        // neither would meet the other's claim, and each would go on without the other's member.
+        let shared = self.0.cluster.shared().is_some();
+        let alone = shared.then(|| self.0.hold_labels(&topology, &FailedMembers::new()));
+        let _alone = alone.transpose().map_err(|e| e.1)?;
         *was_in_use = true;
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;

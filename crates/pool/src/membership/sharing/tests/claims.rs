@@ -48,22 +48,6 @@ fn who_takes_a_member_offline_meets_who_is_about_to_do_without_another() {
     assert_eq!(RawClaim::claimer(&stands, *label.pool.as_bytes()), None);
 }
 
-#[test]
-fn of_nodes_that_take_the_last_two_copies_offline_one_is_refused() {
-    let (nodes, _all) = nodes(2, Redundancy::Mirror(2));
-    let group: Vec<MemberIndex> = nodes[0].pool.map().groups()[0].members().collect();
-    let done = while_all_follow(&nodes, || {
-        std::thread::scope(|s| {
-            let take = |n: usize| nodes[n].pool.take_offline(group[n]);
-            let one = s.spawn(move || take(0));
-            [take(1), one.join().unwrap()]
-        })
-    });
-    assert_eq!(done.iter().filter(|d| d.is_ok()).count(), 1, "{done:?}");
-    let out = |n: &MemberIndex| nodes[0].state(n.0) == MemberState::Failed;
-    assert_eq!(group.iter().filter(|n| out(n)).count(), 1);
-}
-
 /// A node that added a member died when all members had the first label, and opens the pool again.
 /// The others have not got that member: until they see a second label the epoch is none for them,
 /// and it could not be written.
