@@ -179,6 +179,8 @@ struct Garbage {
     dropped: HashSet<MemberIndex>,
     /// They are dropped once more: reads may have been under way.
     drop_again: bool,
+    /// When members were looked at for that.
+    looked: Option<Instant>,
 }
 
 impl Worker {
@@ -255,9 +257,13 @@ impl Worker {
     }
 
     /// Has the kernel drop its pages if a member is newly suspected, here or by another node: until now its bytes
-    /// were read like any others.
+    /// were read like any others. Looks at each [`BEAT`].
     fn drop_garbage(&self) {
         let mut garbage = self.garbage.lock();
+        if garbage.looked.is_some_and(|looked| looked.elapsed() < BEAT / 2) {
+            return;
+        }
+        garbage.looked = Some(Instant::now());
         let suspects: HashSet<_> = self.pool.suspects().into_iter().map(|(m, _)| m).collect();
         let new = !suspects.is_subset(&garbage.dropped);
         if new || std::mem::take(&mut garbage.drop_again) {
@@ -310,6 +316,7 @@ impl Worker {
         let verification = Verification::by(&verifier);
         let done = self.pool.rebuild_with(member, &verification, &|progress| {
             self.shared.status.lock().rebuilding = Some((member, progress));
+            self.drop_garbage();
             pacer.pace(&|| self.stopped())
         });
         self.shared.status.lock().rebuilding = None;
@@ -333,6 +340,7 @@ impl Worker {
         let pacer = Pacer::new(&self.pool);
         let done = self.pool.evacuate(&|progress| {
             self.shared.status.lock().moving = Some((moving, progress));
+            self.drop_garbage();
             pacer.pace(&|| self.stopped())
         });
         self.shared.status.lock().moving = None;
@@ -367,6 +375,7 @@ impl Worker {
         self.pool.record(EventKind::Scrub, None, "a scrub has begun");
         let result = self.pool.scrub(&verifier, &mut |progress, found| {
             self.shared.status.lock().scrubbing = Some((progress, found.clone()));
+            self.drop_garbage();
             pacer.pace(&over)
         });
         if result.is_ok() && !over() {

@@ -53,8 +53,8 @@ pub struct FuseOptions {
     pub read_ahead: Bytes,
     /// Requests that the kernel may have under way of its own accord: readahead, asynchronous reads and writes of
     /// programs, and pages that it writes back. It keeps what is beyond that to itself, in order: reads that wait for
-    /// another node then hold up pages that this node's demotions wait for. So by default it keeps none back.
-    pub background_max: u16,
+    /// another node then hold up pages that this node's demotions wait for. Default: see [`FuseOptions::background`].
+    pub background_max: Option<u16>,
     /// Threads that answer requests, at most. All of them can be waiting for locks of other
     /// nodes, so this bounds how many programs wait at a time without holding up the rest.
     pub workers_max: usize,
@@ -80,6 +80,8 @@ pub struct FuseOptions {
 
 /// Largest request that kernels take without a raised limit.
 pub const MAX_WRITE_USUAL: Bytes = Bytes::MIB;
+/// See [`FuseOptions::background`].
+const BACKGROUND_RINGS: u16 = 64;
 /// Largest request that can be chosen.
 pub const MAX_WRITE_LARGEST: Bytes = Bytes(4 << 20);
 
@@ -97,7 +99,7 @@ impl FuseOptions {
             max_write: MAX_WRITE_USUAL,
             raise_page_limit: false,
             read_ahead: Bytes(8 << 20),
-            background_max: u16::MAX,
+            background_max: None,
             workers_max: 512,
             cache_attributes: true,
             cache_names: CacheNames::SingleNode,
@@ -107,6 +109,11 @@ impl FuseOptions {
             rings: false,
             use_helper: false,
         }
+    }
+    /// Requests that the kernel may have under way of its own accord: as many as it can count, so that it keeps no page
+    /// back that it writes. With `rings` that would not help, because all come to the same threads in order.
+    pub fn background(&self) -> u16 {
+        self.background_max.unwrap_or(if self.rings { BACKGROUND_RINGS } else { u16::MAX })
     }
     /// As mount(2) takes them.
     pub(crate) fn flags(&self) -> MountFlags {
@@ -196,7 +203,7 @@ impl FuseOptions {
             }
             "background_max" => {
                 let n = u16::try_from(number()?).ok().filter(|n| *n > 0);
-                self.background_max = n.ok_or_else(|| bad("must be between 1 and 65535"))?;
+                self.background_max = Some(n.ok_or_else(|| bad("must be between 1 and 65535"))?);
             }
             "workers_max" => {
                 let n = usize::try_from(number()?).ok().filter(|n| (2..=65_536).contains(n));

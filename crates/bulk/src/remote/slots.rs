@@ -32,6 +32,8 @@ struct State {
     free: Vec<u16>,
     /// Those that users other than root have.
     by_user: HashMap<u32, usize>,
+    /// Threads that wait although one may be free: their users have as many as they may.
+    bounded: usize,
 }
 
 /// A slot for one request; given back when it is dropped.
@@ -51,7 +53,7 @@ impl Slots {
         let others = if recalls.is_some() { 2 } else { 1 };
         let requests = last.saturating_sub(others).max(1).min(last);
         let free = (1..=requests).rev().collect();
-        let state = Mutex::new(State { free, by_user: HashMap::new() });
+        let state = Mutex::new(State { free, by_user: HashMap::new(), bounded: 0 });
         let requests = usize::from(requests);
         let each = (requests - requests.div_ceil(OTHERS)).max(1);
         Self { state, each, changed: Condvar::new(), events: last, recalls }
@@ -90,7 +92,10 @@ impl Slots {
     fn take_within(&self, uid: u32, time: Duration) -> Option<Taken<'_>> {
         let mut state = self.state.lock();
         if !self.may_take(&state, uid) {
+            let is_bounded = usize::from(uid != 0 && self.is_bounded(&state, uid));
+            state.bounded += is_bounded;
             self.changed.wait_for(&mut state, time);
+            state.bounded -= is_bounded;
         }
         if !self.may_take(&state, uid) {
             return None;
@@ -102,8 +107,13 @@ impl Slots {
         Some(Taken { slots: self, number, uid })
     }
     fn may_take(&self, state: &State, uid: u32) -> bool {
+        !state.free.is_empty() && (uid == 0 || !self.is_bounded(state, uid))
+    }
+    /// Whether a user other than root has as many as it may, or all such users have, which leave one to root and to the
+    /// mount itself.
+    fn is_bounded(&self, state: &State, uid: u32) -> bool {
         let has = state.by_user.get(&uid).copied().unwrap_or(0);
-        !state.free.is_empty() && has < self.each
+        has >= self.each || self.each >= OTHERS && state.free.len() <= 1
     }
 }
 
@@ -118,8 +128,12 @@ impl Drop for Taken<'_> {
                 state.by_user.remove(&self.uid);
             }
         }
-        // Whoever is woken may have as many as it may.
-        self.slots.changed.notify_all();
+        if state.bounded > 0 {
+            // Which of them may have it now, each finds out by itself.
+            self.slots.changed.notify_all();
+        } else {
+            self.slots.changed.notify_one();
+        }
     }
 }
 
@@ -158,10 +172,12 @@ mod tests {
         let at_once = |uid| slots.take_within(uid, Duration::ZERO);
         let mut taken: Vec<_> = std::iter::from_fn(|| at_once(7)).collect();
         assert_eq!(taken.len(), 11);
-        taken.extend([8, 9, 0, 8].map(|uid| at_once(uid).unwrap()));
+        taken.extend([8, 9, 8].map(|uid| at_once(uid).unwrap()));
+        assert!(at_once(10).is_none(), "the last is root's");
+        taken.push(at_once(0).unwrap());
         assert!(at_once(0).is_none(), "all are taken");
         taken.pop();
-        assert!(at_once(7).is_none());
+        assert!(at_once(7).is_none() && at_once(10).is_none());
         taken.remove(0);
         assert!(at_once(7).is_some());
         taken.clear();

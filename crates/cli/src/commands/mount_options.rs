@@ -347,7 +347,7 @@ mod tests {
             ("max_write=", size(fuse.max_write)),
             ("read_ahead=", size(fuse.read_ahead)),
             ("workers_max=", fuse.workers_max.to_string()),
-            ("background_max=", fuse.background_max.to_string()),
+            ("background_max=", fuse.background().to_string()),
         ] {
             let entry = words().find(|(w, _)| *w == word).unwrap().1;
             assert_eq!(entry.2, default, "{word}");

@@ -76,7 +76,7 @@ impl Connection {
 
 /// Has requests answered that wait for a thread, and for which the kernel holds a node's pages.
 pub(crate) trait LetThrough: Send + Sync {
-    /// All of them that there are.
+    /// As long as its pages are being dropped.
     fn let_through(&self, node: u64);
 }
 
@@ -263,13 +263,10 @@ impl KernelLink {
 }
 
 impl KernelLink {
-    /// Drops everything that the kernel may have, by several threads, so that one that waits for a
-    /// page does not delay the rest. After a quarter of `within` requests that hold pages are
-    /// failed.
-    fn drop_all(&self, connection: &Connection, within: Duration) {
-        let (since, all) = (Instant::now(), self.nodes.all());
-        connection.drop_all_names();
-        let rounds = Rounds::new(all);
+    /// Drops attributes and pages of all nodes by several threads, so that one that waits for a page does not delay
+    /// the rest.
+    fn drop_by_threads(&self, connection: &Connection, within: Duration) -> Arc<Rounds> {
+        let rounds = Rounds::new(self.nodes.all());
         for _ in 0..DROPPERS {
             let (rounds, me, device) =
                 (Arc::clone(&rounds), self.me.clone(), Arc::clone(&connection.device));
@@ -282,6 +279,15 @@ impl KernelLink {
                 tracing::error!(%error, "cannot start a thread");
             }
         }
+        rounds
+    }
+    /// Drops everything that the kernel may have, by several threads, so that one that waits for a
+    /// page does not delay the rest. After a quarter of `within` requests that hold pages are
+    /// failed.
+    fn drop_all(&self, connection: &Connection, within: Duration) {
+        let since = Instant::now();
+        connection.drop_all_names();
+        let rounds = self.drop_by_threads(connection, within);
         let end = since + within;
         let mut left = rounds.wait_until(since + within / 4);
         while left > 0 && Instant::now() < end {
@@ -312,17 +318,9 @@ impl KernelCache for KernelLink {
         self.gate.resume();
     }
     fn drop_pages(&self) {
-        let (Some(me), Some(_)) = (self.me.upgrade(), self.connection.get()) else { return };
-        let drop = move || {
-            let Some(connection) = me.connection.get() else { return };
-            for node in me.nodes.all() {
-                me.drop_node(&connection.device, node, Some((0, 0)), TAKEN_WITHIN);
-            }
-        };
-        let started = std::thread::Builder::new().name("fuse-drop".into()).spawn(drop);
-        if let Err(error) = started {
-            tracing::error!(%error, "cannot start a thread: programs may read garbage of a device from memory");
-        }
+        let Some(connection) = self.connection.get() else { return };
+        // Nobody waits until they are done: one may wait for another node.
+        self.drop_by_threads(connection, TAKEN_WITHIN);
     }
     fn invalidate_inode(&self, ino: InodeNo, data: bool) {
         let Some(connection) = self.connection.get() else { return };

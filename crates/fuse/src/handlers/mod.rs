@@ -182,10 +182,13 @@ impl<F: FileSystem> Server<F> {
     pub(crate) fn link(&self) -> &KernelLink {
         &self.link
     }
-    /// Requests that no thread has begun, and that a drop of a node's pages waits for.
-    pub(crate) fn take_held_pages(&self, node: u64) -> Vec<Kept> {
-        let queues: [&dyn QueuedRequests; 2] = [&*self.queue, &*self.shares];
-        queues.into_iter().flat_map(|queue| queue.take_held_pages(node)).collect()
+    /// Takes a request that no thread has begun, and that a drop of a node's pages waits for.
+    pub(crate) fn take_held_pages(&self, node: u64) -> Option<Kept> {
+        self.queue.take_held_pages(node).or_else(|| self.shares.take_held_pages(node))
+    }
+    /// Whether there is one.
+    pub(crate) fn has_held_pages(&self, node: u64) -> bool {
+        self.queue.has_held_pages(node) || self.shares.has_held_pages(node)
     }
     /// Which users keep threads busy.
     pub(crate) fn shares(&self) -> &UserShares {

@@ -12,8 +12,9 @@
 //! one: so a request blocked on another node never holds up those behind it for longer. It also
 //! sees to it that processors do not sleep deep in a burst of requests.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use braid_fs::FileSystem;
@@ -72,6 +73,9 @@ struct Pool<F: FileSystem> {
     /// The deputy is called.
     roused: Condvar,
     ended: Condvar,
+    /// Nodes whose page fills have a thread of their own.
+    helped: Mutex<HashSet<u64>>,
+    me: Weak<Self>,
 }
 
 #[derive(Debug, Default)]
@@ -98,9 +102,12 @@ pub fn run<F: FileSystem>(
     options: &FuseOptions,
     ring: Option<PreparedRing>,
 ) -> Result<(), FuseError> {
-    let pool = Arc::new(Pool {
+    let poller = RequestPoller::new(Arc::clone(device)).map_err(FuseError::Device)?;
+    let pool = Arc::new_cyclic(|me| Pool {
+        me: me.clone(),
+        helped: Mutex::default(),
         device: Arc::clone(device),
-        poller: RequestPoller::new(Arc::clone(device)).map_err(FuseError::Device)?,
+        poller,
         payloads: Payloads::new(longest(server.terms().max_write.to_usize())),
         server: Arc::clone(server),
         threads_max: options.workers_max,
@@ -153,26 +160,19 @@ impl<F: FileSystem> Note for Pool<F> {
 }
 
 impl<F: FileSystem> LetThrough for Pool<F> {
-    /// A thread of their own answers them, because all others may be busy.
+    /// A thread of their own answers them one after the other, because all others may be busy. Those that it has not
+    /// begun stay in their queues: when the pages need not be dropped any more, they wait like all.
     fn let_through(&self, node: u64) {
-        let taken = self.server.take_held_pages(node);
-        if taken.is_empty() {
+        if !self.server.has_held_pages(node) || !self.helped.lock().insert(node) {
             return;
         }
-        let (server, device) = (Arc::clone(&self.server), Arc::clone(&self.device));
-        let answers = move || {
-            let _place = server.place(&device);
-            let (mut space, mut scratch) =
-                (Space::new(server.terms().max_write.to_usize()), Vec::new());
-            for message in taken {
-                space.put(message);
-                space.with(|message| server.answer(Way::Device(&device), message, &mut scratch));
-                space.clear();
-            }
-        };
-        let started = std::thread::Builder::new().name("fuse-fill".into()).spawn(answers);
-        if let Err(error) = started {
-            tracing::error!(%error, "cannot start a thread: programs wait for pages without end");
+        let Some(pool) = self.me.upgrade() else { return };
+        self.state.lock().threads += 1;
+        let thread = std::thread::Builder::new().name("fuse-fill".into());
+        if let Err(error) = thread.spawn(move || pool.help(node)) {
+            tracing::error!(%error, "cannot start a thread: programs wait for pages");
+            self.helped.lock().remove(&node);
+            self.ended_one();
         }
     }
 }
@@ -221,6 +221,33 @@ impl<F: FileSystem> Pool<F> {
         self.roused.notify_all();
     }
 
+    /// Answers what a drop of a node's pages waits for.
+    fn help(&self, node: u64) {
+        let _abort = AbortOnPanic;
+        let _place = self.server.place(&self.device);
+        let mut space = Space::new(self.server.terms().max_write.to_usize());
+        let mut scratch = Vec::new();
+        loop {
+            while self.server.link().drops_pages_of(node)
+                && let Some(message) = self.server.take_held_pages(node)
+            {
+                space.put(message);
+                self.answer_one(&mut space, &mut scratch);
+            }
+            self.helped.lock().remove(&node);
+            // Whoever has put one into a queue before that has seen that this thread is there.
+            let more = self.server.link().drops_pages_of(node) && self.server.has_held_pages(node);
+            if !more || !self.helped.lock().insert(node) {
+                break;
+            }
+        }
+        self.ended_one();
+    }
+    fn ended_one(&self) {
+        self.state.lock().threads -= 1;
+        self.ended.notify_all();
+    }
+
     fn work(self: Arc<Self>) {
         let _abort = AbortOnPanic;
         let failure = self.serve().err();
@@ -263,10 +290,10 @@ impl<F: FileSystem> Pool<F> {
     }
     /// Answers a request, and then what waits in the queue; or puts it there, if all threads but those
     /// kept for others are busy.
-    fn answer(self: &Arc<Self>, space: &mut Space, scratch: &mut Vec<u8>) {
+    fn answer(&self, space: &mut Space, scratch: &mut Vec<u8>) {
         let mut busy = self.busy.fetch_add(1, Ordering::SeqCst);
         let mut queued = false;
-        if busy >= self.threads_max && !self.frees_others(space.message()) {
+        if busy >= self.threads_max && !frees_others(space.message()) {
             let node = held_pages(space.message());
             queued = self.server.queue().push(space);
             self.let_through_if_dropped(node);
@@ -288,14 +315,9 @@ impl<F: FileSystem> Pool<F> {
             busy = self.busy.fetch_add(1, Ordering::SeqCst);
         }
     }
-    /// Whether others may wait for what a request does: it waits for no thread then.
-    fn frees_others(&self, message: &[u8]) -> bool {
-        let link = self.server.link();
-        frees_others(message) || held_pages(message).is_some_and(|node| link.drops_pages_of(node))
-    }
     /// A request has just begun to wait for which the kernel holds pages of `node`. Whoever began to drop them before
     /// has not seen it.
-    fn let_through_if_dropped(self: &Arc<Self>, node: Option<u64>) {
+    fn let_through_if_dropped(&self, node: Option<u64>) {
         if let Some(node) = node.filter(|node| self.server.link().drops_pages_of(*node)) {
             self.let_through(node);
         }
@@ -303,12 +325,7 @@ impl<F: FileSystem> Pool<F> {
     /// Answers a request, unless too many of its kind or of its user are under way: then it waits until one of
     /// them ends. One that has ended is followed by the next of those that wait so. `busy`: threads that answer
     /// others.
-    fn answer_within_bounds(
-        self: &Arc<Self>,
-        space: &mut Space,
-        busy: usize,
-        scratch: &mut Vec<u8>,
-    ) {
+    fn answer_within_bounds(&self, space: &mut Space, busy: usize, scratch: &mut Vec<u8>) {
         if is_bounded(space.message()) {
             let lookups = self.server.handle_lookups();
             let mut begun = lookups.begin(space);
@@ -319,7 +336,7 @@ impl<F: FileSystem> Pool<F> {
             return;
         }
         let shares = self.server.shares();
-        if !shares.are_counted(busy) || self.frees_others(space.message()) {
+        if !shares.are_counted(busy) || frees_others(space.message()) {
             return self.answer_one(space, scratch);
         }
         let node = held_pages(space.message());
@@ -330,6 +347,9 @@ impl<F: FileSystem> Pool<F> {
                 while let Some(uid) = counted {
                     self.answer_one(space, scratch);
                     counted = shares.end(uid, space);
+                    if counted.is_some() {
+                        self.answer_one_of_all(space, scratch);
+                    }
                 }
             }
             Begun::Waits => self.let_through_if_dropped(node),
@@ -341,6 +361,15 @@ impl<F: FileSystem> Pool<F> {
                 space.clear();
             }
         }
+    }
+    /// Answers one request that waits because all threads were busy, before that in `space`: whoever serves one user's
+    /// requests without end serves those of all in turn.
+    fn answer_one_of_all(&self, space: &mut Space, scratch: &mut Vec<u8>) {
+        let next = space.take();
+        if self.server.queue().pop(space) {
+            self.answer_one(space, scratch);
+        }
+        space.put(next);
     }
     fn answer_one(&self, space: &mut Space, scratch: &mut Vec<u8>) {
         space.with(|message| {

@@ -23,8 +23,10 @@ pub(crate) trait QueuedRequests: Send + Sync {
     fn whose(&self) -> HashMap<u64, u32>;
     /// Takes a request out; the caller answers it. `false`: it does not wait any more.
     fn remove(&self, unique: u64) -> bool;
-    /// Takes those out that a drop of a node's pages waits for ([`held_pages`]).
-    fn take_held_pages(&self, node: u64) -> Vec<Kept>;
+    /// Takes one out that a drop of a node's pages waits for ([`held_pages`]).
+    fn take_held_pages(&self, node: u64) -> Option<Kept>;
+    /// Whether there is one.
+    fn has_held_pages(&self, node: u64) -> bool;
 }
 
 /// Messages, first come first.
@@ -34,7 +36,7 @@ pub(crate) struct RequestQueue {
 }
 
 /// Bytes of a message that count.
-pub(crate) fn counted(message: &Kept) -> usize {
+fn counted(message: &Kept) -> usize {
     match message {
         Kept::Short(bytes) => bytes.len(),
         Kept::Lent(..) => 0,
@@ -77,27 +79,21 @@ impl QueuedRequests for RequestQueue {
         *bytes -= message.as_ref().map_or(0, counted);
         message.is_some()
     }
-    fn take_held_pages(&self, node: u64) -> Vec<Kept> {
+    fn take_held_pages(&self, node: u64) -> Option<Kept> {
         let (messages, bytes) = &mut *self.messages.lock();
-        let (taken, less) = Self::split(messages, node);
-        *bytes -= less;
-        taken
+        let at = messages.iter().position(|m| held_pages(m.bytes()) == Some(node))?;
+        let message = messages.remove(at)?;
+        *bytes -= counted(&message);
+        Some(message)
+    }
+    fn has_held_pages(&self, node: u64) -> bool {
+        let (messages, _) = &*self.messages.lock();
+        messages.iter().any(|message| held_pages(message.bytes()) == Some(node))
     }
 }
 
-impl RequestQueue {
-    /// Takes the wanted ones out of `messages`; the bytes of those that count.
-    pub(crate) fn split(messages: &mut VecDeque<Kept>, node: u64) -> (Vec<Kept>, usize) {
-        let (taken, rest): (Vec<_>, Vec<_>) =
-            messages.drain(..).partition(|message| held_pages(message.bytes()) == Some(node));
-        messages.extend(rest);
-        let bytes = taken.iter().map(counted).sum();
-        (taken, bytes)
-    }
-}
-
-/// Whose pages the kernel holds, or holds back, until a request is answered: those that it fills, and those that it
-/// would write back but for a truncation.
+/// Whose pages the kernel holds, or holds back, until a request is answered: those that it fills, and those whose
+/// writeback waits for a truncation.
 pub(crate) fn held_pages(message: &[u8]) -> Option<u64> {
     let (header, body) = InHeader::read_from_prefix(message).ok()?;
     let holds = match header.opcode {
@@ -204,10 +200,9 @@ mod tests {
             message(12, op::READ, 5, &[]),
         ];
         assert!(messages.iter().all(|message| queue.push(&mut space(message))));
-        let unique = |kept: &Kept| header(kept.bytes()).unwrap().unique;
-        let taken: Vec<_> = queue.take_held_pages(5).iter().map(unique).collect();
-        assert_eq!(taken, [2, 8]);
-        assert!(queue.take_held_pages(5).is_empty());
+        let unique = |kept: Kept| header(kept.bytes()).unwrap().unique;
+        let taken = [(); 3].map(|()| queue.take_held_pages(5).map(unique));
+        assert_eq!(taken, [Some(2), Some(8), None]);
         let mut next = space(b"");
         let left = std::iter::from_fn(|| {
             queue.pop(&mut next).then(|| header(next.message()).unwrap().unique)

@@ -45,8 +45,11 @@ pub(super) fn check_row(
             _ => unread.push(place),
         }
     }
+    let mut avoided = avoided_places(topology, group, row, &away);
+    avoided.retain(|place| !unread.contains(place));
     let sector = topology.label.lock_sector.to_usize();
-    if !unread.is_empty() && away.len() + unread.len() > parity && len > sector {
+    let unknown = away.len() + unread.len() + avoided.len();
+    if !unread.is_empty() && unknown > parity && len > sector {
         // Each may have other sectors that cannot be read.
         for (from, len) in sectors(row.range.0, len, sector) {
             let part = Row { range: (from, from + len as u64), ..*row };
@@ -56,7 +59,6 @@ pub(super) fn check_row(
     }
     let at = row.logical + row.range.0;
     away.extend(&unread);
-    let avoided = avoided_places(topology, group, row, &away);
     let mut wrong = unread.clone();
     if away.len() >= parity {
         // Nothing is left to compare with; what could not be read may still be had, but not from garbage.
@@ -122,7 +124,7 @@ fn avoided_places(topology: &Topology, group: &Group, row: &Row, away: &[usize])
     }
     let member = |place: usize| group.at(group.column_of(row.index, place), 0).0;
     let places = (0..group.columns.len()).filter(|place| !away.contains(place));
-    places.filter(|place| topology.is_avoided(group, member(*place))).collect()
+    places.filter(|place| topology.is_suspected(member(*place))).collect()
 }
 
 /// The one column of a row that is wrong, if the row is not whole. `away` ones are not known.
