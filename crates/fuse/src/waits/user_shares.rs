@@ -108,8 +108,8 @@ impl UserShares {
         user.waiting.push_back(space.take());
         Begun::Waits
     }
-    /// Whether a request of a user may begin while so many of all users are under way. The more these are, the fewer one
-    /// user may have: something is left for each further one.
+    /// Whether a request of a user may begin while so many of all users are under way. The more these are, the fewer
+    /// one user may have: something is left for each further one.
     fn may_have_more(&self, user: &User, all: usize) -> bool {
         let left = self.all.saturating_sub(all);
         user.counted < self.each.min(left.div_ceil(2)) || all == 0
