@@ -346,10 +346,11 @@ impl<F: FileSystem> Pool<F> {
                 let mut counted = Some(uid);
                 while let Some(uid) = counted {
                     self.answer_one(space, scratch);
-                    counted = shares.end(uid, space);
-                    if counted.is_some() {
-                        self.answer_one_of_all(space, scratch);
+                    // Whoever serves users without end serves in turn what waits because all threads were busy.
+                    if self.server.queue().pop(space) {
+                        self.answer_one(space, scratch);
                     }
+                    counted = shares.end(uid, space);
                 }
             }
             Begun::Waits => self.let_through_if_dropped(node),
@@ -361,15 +362,6 @@ impl<F: FileSystem> Pool<F> {
                 space.clear();
             }
         }
-    }
-    /// Answers one request that waits because all threads were busy, before that in `space`: whoever serves one user's
-    /// requests without end serves those of all in turn.
-    fn answer_one_of_all(&self, space: &mut Space, scratch: &mut Vec<u8>) {
-        let next = space.take();
-        if self.server.queue().pop(space) {
-            self.answer_one(space, scratch);
-        }
-        space.put(next);
     }
     fn answer_one(&self, space: &mut Space, scratch: &mut Vec<u8>) {
         space.with(|message| {

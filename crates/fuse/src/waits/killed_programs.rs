@@ -247,7 +247,8 @@ impl KilledPrograms {
             if ends {
                 Reply { way: Way::Device(&suspect.device), unique }.error(Errno::INTR);
             }
-            return (!ends).then_some(suspect);
+            // Later the look at all requests finds it, if its program is killed: a user may have thousands.
+            return (!ends && suspect.since.elapsed() < EARLY).then_some(suspect);
         }
         let threads = self.threads.lock();
         let at = threads.iter().find(|i| i.under_way() == unique).cloned();
