@@ -278,6 +278,14 @@ fn in_call(pid: u32, call: libc::c_long) -> usize {
     now.filter(|now| now.split(' ').next() == Some(&call.to_string())).count()
 }
 
+/// Two nodes and their directories: the first may be silent for long, the second has 64 threads.
+fn with_few_threads() -> (Cluster, String, String) {
+    let mut c = Cluster::new(1, 256, 0);
+    let a = c.mount(&["io_timeout=300"]).display().to_string();
+    let b = c.mount(&["workers_max=64"]).display().to_string();
+    (c, a, b)
+}
+
 /// Opens a file, and once there is the second file asks for the first one's size by a hundred threads.
 const STAT_BY_THREADS: &str = "import ctypes, os, sys, threading, time
 libc, path, go = ctypes.CDLL(None, use_errno=True), sys.argv[1], sys.argv[2]
@@ -303,9 +311,7 @@ fn calls_of_a_user_leave_threads_for_others() {
     if !can_mount() {
         return;
     }
-    let mut c = Cluster::new(1, 256, 0);
-    let a = c.mount(&["io_timeout=300"]).display().to_string();
-    let b = c.mount(&["workers_max=64"]).display().to_string();
+    let (c, a, b) = with_few_threads();
     let (program, go) = (c.disks.path("stat.py"), c.disks.path("go"));
     std::fs::write(&program, STAT_BY_THREADS).unwrap();
     sh(&format!(
@@ -336,9 +342,7 @@ fn lookups_by_handle_of_a_user_leave_threads_for_others() {
     if !can_mount() {
         return;
     }
-    let mut c = Cluster::new(1, 256, 0);
-    let a = c.mount(&["io_timeout=300"]).display().to_string();
-    let b = c.mount(&["workers_max=64"]).display().to_string();
+    let (c, a, b) = with_few_threads();
     let (program, kept) = (c.disks.path("by_handle.py"), c.disks.path("handles"));
     std::fs::write(&program, BY_HANDLE).unwrap();
     sh(&format!(

@@ -560,8 +560,8 @@ fn direct_and_buffered_agree() {
     c.finish();
 }
 
-/// Stores into a shared mapping of its own file without a pause, while a hundred threads ask for the size of the other's
-/// file; both end once the third file is there.
+/// Stores into a shared mapping of its own file without a pause, while a hundred threads ask for the size of the
+/// other's file; both end once the third file is there.
 const STORE_AND_ASK: &str = "import ctypes, mmap, os, sys, threading, time
 mine, other, stop = sys.argv[1:]
 SIZE, EMPTY_PATH, FORCE_SYNC = 1 << 20, 0x1000, 0x2000

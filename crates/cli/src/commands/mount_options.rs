@@ -101,7 +101,7 @@ const GROUPS: [(&str, &[Entry]); 9] = [
                 "background_max=",
                 "requests, 1 to 65535",
                 "65535",
-                "Most readahead, asynchronous and writeback requests of the kernel at a time.",
+                "Most requests of the kernel at a time that no program waits for; with uring 64.",
             ),
             (
                 "noalert",

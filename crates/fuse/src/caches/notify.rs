@@ -162,7 +162,7 @@ impl KernelLink {
     pub(crate) fn held_up_by(&self, requests: Weak<impl LetThrough + 'static>) {
         self.through.get_or_init(|| requests);
     }
-    /// Whether pages of a node are being dropped: whatever the kernel holds them for is answered at once.
+    /// Whether pages of a node are being dropped: whatever the kernel holds them for does not wait for a thread.
     pub(crate) fn drops_pages_of(&self, node: u64) -> bool {
         self.going.lock().contains_key(&node)
     }

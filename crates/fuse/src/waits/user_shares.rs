@@ -92,9 +92,9 @@ impl UserShares {
             return Begun::Uncounted;
         }
         let state = &mut *self.state.lock();
-        let others = state.counted;
+        let all = state.counted;
         let user = state.users.entry(uid).or_default();
-        if self.may_have_more(user, others) {
+        if self.may_have_more(user, all) {
             user.counted += 1;
             state.counted += 1;
             return Begun::Counted(uid);

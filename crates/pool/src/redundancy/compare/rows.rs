@@ -45,8 +45,10 @@ pub(super) fn check_row(
             _ => unread.push(place),
         }
     }
-    let mut avoided = avoided_places(topology, group, row, &away);
-    avoided.retain(|place| !unread.contains(place));
+    // Those of members that are suspected to return garbage.
+    let read = |p: &usize| !away.contains(p) && !unread.contains(p);
+    let avoided: Vec<usize> =
+        (0..n).filter(|p| read(p) && topology.is_suspected(member(*p))).collect();
     let sector = topology.label.lock_sector.to_usize();
     let unknown = away.len() + unread.len() + avoided.len();
     if !unread.is_empty() && unknown > parity && len > sector {
@@ -61,9 +63,12 @@ pub(super) fn check_row(
     away.extend(&unread);
     let mut wrong = unread.clone();
     if away.len() >= parity {
-        // Nothing is left to compare with; what could not be read may still be had, but not from garbage.
-        let is_known = avoided.is_empty() && recover(data, &mut columns, &away);
-        if !unread.is_empty() && !is_known {
+        if unread.is_empty() {
+            // Nothing is left to compare with.
+            return Ok(());
+        }
+        // What could not be read may still be had, but not from garbage.
+        if !avoided.is_empty() || !recover(data, &mut columns, &away) {
             undecided(report, at, len * unread.len());
             return Ok(());
         }
@@ -83,6 +88,7 @@ pub(super) fn check_row(
     Ok(())
 }
 
+/// Computes the `lost` columns of a row anew from the others. Whether they suffice.
 fn recover(data: usize, columns: &mut [Vec<u8>], lost: &[usize]) -> bool {
     let mut slices: Vec<&mut [u8]> = columns.iter_mut().map(|b| &mut b[..]).collect();
     parity::recover(data, &mut slices, lost)
@@ -115,16 +121,6 @@ fn decide(
     let changed = |place: &usize| compares && columns.get(*place) != before.get(*place);
     let garbage = avoided.iter().copied().filter(changed);
     Some(found.into_iter().chain(garbage).collect())
-}
-
-/// Places of a row whose members are suspected to return garbage, but for those that are `away`.
-fn avoided_places(topology: &Topology, group: &Group, row: &Row, away: &[usize]) -> Vec<usize> {
-    if !topology.suspicion.any() {
-        return Vec::new();
-    }
-    let member = |place: usize| group.at(group.column_of(row.index, place), 0).0;
-    let places = (0..group.columns.len()).filter(|place| !away.contains(place));
-    places.filter(|place| topology.is_suspected(member(*place))).collect()
 }
 
 /// The one column of a row that is wrong, if the row is not whole. `away` ones are not known.
