@@ -139,7 +139,7 @@ pub struct MetaHeader {
     pub block: U64,
     /// The lock that covers this block (an inode's number, a resource group's, ...).
     pub owner: U64,
-    /// Writes of this body, counted; replay never lowers it.
+    /// Writes of this body, counted from the time of the first; replay never lowers it.
     pub generation: U64,
     /// CRC-32C of the whole body with this field zero.
     pub crc: U32,

@@ -98,6 +98,10 @@ impl Ring {
     }
 }
 
+/// Generation of a block that replaces one whose own cannot be read: above all that any journal may
+/// hold of it ([`crate::alloc::image::Birth`] begins at the time in microseconds).
+pub(crate) const GENERATION_AFTER_LOSS: Generation = Generation(1 << 60);
+
 /// What a journal header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -125,7 +129,7 @@ impl Header {
     /// The header of an empty journal whose headers are lost: newer than any that was written.
     pub fn anew(tail_sequence: u64) -> Self {
         Self {
-            generation: 1 << 40,
+            generation: GENERATION_AFTER_LOSS.get(),
             copy: 1,
             tail_sequence,
             tail_offset: 0,

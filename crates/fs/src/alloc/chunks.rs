@@ -2,12 +2,12 @@
 
 use braid_format::meta::{Geometry, MetaKind};
 use braid_format::rgrp::BlockState;
-use braid_format::{BlockNo, Bytes, Generation, LockNo};
+use braid_format::{BlockNo, Bytes, LockNo};
 use braid_lock::{Deltas, Guard, Local, Mode};
 use braid_pool::device::AlignedBuf;
 
 use super::group::{Edits, Group};
-use super::image::Fresh;
+use super::image::{Birth, Fresh};
 use super::inner::Inner;
 use super::private::plan_runs;
 use super::refill::Refill;
@@ -63,7 +63,8 @@ impl Inner {
         let shown = group.local_run(start, blocks)?;
         let mut edits = Edits::default();
         plan_runs(&group, shown..shown + blocks, BlockState::MetaUsed, &mut edits)?;
-        self.write_chunk(&mut refill.carved, start, slots)?;
+        let birth = Birth::now(self.chunk_nonce());
+        self.write_chunk(&mut refill.carved, (start, slots), birth)?;
         // The commit flushes the chunk before the record that makes it metadata.
         self.meta.note_data_written();
         let mut tx = self.meta.begin()?;
@@ -75,9 +76,9 @@ impl Inner {
         drop(tx);
         self.meta.sealed(done)?;
         let all = (0..slots).map(|i| start + i * per_slot);
-        self.locks.adopt(all.clone().map(LockNo), self.chunk_nonce());
+        self.locks.adopt(all.clone().map(LockNo), birth.nonce);
         for slot in all.clone() {
-            self.meta.adopt_free(BlockNo(slot), Generation(1));
+            self.meta.adopt_free(BlockNo(slot), birth.generation);
         }
         let mut state = self.state.lock();
         state.settle(start, blocks);
@@ -134,7 +135,12 @@ impl Inner {
         None
     }
     /// One large write: lock records held by this node, `Free` bodies.
-    fn write_chunk(&self, buf: &mut AlignedBuf, start: u64, slots: u64) -> Result<()> {
+    fn write_chunk(
+        &self,
+        buf: &mut AlignedBuf,
+        (start, slots): (u64, u64),
+        birth: Birth,
+    ) -> Result<()> {
         let geo = self.volume.geo;
         let bytes = Bytes(geo.slot_bytes());
         let len = Bytes(slots * bytes.get()).to_usize();
@@ -142,11 +148,10 @@ impl Inner {
             *buf = AlignedBuf::zeroed(len);
         }
         let buf = buf.get_mut(..len).unwrap_or_default();
-        let nonce = self.chunk_nonce();
         for (i, slot) in (0..slots).zip(buf.chunks_exact_mut(bytes.to_usize())) {
             let block = BlockNo(start + i * geo.slot_blocks());
             let fresh =
-                Fresh { holder: Some(self.life()), ..Fresh::own(block, MetaKind::Free, nonce) };
+                Fresh { holder: Some(self.life()), ..Fresh::own(block, MetaKind::Free, birth) };
             fresh.write(geo, slot, |_| {});
         }
         debug_assert!(!self.volume.is_data_only(BlockNo(start)), "slots on a data subpool");

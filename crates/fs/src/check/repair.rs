@@ -117,7 +117,7 @@ fn fresh(checker: &Checker, block: BlockNo, kind: MetaKind, owner: LockNo) -> Re
     // Beyond all that any journal may hold of a block whose body is lost.
     let generation = match checker.read(&[block])?.pop() {
         Some(Ok((_, h, _))) => h.generation.get().saturating_add(1),
-        _ => crate::meta::GENERATION_AFTER_LOSS.0,
+        _ => crate::journal::GENERATION_AFTER_LOSS.0,
     };
     header.generation.set(generation);
     let _ = header.write_to_prefix(&mut body);

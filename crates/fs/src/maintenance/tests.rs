@@ -42,6 +42,12 @@ fn made(disks: &[Arc<FaultyDevice>], redundancy: Redundancy) -> Pool {
     pool
 }
 
+/// Makes a file system on `pool` where another one was.
+fn make_again(pool: &Pool) {
+    let options = MakeOptions { journal_size: Some(JOURNAL), force: true, ..MakeOptions::default() };
+    make(pool, &options, &mut |_, _| {}).unwrap();
+}
+
 fn mount(pool: &Pool) -> Fs {
     Fs::mount(pool.clone(), MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
 }
@@ -368,11 +374,13 @@ fn a_scrub_brings_back_records_of_locks() {
     }
 }
 
-/// One of two or three disks has lost writes that it acknowledged: what it has of metadata is sound, and old.
+/// One of two or three disks has lost writes that it acknowledged: what it has of metadata is sound, and old,
+/// of this file system or of an earlier one.
 #[test]
 fn a_scrub_takes_the_newer_of_two_sound_versions() {
     const LEN: usize = 32 << 20;
-    for (n, stale) in [(2, 0), (2, 1), (3, 0), (3, 2)] {
+    let cases = [(2, 0), (2, 1), (3, 0), (3, 2)].into_iter();
+    for ((n, stale), anew) in cases.flat_map(|case| [(case, false), (case, true)]) {
         let disks: Vec<_> = (0..n).map(|i| disk(&format!("d{i}"))).collect();
         let pool = made(&disks, Redundancy::Mirror(n));
         let read = |i: usize| {
@@ -384,9 +392,12 @@ fn a_scrub_takes_the_newer_of_two_sound_versions() {
         (0..20).for_each(|i| write(&fs, i));
         fs.unmount().unwrap();
         let before = read(stale);
+        if anew {
+            make_again(&pool);
+        }
         let fs = mount(&pool);
         (20..40).for_each(|i| write(&fs, i));
-        fs.unlink(fs.root(), b"file3").unwrap();
+        fs.unlink(fs.root(), if anew { b"file23".as_slice() } else { b"file3" }).unwrap();
         fs.unmount().unwrap();
         let sound = read(stale);
         let mut bytes = sound.clone();
@@ -394,7 +405,8 @@ fn a_scrub_takes_the_newer_of_two_sound_versions() {
         let mut lost = 0;
         for at in (1 << 20..LEN).step_by(4096).map(|at| at + 512..at + 4096) {
             let slot = at.start - 512..at.end;
-            if has_body(&before[slot.clone()]) && before[at.clone()] != sound[at.clone()] {
+            let both = has_body(&before[slot.clone()]) && has_body(&sound[slot]);
+            if both && before[at.clone()] != sound[at.clone()] {
                 bytes[at.clone()].copy_from_slice(&before[at]);
                 lost += 1;
             }
@@ -403,15 +415,15 @@ fn a_scrub_takes_the_newer_of_two_sound_versions() {
         disks[stale].write(ByteOffset(0), &bytes).unwrap();
         let volume = Volume::open(pool.clone()).unwrap();
         let report = pool.scrub(&VolumeVerifier::of(&volume), &mut |_, _| true).unwrap();
-        assert_eq!(report.undecided.0, 0, "{n} {stale}: {report:?}");
+        assert_eq!(report.undecided.0, 0, "{n} {stale} {anew}: {report:?}");
         let bodies = |bytes: &[u8]| {
             let slots = bytes.chunks(4096).filter(|slot| has_body(slot));
             slots.map(|slot| slot[512..].to_vec()).collect::<Vec<_>>()
         };
         let wanted = bodies(&sound);
-        (0..disks.len()).for_each(|i| assert!(bodies(&read(i)) == wanted, "{n} {stale}: {i}"));
+        (0..disks.len()).for_each(|i| assert!(bodies(&read(i)) == wanted, "{n} {stale} {anew}: {i}"));
         let problems = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap().problems;
-        assert_eq!(problems, Vec::<String>::new(), "{n} {stale}");
+        assert_eq!(problems, Vec::<String>::new(), "{n} {stale} {anew}");
     }
 }
 

@@ -17,7 +17,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::options::MakeOptions;
 use super::plan::{Plan, Space};
 use crate::alloc::bits;
-use crate::alloc::image::Fresh;
+use crate::alloc::image::{Birth, Fresh};
 use crate::error::{Error, Result};
 use crate::external_store::{ExternalStore, fresh_nonce, lock_lives};
 use crate::groups::{GroupShape, Part, blocks_per_bitmap, takes_data};
@@ -65,7 +65,7 @@ pub fn make(pool: &Pool, options: &MakeOptions, progress: &mut dyn FnMut(u64, u6
         pool,
         plan,
         geo: plan.geo,
-        nonce: fresh_nonce(fs),
+        birth: Birth::now(fresh_nonce(fs)),
         base: 0,
         owner,
         fs,
@@ -129,7 +129,7 @@ impl Addition {
             blank(pool, part.start, part.len)?;
         }
         let (owner, fs, external_store) = ((0, 0), uuid::Uuid::nil(), None);
-        let maker = Maker { pool, plan, geo, nonce: random(), base, owner, fs, external_store };
+        let maker = Maker { pool, plan, geo, birth: Birth::now(random()), base, owner, fs, external_store };
         maker.groups(&mut |_, _| {})
     }
 }
@@ -182,8 +182,8 @@ struct Maker<'a> {
     pool: &'a Pool,
     plan: Plan,
     geo: Geometry,
-    /// Nonce of all lock records.
-    nonce: u64,
+    /// Generation of all bodies, nonce of all lock records.
+    birth: Birth,
     /// The number of the first group: 0 where the root directory is.
     base: u64,
     /// Of the root directory.
@@ -231,7 +231,7 @@ impl Maker<'_> {
     fn plain_slots(&self, first: u64, count: u64, kind: impl Fn(u64) -> MetaKind) -> Result<()> {
         self.slots(BlockNo(first), count, |i, slot| {
             let block = BlockNo(first + i * self.geo.slot_blocks());
-            Fresh::own(block, kind(i), self.nonce).write(self.geo, slot, |_| {});
+            Fresh::own(block, kind(i), self.birth).write(self.geo, slot, |_| {});
         })
     }
 
@@ -255,7 +255,7 @@ impl Maker<'_> {
         self.slots(BlockNo(p.node_area), u64::from(p.nodes) * per_node, |i, slot| {
             let block = BlockNo(p.node_area + i * self.geo.slot_blocks());
             let n = i % per_node;
-            let fresh = Fresh::own(block, area_kind(n), self.nonce);
+            let fresh = Fresh::own(block, area_kind(n), self.birth);
             if fresh.kind == MetaKind::JournalHeader {
                 self.journal_header(fresh, n, first_sequence, slot);
             } else {
@@ -266,8 +266,9 @@ impl Maker<'_> {
     /// The ring keeps its former bytes: a first sequence drawn at random keeps a record of a
     /// former file system from being taken for one of this.
     fn journal_header(&self, fresh: Fresh, n: u64, first_sequence: u64, slot: &mut [u8]) {
-        let generation = Generation(1 + n - RawSuperblock::AREA_JOURNAL_HEADERS);
-        Fresh { generation, ..fresh }.write(self.geo, slot, |body| {
+        let copy = n - RawSuperblock::AREA_JOURNAL_HEADERS;
+        let generation = Generation(fresh.birth.generation.get() + copy);
+        Fresh { birth: Birth { generation, ..fresh.birth }, ..fresh }.write(self.geo, slot, |body| {
             let mut raw = RawJournalHeader::new_zeroed();
             raw.tail_sequence.set(first_sequence);
             raw.clean.set(1);
@@ -319,7 +320,7 @@ impl Maker<'_> {
         for (i, bytes) in (0..).zip(buf.chunks_exact_mut(Bytes(slot).to_usize())) {
             let block = BlockNo(shape.start.get() + i * self.geo.slot_blocks());
             let kind = if i == 0 { MetaKind::Rgrp } else { MetaKind::Bitmap };
-            let fresh = Fresh { owner, ..Fresh::own(block, kind, self.nonce) };
+            let fresh = Fresh { owner, ..Fresh::own(block, kind, self.birth) };
             fresh.write(self.geo, bytes, |body| {
                 if i == 0 {
                     let _ = raw.write_to_prefix(body);
@@ -375,7 +376,7 @@ impl Maker<'_> {
             meta += self.geo.chunk_blocks() - slot;
         }
         self.slots(block, 1, |_, bytes| {
-            Fresh::own(block, MetaKind::Counters, self.nonce).write(self.geo, bytes, |body| {
+            Fresh::own(block, MetaKind::Counters, self.birth).write(self.geo, bytes, |body| {
                 let mut raw = RawCounters::new_zeroed();
                 raw.free_blocks.set(free);
                 raw.free_meta.set(meta);
@@ -391,7 +392,7 @@ impl Maker<'_> {
         self.slots(first, Geometry::SLOTS_PER_CHUNK, |i, bytes| {
             let block = BlockNo(first.get() + i * self.geo.slot_blocks());
             let kind = if i == 0 { MetaKind::Dinode } else { MetaKind::Free };
-            Fresh::own(block, kind, self.nonce).write(self.geo, bytes, |body| {
+            Fresh::own(block, kind, self.birth).write(self.geo, bytes, |body| {
                 if i == 0 {
                     let _ = raw.write_to_prefix(body);
                 }
@@ -405,7 +406,7 @@ impl Maker<'_> {
             self.slots(block, 1, |_, bytes| {
                 let fresh = Fresh {
                     owner: LockNo(0),
-                    ..Fresh::own(block, MetaKind::Superblock, self.nonce)
+                    ..Fresh::own(block, MetaKind::Superblock, self.birth)
                 };
                 fresh.write(self.geo, bytes, |body| {
                     let _ = raw.write_to_prefix(body);

@@ -14,12 +14,8 @@ use super::running::{Group, Running, TX_CREDIT};
 use super::thread_state::{CHANGED_HERE, CHANGING, OPEN_HERE};
 use crate::damage::Damages;
 use crate::error::{Error, Result};
-use crate::journal::Journal;
+use crate::journal::{GENERATION_AFTER_LOSS, Journal};
 use crate::volume::{Body, Volume};
-
-/// Generation of a block that replaces one whose own cannot be read: above all that any journal may
-/// hold of it.
-pub(crate) const GENERATION_AFTER_LOSS: Generation = Generation(1 << 40);
 
 /// However small a bound is asked for, so many blocks may be logged: enough transactions at once.
 pub(super) const LOGGED_MIN: usize = 16 * TX_CREDIT;

@@ -37,7 +37,7 @@ mod writeback;
 
 pub(crate) use crate::volume::Body;
 pub use metadata::MetaStats;
-pub(crate) use metadata::{GENERATION_AFTER_LOSS, Meta};
+pub(crate) use metadata::Meta;
 pub(crate) use thread_state::outside_transaction;
 pub(crate) use transaction::Tx;
 

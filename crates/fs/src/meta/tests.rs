@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use super::metadata::LOGGED_MIN;
 use super::*;
 use crate::error::{Error, Result};
+use crate::journal::GENERATION_AFTER_LOSS;
 use crate::replay::Replayed;
 use crate::replay::tests::replay;
 use crate::test_volume::{Fate, Rng, Shape, TestVolume};

@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 
 use super::*;
 use crate::Fs;
-use crate::alloc::image::Fresh;
+use crate::alloc::image::{Birth, Fresh};
 use crate::attr::WriteFlags;
 use crate::make::root_dinode;
 use crate::test_pool::TestPool;
@@ -32,7 +32,7 @@ fn first_block(fs: &Fs, ino: InodeNo) -> u64 {
 /// The bytes of an inode at `block` that belongs to root and is set-user-ID.
 fn forged(fs: &Fs, block: BlockNo, holder: Option<Life>) -> Vec<u8> {
     let mut slot = vec![0; BLOCK];
-    let fresh = Fresh { holder, ..Fresh::own(block, MetaKind::Dinode, 0x1234_5678) };
+    let fresh = Fresh { holder, ..Fresh::own(block, MetaKind::Dinode, Birth::now(0x1234_5678)) };
     fresh.write(fs.core().volume.geo, &mut slot, |body| {
         let (raw, _) = RawDinode::mut_from_prefix(body).unwrap();
         *raw = root_dinode(block, (0, 0));
