@@ -85,17 +85,24 @@ impl Core {
     pub fn lock_shared(&self, ino: InodeNo) -> Result<Locked> {
         self.lock(ino, Mode::Shared, Local::Shared)
     }
-    /// Takes an inode's shared lock and loads its state, for whoever needs it next, unless that is over before. Ignores
-    /// failures. No lock may be held.
-    pub fn prefetch(&self, ino: InodeNo, is_over: &dyn Fn() -> bool) {
+    /// Takes an inode's shared lock, for whoever needs it next, unless that is over before. Ignores failures. No lock
+    /// may be held.
+    pub fn take_shared(&self, ino: InodeNo, is_over: &dyn Fn() -> bool) {
         let lock = LockNo::from(ino);
-        if self.check_ino(ino).is_ok()
-            && self.check_alive().is_ok()
-            && let Ok(Some(guard)) =
-                self.locks.acquire_unless(lock, Mode::Shared, Local::Shared, is_over)
-        {
-            let _ = self.loaded(ino, guard);
+        if self.check_ino(ino).is_ok() && self.check_alive().is_ok() {
+            let _ = self.locks.acquire_unless(lock, Mode::Shared, Local::Shared, is_over);
         }
+    }
+    /// Reads the dinodes of those of `inos`, ascending, whose locks are here: neighbours by one read. Ignores failures.
+    /// Waits for no lock.
+    pub fn read_ahead(&self, inos: &[InodeNo]) {
+        let take = |ino: &InodeNo| {
+            let guard =
+                self.locks.try_acquire(LockNo::from(*ino), Mode::Shared, Local::Shared)?;
+            Some((guard, BlockNo::from(*ino)))
+        };
+        let (_guards, blocks): (Vec<Guard>, Vec<BlockNo>) = inos.iter().filter_map(take).unzip();
+        self.meta.read_ahead(&blocks);
     }
     /// To read or overwrite contents in place: as [`Self::lock`], but concurrent if other nodes do
     /// the same, see [`LockManager::acquire_concurrent`].

@@ -5,6 +5,10 @@
 //! files that follow by number in the same directory are asked for, too: as many more each time as that goes on. A
 //! node answers for many at once hardly later than for one.
 //!
+//! Who lists a directory with attributes will need all of its files, and gets them in the order of its tree, which is
+//! none of theirs. So after a few pages of which most locks are not here, each file is asked for with those beside it by
+//! number: one read then brings the dinodes of many.
+//!
 //! A directory's files by number are listed once. What is made or removed afterwards makes a wrong guess, nothing worse.
 
 use braid_format::InodeNo;
@@ -20,6 +24,10 @@ const WINDOW: (usize, usize) = (4, 63);
 const NEAR: u64 = 128;
 /// Lookups, after a listing, before another one is made.
 const LIST_EVERY: u32 = 64;
+/// Pages of a directory with fewer files whose locks are not here say nothing.
+const MISSING: usize = 8;
+/// Files that are asked for with a page, at most.
+const PAGE_MAX: usize = 512;
 /// Directories with more files are not listed.
 pub(crate) const FILES_MAX: u64 = 1 << 16;
 
@@ -30,7 +38,7 @@ pub(crate) enum Advice {
     Nothing,
     /// List the directory, say [`StatAhead::listed`], and ask again.
     List,
-    /// Ask for these, of which the file is one.
+    /// Ask for these, of which the file is one, or those are that can be known.
     Fetch(Vec<InodeNo>),
 }
 
@@ -63,10 +71,22 @@ impl Run {
 impl StatAhead {
     /// `file` in `dir` is looked up, and its lock is not here. Slots are `stride` blocks apart.
     pub fn lookup(&self, dir: InodeNo, file: InodeNo, stride: u64) -> Advice {
+        self.follow(dir, file, |run| run.lookup(file, stride))
+    }
+    /// A page of `dir` is listed with attributes, and the locks of these files in it are not here.
+    pub fn page(&self, dir: InodeNo, missing: &[InodeNo]) -> Advice {
+        match missing {
+            [first, ..] if missing.len() >= MISSING => {
+                self.follow(dir, *first, |run| run.page(missing))
+            }
+            _ => Advice::Nothing,
+        }
+    }
+    fn follow(&self, dir: InodeNo, file: InodeNo, f: impl FnOnce(&mut Run) -> Advice) -> Advice {
         let mut runs = self.0.lock();
         let at = runs.iter().position(|run| run.dir == dir);
         let mut run = at.map_or_else(|| Run::new(dir, file), |at| runs.remove(at));
-        let advice = run.lookup(file, stride);
+        let advice = f(&mut run);
         runs.insert(0, run);
         runs.truncate(DIRS_MAX);
         advice
@@ -108,6 +128,27 @@ impl Run {
         let end = if forward { files.last() } else { files.first() };
         self.last = end.copied().unwrap_or(file);
         Advice::Fetch(files)
+    }
+
+    fn page(&mut self, missing: &[InodeNo]) -> Advice {
+        self.count = self.count.saturating_add(1);
+        if self.count < RUN {
+            return Advice::Nothing;
+        }
+        let places = missing.iter().filter_map(|ino| self.files.binary_search(ino).ok());
+        let places: Vec<usize> = places.collect();
+        if places.is_empty() {
+            return if self.may_list() { Advice::List } else { Advice::Nothing };
+        }
+        let window = (self.window * 2).clamp(WINDOW.0, WINDOW.1 + 1);
+        self.window = window;
+        let mut firsts: Vec<usize> = places.iter().map(|at| at - at % window).collect();
+        firsts.sort_unstable();
+        firsts.dedup();
+        firsts.truncate(PAGE_MAX / window);
+        let range = |first: usize| first..(first + window).min(self.files.len());
+        let files = firsts.into_iter().filter_map(|first| self.files.get(range(first)));
+        Advice::Fetch(files.flatten().copied().collect())
     }
 }
 
@@ -175,6 +216,33 @@ mod tests {
             })
             .count();
         assert!((2..=4).contains(&listings), "{listings}");
+    }
+
+    #[test]
+    fn pages_of_a_directory_bring_the_files_beside_theirs() {
+        const FILES: u64 = 6400;
+        let ahead = StatAhead::default();
+        let mut here = std::collections::BTreeSet::new();
+        let mut asked = Vec::new();
+        // In no order that is the numbers'.
+        let order: Vec<u64> = (0..FILES).map(|n| n * 1009 % FILES).collect();
+        for page in order.chunks(32) {
+            let missing: Vec<InodeNo> =
+                page.iter().map(|n| file(*n)).filter(|ino| !here.contains(ino)).collect();
+            let mut advice = ahead.page(DIR, &missing);
+            if advice == Advice::List {
+                ahead.listed(DIR, (0..FILES).rev().map(file).collect());
+                advice = ahead.page(DIR, &missing);
+            }
+            if let Advice::Fetch(files) = advice {
+                assert!(files.len() <= PAGE_MAX && files.is_sorted(), "{}", files.len());
+                asked.push(files.len());
+                here.extend(files);
+            }
+            here.extend(missing);
+        }
+        assert!(asked.len() < 40 && asked.iter().any(|n| *n == PAGE_MAX), "{asked:?}");
+        assert_eq!(ahead.page(DIR, &[file(0); MISSING - 1]), Advice::Nothing);
     }
 
     #[test]

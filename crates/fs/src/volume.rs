@@ -22,6 +22,11 @@ use crate::groups::{GroupShape, Groups, takes_data};
 /// Slots on each side of a damaged one that show whether its copy is in the right place.
 const AROUND: u64 = 4;
 
+/// Slots so far from one another are read at once.
+const GAP: u64 = 4;
+/// Slots that are read at once, at most.
+const TOGETHER: usize = 64;
+
 /// A metadata body, shared and immutable.
 pub(crate) type Body = Arc<AlignedBuf>;
 
@@ -133,6 +138,39 @@ impl Volume {
             }
             Err(source) => self.other_copy(block).ok_or(Error::Damaged { block, source }),
         }
+    }
+    /// The bodies of slots, ascending, as they stand on the devices: those that are near one another by one read, all
+    /// reads at once. None of those that a read fails for; nothing is verified.
+    pub fn read_neighbours(&self, slots: &[BlockNo]) -> Vec<(BlockNo, AlignedBuf)> {
+        let len = self.geo.body_len();
+        let is_near = |a: &BlockNo, b: &BlockNo| {
+            b.get().saturating_sub(a.get()) <= GAP * self.geo.slot_blocks()
+        };
+        let held: Vec<BlockNo> = slots.iter().copied().filter(|slot| self.holds(*slot)).collect();
+        let runs = held.chunk_by(is_near).flat_map(|run| run.chunks(TOGETHER));
+        let mut runs: Vec<(&[BlockNo], AlignedBuf)> = runs
+            .map(|run| {
+                let (first, last) = (run[0], run[run.len() - 1]);
+                let bytes = self.body_at(last).0 - self.body_at(first).0 + len as u64;
+                (run, AlignedBuf::zeroed(Bytes(bytes).to_usize()))
+            })
+            .collect();
+        let requests = runs.iter_mut();
+        let mut requests: Vec<PoolRequest<'_>> =
+            requests.map(|(run, buf)| PoolRequest::read(self.body_at(run[0]), buf)).collect();
+        self.pool.run(&mut requests);
+        let read: Vec<bool> = requests.into_iter().map(|request| request.result.is_ok()).collect();
+        let whole = runs.iter().zip(read).filter(|(_, read)| *read).map(|(run, _)| run);
+        let bodies = whole.flat_map(|(run, buf)| {
+            let at = |slot: &BlockNo| Bytes(self.body_at(*slot).0 - self.body_at(run[0]).0);
+            run.iter().map(move |slot| (*slot, &buf[at(slot).to_usize()..][..len]))
+        });
+        let copied = bodies.map(|(slot, bytes)| {
+            let mut body = AlignedBuf::zeroed(len);
+            body.copy_from_slice(bytes);
+            (slot, body)
+        });
+        copied.collect()
     }
     /// A body whose checksum is right from another copy, or from parity; the damaged one is healed.
     pub fn other_copy(&self, block: BlockNo) -> Option<(AlignedBuf, MetaHeader, MetaKind)> {

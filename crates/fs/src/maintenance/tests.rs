@@ -401,7 +401,11 @@ fn a_scrub_takes_the_newer_of_two_sound_versions() {
         fs.unmount().unwrap();
         let sound = read(stale);
         let mut bytes = sound.clone();
-        let has_body = |slot: &[u8]| slot[512..].starts_with(&MetaHeader::MAGIC.to_le_bytes());
+        // Not what stands in a journal.
+        let is_lock = |slot: &[u8]| slot.starts_with(&RawLockRecord::MAGIC.to_le_bytes());
+        let has_body = |slot: &[u8]| {
+            is_lock(slot) && slot[512..].starts_with(&MetaHeader::MAGIC.to_le_bytes())
+        };
         let mut lost = 0;
         for at in (1 << 20..LEN).step_by(4096).map(|at| at + 512..at + 4096) {
             let slot = at.start - 512..at.end;

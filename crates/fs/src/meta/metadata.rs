@@ -298,6 +298,27 @@ impl Meta {
         shard.insert(&self.cache.owners, block, entry);
         Ok(shard)
     }
+    /// Caches those of `blocks`, ascending, that are dinodes and not cached; neighbours are read at once. Each is covered
+    /// by its own lock, which the caller holds, at least shared. What cannot be read, or is damaged, is left to
+    /// [`Meta::read`].
+    pub fn read_ahead(&self, blocks: &[BlockNo]) {
+        let missing = |block: &BlockNo| self.cache.shard(*block).get(*block).is_none();
+        let missing: Vec<BlockNo> = blocks.iter().copied().filter(missing).collect();
+        if missing.len() < 2 || self.check().is_err() {
+            return;
+        }
+        for (block, body) in self.volume.read_neighbours(&missing) {
+            let Ok((header, kind)) = MetaHeader::decode(&body, block) else { continue };
+            let entry = Entry::clean(LockNo(header.owner.get()), kind, Arc::new(body));
+            if entry.check(block, LockNo::from(block), MetaKind::Dinode).is_err() {
+                continue;
+            }
+            let mut shard = self.cache.shard(block);
+            if shard.get(block).is_none() {
+                shard.insert(&self.cache.owners, block, entry);
+            }
+        }
+    }
     /// Logs an error that is damage, with whose it is, and remembers it for `status`.
     pub fn note_damage(&self, error: &Error) {
         let Some(block) = error.damaged_block() else { return };

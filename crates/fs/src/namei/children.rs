@@ -1,6 +1,6 @@
 //! The locks of a directory's children. Those that another node holds are asked of it by one message. All others are
-//! taken side by side: each is a round trip to a device, and the dinode under it another. One after the other, listing
-//! a directory with attributes on a SAN would be as slow as its files are many.
+//! taken side by side: each is a round trip to a device. One after the other, listing a directory with attributes on a SAN
+//! would be as slow as its files are many. The dinodes under them are read together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,13 +28,15 @@ fn is_missing(core: &Core, ino: InodeNo) -> bool {
     !core.locks.held(LockNo::from(ino)).covers(Mode::Shared)
 }
 
-/// Has those locks of inodes come here, shared, that other nodes hold and can be asked for together. Ignores failures.
-/// Takes none.
+/// Has those locks of inodes come here, shared, that other nodes hold and can be asked for together, and the dinodes
+/// under them. Ignores failures. Takes none.
 pub(super) fn fetch(core: &Core, inos: &[InodeNo], is_over: &dyn Fn() -> bool) {
-    let valid = |ino: &&InodeNo| core.check_ino(**ino).is_ok() && is_missing(core, **ino);
-    let locks: Vec<LockNo> = inos.iter().filter(valid).map(|ino| LockNo::from(*ino)).collect();
+    let valid = |ino: &InodeNo| core.check_ino(*ino).is_ok() && is_missing(core, *ino);
+    let missing: Vec<InodeNo> = inos.iter().copied().filter(valid).collect();
+    let locks: Vec<LockNo> = missing.iter().map(|ino| LockNo::from(*ino)).collect();
     if core.check_alive().is_ok() {
         core.locks.fetch_together(&locks, Mode::Shared, is_over);
+        core.read_ahead(&missing);
     }
 }
 
@@ -70,14 +72,38 @@ fn files(core: &Core, dir: &Locked) -> Result<Vec<InodeNo>> {
     Ok(files)
 }
 
-/// Takes the shared locks of those children whose locks this node does not have, and keeps them as
+/// What is to be asked for with these files of a page of `dir`, which are to be listed with attributes.
+fn expected_of_page(core: &Core, dir: InodeNo, missing: &[InodeNo]) -> Vec<InodeNo> {
+    if core.cluster.is_none() || core.membership.is_alone() {
+        return Vec::new();
+    }
+    let mut advice = core.stat_ahead.page(dir, missing);
+    if advice == Advice::List {
+        let listed = core.lock_shared(dir).and_then(|dir| files(core, &dir));
+        core.stat_ahead.listed(dir, listed.unwrap_or_default());
+        advice = core.stat_ahead.page(dir, missing);
+    }
+    if let Advice::Fetch(files) = advice { files } else { Vec::new() }
+}
+
+/// Takes the shared locks of those children of `dir` whose locks this node does not have, and keeps them as
 /// it keeps any; not after `until`. Ignores failures: the next request for the child meets them again. No
 /// lock may be held.
-pub(super) fn take_locks(core: &Arc<Core>, children: &[InodeNo], until: Option<Instant>) {
+pub(super) fn take_locks(
+    core: &Arc<Core>,
+    dir: InodeNo,
+    children: &[InodeNo],
+    until: Option<Instant>,
+) {
     let is_over = || until.is_some_and(|until| Instant::now() >= until);
     let is_missing = |ino: &InodeNo| is_missing(core, *ino);
-    let missing: Vec<InodeNo> = children.iter().copied().filter(is_missing).collect();
-    fetch(core, &missing, &is_over);
+    let mut missing: Vec<InodeNo> = children.iter().copied().filter(is_missing).collect();
+    missing.sort_unstable();
+    let mut expected = expected_of_page(core, dir, &missing);
+    expected.extend(&missing);
+    expected.sort_unstable();
+    expected.dedup();
+    fetch(core, &expected, &is_over);
     // Side by side only what takes long one by one: twice in succession, so not by chance.
     let (mut rest, mut slow) = (missing.as_slice(), 0);
     while let [first, others @ ..] = rest
@@ -86,7 +112,7 @@ pub(super) fn take_locks(core: &Arc<Core>, children: &[InodeNo], until: Option<I
     {
         let came = is_missing(first);
         let began = Instant::now();
-        core.prefetch(*first, &is_over);
+        core.take_shared(*first, &is_over);
         slow = if began.elapsed() < SLOW { 0 } else { slow + 1 };
         rest = others;
         // Who had it probably has those, too.
@@ -94,19 +120,25 @@ pub(super) fn take_locks(core: &Arc<Core>, children: &[InodeNo], until: Option<I
             fetch(core, rest, &is_over);
         }
     }
-    if rest.is_empty() {
-        return;
+    if !rest.is_empty() {
+        side_by_side(core, rest, &is_over);
     }
+    if !is_over() {
+        core.read_ahead(&missing);
+    }
+}
+
+fn side_by_side(core: &Core, children: &[InodeNo], is_over: &(dyn Fn() -> bool + Sync)) {
     let next = AtomicUsize::new(0);
     let take = || {
-        while let Some(ino) = rest.get(next.fetch_add(1, Ordering::Relaxed))
+        while let Some(ino) = children.get(next.fetch_add(1, Ordering::Relaxed))
             && !is_over()
         {
-            core.prefetch(*ino, &is_over);
+            core.take_shared(*ino, &is_over);
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..THREADS.min(rest.len().saturating_sub(1)) {
+        for _ in 0..THREADS.min(children.len().saturating_sub(1)) {
             // Without further threads it only takes longer.
             let _ = std::thread::Builder::new().name("children".into()).spawn_scoped(scope, || {
                 processors::roam();

@@ -136,7 +136,7 @@ pub(crate) fn readdir(
         }
         if plus {
             let children: Vec<InodeNo> = batch.iter().map(|listed| listed.ino).collect();
-            children::take_locks(core, &children, until);
+            children::take_locks(core, ino, &children, until);
         }
         for Listed { cookie: next, ino: to, kind, name } in batch.drain(..) {
             let attr = if plus { attr_if_there(core, to, kind, until.is_some())? } else { None };
