@@ -1,5 +1,7 @@
 //! The values that callers of the file system give and get.
 
+use std::ops::Range;
+
 use braid_format::InodeNo;
 
 use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
@@ -233,6 +235,10 @@ pub trait KernelCache: Send + Sync {
     /// waits for a page fill that this node has yet to answer, so it is called from demotion threads
     /// only, never while a request of the kernel is being answered on the same thread.
     fn invalidate_inode(&self, ino: InodeNo, data: bool);
+    /// The same, with the pages of these bytes only.
+    fn invalidate_pages(&self, ino: InodeNo, _bytes: Range<u64>) {
+        self.invalidate_inode(ino, true);
+    }
     /// Drops cached names of directory `dir`. Never blocks.
     fn invalidate_entries(&self, dir: InodeNo);
     /// This node has moved directory `ino` into directory `dir`. Never blocks.

@@ -17,8 +17,8 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::{LockNo, NodeId};
 use braid_lock::{
     DemoteFailed, Demoted, GlockOps, Guard, JoinOptions, Life, Liveness, Local, LockError,
-    LockManager, LockStore, ManagerOptions, Membership, Mode, NodeStore, PeerObserver, Peers,
-    simulation,
+    LockManager, LockStore, ManagerOptions, Membership, Mode, NodeStore, PageDrops, PeerObserver,
+    Peers, simulation,
 };
 use braid_pool::{EpochTag, HeldRegions, Others, Pool, PoolError, RegionHold, RegionLocks};
 use parking_lot::Mutex;
@@ -605,6 +605,7 @@ impl GlockOps for Cluster {
         lock: LockNo,
         from: Mode,
         _: Mode,
+        _: &dyn PageDrops,
     ) -> std::result::Result<Demoted, DemoteFailed> {
         if from == Mode::Exclusive
             && lock != self.recovery

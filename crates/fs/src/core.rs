@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use braid_format::history::EventKind;
 use braid_format::{BlockNo, FormatError, InodeNo, LockNo};
-use braid_lock::{Guard, Life, Liveness, Local, LockError, LockManager, Membership, Mode};
+use braid_lock::{Guard, Held, Life, Liveness, Local, LockError, LockManager, Membership, Mode};
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
@@ -97,8 +97,7 @@ impl Core {
     /// Waits for no lock.
     pub fn read_ahead(&self, inos: &[InodeNo]) {
         let take = |ino: &InodeNo| {
-            let guard =
-                self.locks.try_acquire(LockNo::from(*ino), Mode::Shared, Local::Shared)?;
+            let guard = self.locks.try_acquire(LockNo::from(*ino), Mode::Shared, Local::Shared)?;
             Some((guard, BlockNo::from(*ino)))
         };
         let (_guards, blocks): (Vec<Guard>, Vec<BlockNo>) = inos.iter().filter_map(take).unzip();
@@ -126,10 +125,10 @@ impl Core {
         }
     }
     /// For a page fill that the kernel waits for (see `LockManager::acquire_fill`).
-    pub fn lock_fill(&self, ino: InodeNo, mode: Mode) -> Result<Locked> {
+    pub fn lock_fill(&self, ino: InodeNo, mode: Mode, held: Held) -> Result<Locked> {
         self.check_ino(ino)?;
-        let guard =
-            self.locks.acquire_fill(LockNo::from(ino), mode, Local::Shared, FILL_PATIENCE)?;
+        let fill = (held, FILL_PATIENCE);
+        let guard = self.locks.acquire_fill(LockNo::from(ino), mode, Local::Shared, fill)?;
         self.loaded(ino, guard)
     }
     /// Exclusive, for a truncation: the kernel holds back its own writes of the file meanwhile, and a
@@ -137,8 +136,8 @@ impl Core {
     pub fn lock_truncation(&self, ino: InodeNo) -> Result<Locked> {
         self.check_ino(ino)?;
         let lock = LockNo::from(ino);
-        let guard =
-            self.locks.acquire_fill(lock, Mode::Exclusive, Local::Exclusive, FILL_PATIENCE)?;
+        let fill = (Held::Cut, FILL_PATIENCE);
+        let guard = self.locks.acquire_fill(lock, Mode::Exclusive, Local::Exclusive, fill)?;
         self.loaded(ino, guard)
     }
     /// Exclusive locks of several inodes, taken in ascending order; the result is in the order given.

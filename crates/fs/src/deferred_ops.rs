@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
 use braid_format::{InodeNo, LockNo};
-use braid_lock::{DemoteFailed, Demoted, DemotionWaits, GlockOps, Mode};
+use braid_lock::{DemoteFailed, Demoted, DemotionWaits, GlockOps, Mode, PageDrops};
 
 use crate::core::Core;
 use crate::meta::Meta;
@@ -44,8 +44,9 @@ impl GlockOps for DeferredOps {
         lock: LockNo,
         from: Mode,
         to: Mode,
+        pages: &dyn PageDrops,
     ) -> std::result::Result<Demoted, DemoteFailed> {
-        self.get().ok_or(DemoteFailed)?.demote(lock, from, to)
+        self.get().ok_or(DemoteFailed)?.demote(lock, from, to, pages)
     }
     fn demotion_waits(&self, lock: LockNo) -> DemotionWaits {
         match self.volume.get() {

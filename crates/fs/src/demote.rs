@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use braid_format::{InodeNo, LockNo};
-use braid_lock::{DemoteFailed, Demoted, GlockOps, Mode};
+use braid_lock::{DemoteFailed, Demoted, GlockOps, Mode, PageDrops, ToDrop};
 
 use crate::core::Core;
 use crate::error::Result;
@@ -19,6 +19,7 @@ impl GlockOps for Core {
         lock: LockNo,
         from: Mode,
         to: Mode,
+        pages: &dyn PageDrops,
     ) -> std::result::Result<Demoted, DemoteFailed> {
         if lock == self.volume.space_lock() {
             return self.hand_space_out(to);
@@ -29,7 +30,7 @@ impl GlockOps for Core {
             self.alloc.note_change_by_others();
         }
         let done = match &inode {
-            Some(inode) => self.demote_inode(inode, from, to),
+            Some(inode) => self.demote_inode(inode, (from, to), pages),
             // Metadata without an inode (resource group, bucket, counters).
             None if from == Mode::Exclusive => {
                 self.plocks.store(self, lock).and_then(|()| self.meta.sync_owner(lock))
@@ -40,7 +41,7 @@ impl GlockOps for Core {
             Ok(()) => {
                 let written = inode.as_ref().and_then(|inode| inode.deferred_mtime_for(to));
                 let opened = to == Mode::Unlocked
-                    && inode.is_some_and(|i| i.leaves_opener(|| self.is_in_kernel(&i)));
+                    && inode.is_some_and(|i| i.leaves_opener(|| self.is_in_kernel(&i, pages)));
                 Ok(Demoted { opened, written })
             }
             Err(e) => {
@@ -81,7 +82,12 @@ impl Core {
         Ok(Demoted::default())
     }
     /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
-    fn demote_inode(&self, inode: &Arc<Inode>, from: Mode, to: Mode) -> Result<()> {
+    fn demote_inode(
+        &self,
+        inode: &Arc<Inode>,
+        (from, to): (Mode, Mode),
+        drops: &dyn PageDrops,
+    ) -> Result<()> {
         if let Some(st) = inode.peek() {
             let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
             let writable = inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
@@ -95,9 +101,10 @@ impl Core {
                     Mode::Concurrent | Mode::Unlocked => false,
                 };
                 if pages {
-                    inode.drops_pages();
+                    self.drop_pages(inode, drops);
+                } else {
+                    self.kernel.invalidate_inode(inode.ino, false);
                 }
-                self.kernel.invalidate_inode(inode.ino, pages);
             }
             if is_dir && to == Mode::Unlocked {
                 self.kernel.invalidate_entries(inode.ino);
@@ -111,10 +118,21 @@ impl Core {
         }
         Ok(())
     }
+    /// Drops all that the kernel has of an inode, and what it fills meanwhile.
+    fn drop_pages(&self, inode: &Inode, drops: &dyn PageDrops) {
+        inode.drops_pages();
+        while let Some(next) = drops.next() {
+            match next {
+                ToDrop::All => self.kernel.invalidate_inode(inode.ino, true),
+                ToDrop::Pages(from, to) => self.kernel.invalidate_pages(inode.ino, from..to),
+                ToDrop::Attributes => self.kernel.invalidate_inode(inode.ino, false),
+            }
+        }
+    }
     /// Whether the kernel refers to an inode whose whole lock is being given up. The kernel drops what
     /// it has merely cached. It cannot drop a directory of which it has cached names, so a directory
     /// that has a name is in use only if it is open.
-    fn is_in_kernel(&self, inode: &Inode) -> bool {
+    fn is_in_kernel(&self, inode: &Inode, drops: &dyn PageDrops) -> bool {
         let of_directory = inode.state_ref().map(|st| {
             let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
             is_dir.then(|| st.raw.nlink.get())
@@ -122,7 +140,11 @@ impl Core {
         match of_directory {
             None => false,
             Some(Some(links)) => links == 0 && self.kernel.refers(inode.ino),
-            Some(None) => self.kernel.let_go(inode.ino),
+            Some(None) => {
+                let mut refers = false;
+                drops.with_all_fills(&mut || refers = self.kernel.let_go(inode.ino));
+                refers
+            }
         }
     }
 }

@@ -28,6 +28,7 @@ mod census;
 mod core;
 mod demote;
 mod drive;
+mod fills;
 mod guard;
 mod guess;
 mod hold;
@@ -60,9 +61,10 @@ use crate::{Life, Mode};
 pub use self::asks::AskStats;
 pub use self::core::ManagerOptions;
 use self::core::{Core, SHUT_DOWN, WITHDRAWN};
+pub use self::fills::{Fill, Held, ToDrop};
 pub use self::guard::Guard;
 pub use self::hold::Keep;
-pub use self::ops::{DemoteFailed, Demoted, DemotionWaits, GlockOps};
+pub use self::ops::{DemoteFailed, Demoted, DemotionWaits, GlockOps, NoFills, PageDrops};
 use self::post::Post;
 pub use self::state::{Admission, Glock, Local, Request, Wish};
 pub use self::step::{Action, Context, Event};
@@ -215,10 +217,11 @@ impl LockManager {
         self.core.acquire(lock, Wish { mode: alone, concurrent: true }, local, None, None)
     }
     /// For operations that the kernel waits for while it holds what a demotion may need (the lock
-    /// of a page that is being filled; its own writes held back during a truncation): when a
-    /// demotion is under way waits `patience`, then is admitted under the still-held lock; the
-    /// demotion then makes another pass before it releases. With [`Local::Shared`] the mode may be
-    /// weaker than asked for (see [`Guard::mode`]), with [`Local::Exclusive`] never.
+    /// of a page that is being filled; its own writes held back during a truncation). While a
+    /// demotion drops what the kernel holds for it, it is admitted under the still-held lock, after
+    /// `patience`; what it brings into the kernel is dropped again before the lock is released. With
+    /// [`Local::Shared`] the mode may be weaker than asked for (see [`Guard::mode`]), with
+    /// [`Local::Exclusive`] never.
     ///
     /// # Errors
     /// As [`Self::acquire`].
@@ -227,9 +230,9 @@ impl LockManager {
         lock: LockNo,
         cluster: Mode,
         local: Local,
-        patience: Duration,
+        (held, patience): (Held, Duration),
     ) -> Result<Guard, LockError> {
-        self.core.acquire(lock, cluster.into(), local, Some(patience), None)
+        self.core.acquire(lock, cluster.into(), local, Some((held, patience)), None)
     }
     /// As [`Self::acquire`]; `cancelled` is asked now and then, with no mutex held, whether the wait
     /// is to end: `None` then.

@@ -45,8 +45,8 @@ pub use dlock::Hint;
 pub use error::{LockError, StoreError};
 pub use etcd::{Etcd, EtcdAddress, EtcdNodes, EtcdStore};
 pub use glock::{
-    AskStats, DemoteFailed, Demoted, DemotionWaits, GlockOps, GlockView, Guard, Keep, Local,
-    LockManager, LockStats, ManagerOptions,
+    AskStats, DemoteFailed, Demoted, DemotionWaits, GlockOps, GlockView, Guard, Held, Keep, Local,
+    LockManager, LockStats, ManagerOptions, NoFills, PageDrops, ToDrop,
 };
 pub use hints::{HintsBy, MessageWay, TcpHints};
 pub use node::{

@@ -9,8 +9,10 @@ use std::time::Duration;
 use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
 use braid_lock::dlock::{self, Hint, Seen, Time};
-use braid_lock::glock::{Action, Admission, Context, Event as LockEvent, Glock, Request, Wish};
-use braid_lock::{Life, Local, LockError, Mode, StoreError};
+use braid_lock::glock::{
+    Action, Admission, Context, Event as LockEvent, Fill, Glock, Request, Wish,
+};
+use braid_lock::{Held, Life, Local, LockError, Mode, StoreError};
 
 use crate::Sabotage;
 use crate::disk::{Address, Answer, LEN, Op};
@@ -23,6 +25,8 @@ use crate::world::{Event, Pid, World};
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// As the manager has it at first.
 const ASK: Duration = Duration::from_millis(2);
+/// What a thread fills: a page of its own.
+const PAGE: u64 = 4096;
 const HOLD_MAX: Duration = Duration::from_millis(2);
 /// How long a woken thread takes to run.
 const WAKES: Duration = Duration::from_micros(20);
@@ -198,7 +202,9 @@ impl World {
                 plan.got.push(admission);
                 continue;
             }
-            let fill = plan.patience.map(|patience| clock + patience);
+            let page = thread as u64 * PAGE;
+            let held = Held::Filled(page, page + PAGE);
+            let fill = plan.patience.map(|patience| Fill { since: clock, patience, held });
             lock.glock.queue_up(thread, Request { cluster, local, fill, passes: false });
             return self.step(pid, next, LockEvent::Turn(thread));
         }
@@ -399,6 +405,7 @@ impl World {
                 if let Some(l) = self.lock_mut(pid, lock) {
                     l.called = Some(to);
                 }
+                self.step(pid, lock, LockEvent::Drops);
                 // Under less nothing is dirty.
                 if self.cluster.files && from != Mode::Exclusive {
                     return self.demoted(pid, lock);
@@ -421,6 +428,17 @@ impl World {
         let dropped = catch_unwind(AssertUnwindSafe(|| metadata.drop_owner(owner)));
         if let Err(panic) = dropped {
             self.fail(format!("process {pid} forgets lock {lock}: {}", text_of(&*panic)));
+        }
+    }
+
+    /// A page whose fill is not answered yet keeps the kernel from dropping it: that is left to the next call.
+    fn drop_what_was_filled(&mut self, pid: Pid, lock: usize) {
+        while self.lock_mut(pid, lock).is_some_and(|l| l.glock.users() == 0) {
+            self.step(pid, lock, LockEvent::Drops);
+            if self.lock_mut(pid, lock).is_none_or(|l| l.glock.drops().is_none()) {
+                return;
+            }
+            self.drop_pages_of(pid, lock);
         }
     }
 
@@ -623,6 +641,7 @@ impl World {
             self.leave_if_done(pid);
         } else if let Some(to) = l.called.take() {
             self.drop_pages_of(pid, lock);
+            self.drop_what_was_filled(pid, lock);
             let left = self.left_behind(pid, lock, to);
             self.step(pid, lock, LockEvent::Demoted(Some(left)));
         }

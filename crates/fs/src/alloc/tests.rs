@@ -12,7 +12,7 @@ use braid_format::superblock::RawSuperblock;
 use braid_format::{BlockNo, Bytes, Incarnation, LockNo, NodeId};
 use braid_lock::{
     Deltas, DemoteFailed, Demoted, GlockOps, Hint, Life, Liveness, Local, LockManager,
-    ManagerOptions, Mode, Peers,
+    ManagerOptions, Mode, PageDrops, Peers,
 };
 use braid_pool::device::{AlignedBuf, MemoryDevice};
 use braid_pool::{CreateOptions, Pool};
@@ -53,6 +53,7 @@ impl GlockOps for Ops {
         lock: LockNo,
         from: Mode,
         to: Mode,
+        _: &dyn PageDrops,
     ) -> std::result::Result<Demoted, DemoteFailed> {
         let meta = self.0.get().and_then(Weak::upgrade).ok_or(DemoteFailed)?;
         if from == Mode::Exclusive {
@@ -1339,7 +1340,11 @@ fn what_are_no_counters_is_not_read_as_such() {
     read_counters(&c.volume).unwrap();
     let block = BlockNo::from(c.volume.named(RawSuperblock::NAMED_COUNTERS));
     let mut slot = AlignedBuf::zeroed(Bytes(c.volume.geo.slot_bytes()).to_usize());
-    image::Fresh::own(block, MetaKind::Free, image::Birth::now(1)).write(c.volume.geo, &mut slot, |_| {});
+    image::Fresh::own(block, MetaKind::Free, image::Birth::now(1)).write(
+        c.volume.geo,
+        &mut slot,
+        |_| {},
+    );
     c.pool.write(c.volume.slot_at(block), &slot).unwrap();
     assert!(matches!(read_counters(&c.volume), Err(Error::Inconsistent { .. })));
 }

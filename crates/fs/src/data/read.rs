@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_format::dinode::Layout;
-use braid_lock::Mode;
+use braid_lock::{Held, Mode};
 use braid_pool::PoolRequest;
 use braid_pool::device::{HugeBuf, fitting, memory_part};
 use parking_lot::Mutex;
@@ -207,7 +207,7 @@ fn lock_to_read(core: &Arc<Core>, file: &OpenFile, range: ReadRange) -> Result<L
         return Err(Error::BadHandle);
     }
     let locked = if range.fill {
-        let locked = lock_to_fill(core, file)?;
+        let locked = lock_to_fill(core, file, range)?;
         if file.inode.fills_pages() {
             // The number of blocks: see `Locked::attr`.
             core.kernel.attributes_changed(file.inode.ino);
@@ -222,12 +222,13 @@ fn lock_to_read(core: &Arc<Core>, file: &OpenFile, range: ReadRange) -> Result<L
 
 /// Locks an inode whose pages the kernel fills. A page that may be mapped for writing is dirtied
 /// unasked: it lives under an exclusive lock (see `Inode::writers`).
-fn lock_to_fill(core: &Arc<Core>, file: &OpenFile) -> Result<Locked> {
+fn lock_to_fill(core: &Arc<Core>, file: &OpenFile, range: ReadRange) -> Result<Locked> {
     let inode = &file.inode;
+    let held = Held::Filled(range.offset, range.offset.saturating_add(range.len.into()));
     loop {
         let has_writers = || inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
         let mode = if has_writers() { Mode::Exclusive } else { Mode::Shared };
-        let locked = core.lock_fill(inode.ino, mode)?;
+        let locked = core.lock_fill(inode.ino, mode, held)?;
         // Writers come under the exclusive lock: there is no new one while a weaker one is held.
         if locked.guard.mode() == Mode::Exclusive || !has_writers() {
             return Ok(locked);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use braid_format::dinode::{Layout, RawDinode};
 use braid_format::meta::MetaKind;
-use braid_lock::{Local, Mode};
+use braid_lock::{Held, Local, Mode};
 
 use super::read::{bytes, small, with_scratch};
 use super::{HeldInode, SIZE_MAX, View, direct, fsync, limit, require_regular, touch};
@@ -146,7 +146,8 @@ fn from_program(
 /// as they are.
 fn from_page_cache(core: &Arc<Core>, file: &OpenFile, what: Write<'_>) -> Result<usize> {
     let (ino, offset, data) = (file.inode.ino, what.offset, what.bytes);
-    let mut locked = core.lock_fill(ino, Mode::Exclusive)?;
+    let end = offset.saturating_add(data.len() as u64);
+    let mut locked = core.lock_fill(ino, Mode::Exclusive, Held::Written(offset, end))?;
     if locked.guard.mode() != Mode::Exclusive {
         drop(locked);
         locked = core.lock(ino, Mode::Exclusive, Local::Shared)?;
@@ -156,7 +157,7 @@ fn from_page_cache(core: &Arc<Core>, file: &OpenFile, what: Write<'_>) -> Result
     let mut delalloc = held.change_apart(offset, data.len() as u64);
     // Never longer: what the page holds past the end is not part of the file.
     let size = held.view()?.size;
-    let end = size.min(offset.saturating_add(data.len() as u64)).max(offset);
+    let end = size.min(end).max(offset);
     for piece in file.inode.unseen_writes.may_change(offset..end) {
         let within = small(piece.start - offset)..small(piece.end - offset);
         if let Some(now) = data.get(within).filter(|d| !d.is_empty()) {

@@ -6,6 +6,7 @@
 //! which then answer the write.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, OnceLock, Weak};
@@ -21,6 +22,7 @@ use crate::abi::{InvalInodeOut, PruneOut, ROOT_ID, notify};
 use crate::caches::lease_gate::{LeaseGate, Rounds};
 use crate::caches::moves::Moves;
 use crate::caches::nodes::Nodes;
+use crate::transport::queue::HeldPages;
 use crate::transport::reply::{Device, Reply, Way, send};
 use braid_device::processors;
 
@@ -38,6 +40,8 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 const DEFERRED_THREADS_MAX: usize = 8;
 /// Threads that drop everything.
 const DROPPERS: usize = 4;
+/// The kernel locks so many bytes of a file at a time, at most: the largest folio.
+const LOCKED_MAX: u64 = 2 << 20;
 /// Between two tries to end the requests that keep pages from being dropped.
 const FAIL_AGAIN: Duration = Duration::from_millis(10);
 
@@ -76,8 +80,8 @@ impl Connection {
 
 /// Has requests answered that wait for a thread, and for which the kernel holds a node's pages.
 pub(crate) trait LetThrough: Send + Sync {
-    /// As long as its pages are being dropped.
-    fn let_through(&self, node: u64);
+    /// As long as they hold up what is being dropped of it. `begins`: something else of it than before.
+    fn let_through(&self, node: u64, begins: bool);
 }
 
 /// The way from the file system to the kernel's caches; a session has one
@@ -93,8 +97,8 @@ pub struct KernelLink {
     /// This kernel cannot be told to let go of an inode (before Linux 6.18).
     cannot_prune: AtomicBool,
     gate: LeaseGate,
-    /// Nodes whose pages are being dropped, and by how many threads.
-    going: Mutex<BTreeMap<u64, usize>>,
+    /// What is being dropped of the pages of nodes: bytes (from, to), for each thread that does so.
+    going: Mutex<BTreeMap<u64, Vec<(u64, u64)>>>,
     through: OnceLock<Weak<dyn LetThrough>>,
     /// Held while everything is dropped: whether that was done since the mount was suspended for good.
     dropping: Mutex<bool>,
@@ -108,14 +112,16 @@ impl std::fmt::Debug for KernelLink {
 }
 
 /// Pages of a node are being dropped, until this is dropped.
-struct Going<'a>(&'a KernelLink, u64);
+struct Going<'a>(&'a KernelLink, u64, (u64, u64));
 
 impl Drop for Going<'_> {
     fn drop(&mut self) {
         let mut going = self.0.going.lock();
-        if let Some(threads) = going.get_mut(&self.1) {
-            *threads -= 1;
-            if *threads == 0 {
+        if let Some(ranges) = going.get_mut(&self.1) {
+            if let Some(own) = ranges.iter().position(|range| *range == self.2) {
+                ranges.swap_remove(own);
+            }
+            if ranges.is_empty() {
                 going.remove(&self.1);
             }
         }
@@ -162,17 +168,22 @@ impl KernelLink {
     pub(crate) fn held_up_by(&self, requests: Weak<impl LetThrough + 'static>) {
         self.through.get_or_init(|| requests);
     }
-    /// Whether pages of a node are being dropped: whatever the kernel holds them for does not wait for a thread.
-    pub(crate) fn drops_pages_of(&self, node: u64) -> bool {
-        self.going.lock().contains_key(&node)
+    /// Whether pages are being dropped that the kernel may hold: whatever it holds them for does not wait for a
+    /// thread. It locks more than a page at a time.
+    pub(crate) fn is_held_up_by(&self, held: &HeldPages) -> bool {
+        let (from, to) = (held.bytes.0 / LOCKED_MAX, held.bytes.1.div_ceil(LOCKED_MAX));
+        let overlaps =
+            |range: &(u64, u64)| from < range.1.div_ceil(LOCKED_MAX) && range.0 / LOCKED_MAX < to;
+        self.going.lock().get(&held.node).is_some_and(|ranges| ranges.iter().any(overlaps))
     }
     /// Pages of a node are about to be dropped, which waits until each request is answered for which the kernel
     /// holds some: also those that no thread has begun, and whose threads may all wait for who wants the drop.
-    fn goes(&self, node: u64) -> Going<'_> {
-        *self.going.lock().entry(node).or_default() += 1;
-        let going = Going(self, node);
+    fn goes(&self, node: u64, (from, len): (u64, u64)) -> Going<'_> {
+        let range = (from, if len == 0 { u64::MAX } else { from.saturating_add(len) });
+        self.going.lock().entry(node).or_default().push(range);
+        let going = Going(self, node, range);
         if let Some(requests) = self.through.get().and_then(Weak::upgrade) {
-            requests.let_through(node);
+            requests.let_through(node, true);
         }
         going
     }
@@ -228,7 +239,7 @@ impl KernelLink {
         if self.gone.load(Ordering::Acquire) {
             return;
         }
-        let _going = range.map(|_| self.goes(node));
+        let _going = range.map(|range| self.goes(node, range));
         let (from, len) = range.unwrap_or_default();
         let message = InvalInodeOut {
             ino: node,
@@ -327,6 +338,11 @@ impl KernelCache for KernelLink {
         let node = connection.node(ino);
         self.nodes.pulled(node, Instant::now());
         self.drop_node(&connection.device, node, data.then_some((0, 0)), TAKEN_WITHIN);
+    }
+    fn invalidate_pages(&self, ino: InodeNo, bytes: Range<u64>) {
+        let Some(connection) = self.connection.get() else { return };
+        let range = (bytes.start, bytes.end - bytes.start);
+        self.drop_node(&connection.device, connection.node(ino), Some(range), TAKEN_WITHIN);
     }
     fn handed_out(&self, ino: InodeNo) {
         if let Some(connection) = self.connection.get() {

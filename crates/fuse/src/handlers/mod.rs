@@ -23,7 +23,7 @@ use crate::caches::notify::{DeferredAnswers, KernelLink};
 use crate::counts::RequestCounters;
 use crate::error::BadRequest;
 use crate::terms::Terms;
-use crate::transport::queue::{QueuedRequests, RequestQueue};
+use crate::transport::queue::{HeldPages, QueuedRequests, RequestQueue};
 use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Body, Request};
 use crate::transport::space::Kept;
@@ -184,11 +184,13 @@ impl<F: FileSystem> Server<F> {
     }
     /// Takes a request that no thread has begun, and that a drop of a node's pages waits for.
     pub(crate) fn take_held_pages(&self, node: u64) -> Option<Kept> {
-        self.queue.take_held_pages(node).or_else(|| self.shares.take_held_pages(node))
+        let wanted = |held: &HeldPages| held.node == node && self.link.is_held_up_by(held);
+        self.queue.take_held_pages(&wanted).or_else(|| self.shares.take_held_pages(&wanted))
     }
     /// Whether there is one.
     pub(crate) fn has_held_pages(&self, node: u64) -> bool {
-        self.queue.has_held_pages(node) || self.shares.has_held_pages(node)
+        let wanted = |held: &HeldPages| held.node == node && self.link.is_held_up_by(held);
+        self.queue.has_held_pages(&wanted) || self.shares.has_held_pages(&wanted)
     }
     /// Which users keep threads busy.
     pub(crate) fn shares(&self) -> &UserShares {

@@ -12,7 +12,7 @@
 //! one: so a request blocked on another node never holds up those behind it for longer. It also
 //! sees to it that processors do not sleep deep in a burst of requests.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -31,7 +31,7 @@ use crate::session::threads::{AbortOnPanic, Note};
 use crate::transport::cpu_latency::{self, CpuLatency};
 use crate::transport::payloads::Payloads;
 use crate::transport::poller::RequestPoller;
-use crate::transport::queue::{frees_others, held_pages};
+use crate::transport::queue::{HeldPages, frees_others, held_pages};
 use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Request, longest};
 use crate::transport::space::Space;
@@ -43,6 +43,8 @@ const SPARE: usize = 2;
 /// Threads beyond the bound, for requests that free others when all are busy: what they get besides
 /// waits in the queue.
 const KEPT: usize = 8;
+/// Threads that answer page fills of one node while its pages are dropped, at most.
+const HELPERS_MAX: usize = 8;
 /// Others end after having been parked for so long.
 const PARKED_MAX: Duration = Duration::from_secs(10);
 /// How often the deputy looks.
@@ -73,8 +75,8 @@ struct Pool<F: FileSystem> {
     /// The deputy is called.
     roused: Condvar,
     ended: Condvar,
-    /// Nodes whose page fills have a thread of their own.
-    helped: Mutex<HashSet<u64>>,
+    /// Nodes whose page fills have threads of their own, and how many.
+    helped: Mutex<HashMap<u64, usize>>,
     me: Weak<Self>,
 }
 
@@ -162,8 +164,10 @@ impl<F: FileSystem> Note for Pool<F> {
 impl<F: FileSystem> LetThrough for Pool<F> {
     /// A thread of their own answers them one after the other, because all others may be busy. Those that it has not
     /// begun stay in their queues: when the pages need not be dropped any more, they wait like all.
-    fn let_through(&self, node: u64) {
-        if !self.server.has_held_pages(node) || !self.helped.lock().insert(node) {
+    /// One that it has begun may wait for the node that wants the pages, as soon as others are dropped: then there is
+    /// another thread.
+    fn let_through(&self, node: u64, begins: bool) {
+        if !self.server.has_held_pages(node) || !self.is_to_help(node, begins) {
             return;
         }
         let Some(pool) = self.me.upgrade() else { return };
@@ -171,7 +175,7 @@ impl<F: FileSystem> LetThrough for Pool<F> {
         let thread = std::thread::Builder::new().name("fuse-fill".into());
         if let Err(error) = thread.spawn(move || pool.help(node)) {
             tracing::error!(%error, "cannot start a thread: programs wait for pages");
-            self.helped.lock().remove(&node);
+            self.helps_no_more(node);
             self.ended_one();
         }
     }
@@ -228,20 +232,34 @@ impl<F: FileSystem> Pool<F> {
         let mut space = Space::new(self.server.terms().max_write.to_usize());
         let mut scratch = Vec::new();
         loop {
-            while self.server.link().drops_pages_of(node)
-                && let Some(message) = self.server.take_held_pages(node)
-            {
+            while let Some(message) = self.server.take_held_pages(node) {
                 space.put(message);
                 self.answer_one(&mut space, &mut scratch);
             }
-            self.helped.lock().remove(&node);
+            self.helps_no_more(node);
             // Whoever has put one into a queue before that has seen that this thread is there.
-            let more = self.server.link().drops_pages_of(node) && self.server.has_held_pages(node);
-            if !more || !self.helped.lock().insert(node) {
+            if !self.server.has_held_pages(node) || !self.is_to_help(node, false) {
                 break;
             }
         }
         self.ended_one();
+    }
+    /// Whether another thread is to answer fills of a node. It counts then, until [`Self::helps_no_more`].
+    fn is_to_help(&self, node: u64, begins: bool) -> bool {
+        let mut helped = self.helped.lock();
+        let threads = helped.entry(node).or_default();
+        let another = *threads == 0 || begins && *threads < HELPERS_MAX;
+        *threads += usize::from(another);
+        another
+    }
+    fn helps_no_more(&self, node: u64) {
+        let mut helped = self.helped.lock();
+        if let Some(threads) = helped.get_mut(&node) {
+            *threads -= 1;
+            if *threads == 0 {
+                helped.remove(&node);
+            }
+        }
     }
     fn ended_one(&self) {
         self.state.lock().threads -= 1;
@@ -294,9 +312,9 @@ impl<F: FileSystem> Pool<F> {
         let mut busy = self.busy.fetch_add(1, Ordering::SeqCst);
         let mut queued = false;
         if busy >= self.threads_max && !frees_others(space.message()) {
-            let node = held_pages(space.message());
+            let held = held_pages(space.message());
             queued = self.server.queue().push(space);
-            self.let_through_if_dropped(node);
+            self.let_through_if_dropped(held);
         }
         loop {
             if !queued {
@@ -315,11 +333,11 @@ impl<F: FileSystem> Pool<F> {
             busy = self.busy.fetch_add(1, Ordering::SeqCst);
         }
     }
-    /// A request has just begun to wait for which the kernel holds pages of `node`. Whoever began to drop them before
-    /// has not seen it.
-    fn let_through_if_dropped(&self, node: Option<u64>) {
-        if let Some(node) = node.filter(|node| self.server.link().drops_pages_of(*node)) {
-            self.let_through(node);
+    /// A request has just begun to wait for which the kernel holds pages. Whoever began to drop them before has not
+    /// seen it.
+    fn let_through_if_dropped(&self, held: Option<HeldPages>) {
+        if let Some(held) = held.filter(|held| self.server.link().is_held_up_by(held)) {
+            self.let_through(held.node, false);
         }
     }
     /// Answers a request, unless too many of its kind or of its user are under way: then it waits until one of
@@ -339,7 +357,7 @@ impl<F: FileSystem> Pool<F> {
         if !shares.are_counted(busy) || frees_others(space.message()) {
             return self.answer_one(space, scratch);
         }
-        let node = held_pages(space.message());
+        let held = held_pages(space.message());
         match shares.begin(space) {
             Begun::Uncounted => self.answer_one(space, scratch),
             Begun::Counted(uid) => {
@@ -353,7 +371,7 @@ impl<F: FileSystem> Pool<F> {
                     counted = shares.end(uid, space);
                 }
             }
-            Begun::Waits => self.let_through_if_dropped(node),
+            Begun::Waits => self.let_through_if_dropped(held),
             Begun::Refused => {
                 if let Ok(request) = Request::parse(space.message()) {
                     let unique = request.header.unique;

@@ -23,11 +23,14 @@ pub(crate) trait QueuedRequests: Send + Sync {
     fn whose(&self) -> HashMap<u64, u32>;
     /// Takes a request out; the caller answers it. `false`: it does not wait any more.
     fn remove(&self, unique: u64) -> bool;
-    /// Takes one out that a drop of a node's pages waits for ([`held_pages`]).
-    fn take_held_pages(&self, node: u64) -> Option<Kept>;
+    /// Takes one out for which the kernel holds pages that are wanted ([`held_pages`]).
+    fn take_held_pages(&self, wanted: Wanted<'_>) -> Option<Kept>;
     /// Whether there is one.
-    fn has_held_pages(&self, node: u64) -> bool;
+    fn has_held_pages(&self, wanted: Wanted<'_>) -> bool;
 }
+
+/// Which pages are wanted.
+pub(crate) type Wanted<'a> = &'a dyn Fn(&HeldPages) -> bool;
 
 /// Messages, first come first.
 #[derive(Debug, Default)]
@@ -79,33 +82,46 @@ impl QueuedRequests for RequestQueue {
         *bytes -= message.as_ref().map_or(0, counted);
         message.is_some()
     }
-    fn take_held_pages(&self, node: u64) -> Option<Kept> {
+    fn take_held_pages(&self, wanted: Wanted<'_>) -> Option<Kept> {
         let (messages, bytes) = &mut *self.messages.lock();
-        let at = messages.iter().position(|m| held_pages(m.bytes()) == Some(node))?;
+        let is_wanted = |m: &Kept| held_pages(m.bytes()).is_some_and(|held| wanted(&held));
+        let at = messages.iter().position(is_wanted)?;
         let message = messages.remove(at)?;
         *bytes -= counted(&message);
         Some(message)
     }
-    fn has_held_pages(&self, node: u64) -> bool {
+    fn has_held_pages(&self, wanted: Wanted<'_>) -> bool {
         let (messages, _) = &*self.messages.lock();
-        messages.iter().any(|message| held_pages(message.bytes()) == Some(node))
+        messages.iter().any(|m| held_pages(m.bytes()).is_some_and(|held| wanted(&held)))
     }
 }
 
-/// Whose pages the kernel holds, or holds back, until a request is answered: those that it fills, and those whose
+/// Pages that the kernel holds, or holds back, until a request is answered: those that it fills, and those whose
 /// writeback waits for a truncation.
-pub(crate) fn held_pages(message: &[u8]) -> Option<u64> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldPages {
+    /// Whose.
+    pub node: u64,
+    /// The first byte, and one past the last.
+    pub bytes: (u64, u64),
+}
+
+/// Those for which the kernel waits for the answer to a message.
+pub(crate) fn held_pages(message: &[u8]) -> Option<HeldPages> {
     let (header, body) = InHeader::read_from_prefix(message).ok()?;
-    let holds = match header.opcode {
+    let bytes = match header.opcode {
         op::READ => {
-            ReadIn::read_from_prefix(body).is_ok_and(|(r, _)| r.read_flags & READ_LOCKOWNER == 0)
+            let (read, _) = ReadIn::read_from_prefix(body).ok()?;
+            let fills = read.read_flags & READ_LOCKOWNER == 0;
+            fills.then_some((read.offset, read.offset.saturating_add(read.size.into())))
         }
         op::SETATTR => {
-            SetattrIn::read_from_prefix(body).is_ok_and(|(s, _)| s.valid & setattr::SIZE != 0)
+            let (set, _) = SetattrIn::read_from_prefix(body).ok()?;
+            (set.valid & setattr::SIZE != 0).then_some((0, u64::MAX))
         }
-        _ => false,
+        _ => None,
     };
-    holds.then_some(header.nodeid)
+    Some(HeldPages { node: header.nodeid, bytes: bytes? })
 }
 
 fn header(message: &[u8]) -> Option<InHeader> {
@@ -201,7 +217,8 @@ mod tests {
         ];
         assert!(messages.iter().all(|message| queue.push(&mut space(message))));
         let unique = |kept: Kept| header(kept.bytes()).unwrap().unique;
-        let taken = [(); 3].map(|()| queue.take_held_pages(5).map(unique));
+        assert!(!queue.has_held_pages(&|held| held.node == 5 && held.bytes.0 > 0));
+        let taken = [(); 3].map(|()| queue.take_held_pages(&|held| held.node == 5).map(unique));
         assert_eq!(taken, [Some(2), Some(8), None]);
         let mut next = space(b"");
         let left = std::iter::from_fn(|| {

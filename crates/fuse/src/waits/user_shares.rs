@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, ReadIn, op};
-use crate::transport::queue::{QueuedRequests, held_pages};
+use crate::transport::queue::{QueuedRequests, Wanted, held_pages};
 use crate::transport::space::{Kept, Space};
 
 /// The part (divisor) of the threads of which nobody counts for whom they are busy.
@@ -178,14 +178,16 @@ impl QueuedRequests for UserShares {
             .take(|message| header(message).is_some_and(|h| h.unique == unique))
             .is_some()
     }
-    fn take_held_pages(&self, node: u64) -> Option<Kept> {
+    fn take_held_pages(&self, wanted: Wanted<'_>) -> Option<Kept> {
         let mut state = self.state.lock();
-        (state.held > 0).then(|| state.take(|message| held_pages(message) == Some(node))).flatten()
+        let is_wanted = |message: &[u8]| held_pages(message).is_some_and(|held| wanted(&held));
+        (state.held > 0).then(|| state.take(is_wanted)).flatten()
     }
-    fn has_held_pages(&self, node: u64) -> bool {
+    fn has_held_pages(&self, wanted: Wanted<'_>) -> bool {
         let state = self.state.lock();
         let mut messages = state.users.values().flat_map(|user| &user.waiting);
-        state.held > 0 && messages.any(|message| held_pages(message.bytes()) == Some(node))
+        let is_wanted = |m: &Kept| held_pages(m.bytes()).is_some_and(|held| wanted(&held));
+        state.held > 0 && messages.any(is_wanted)
     }
 }
 
@@ -209,6 +211,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
+    use crate::transport::queue::HeldPages;
 
     fn space(uid: u32, unique: u64) -> Space {
         let header = InHeader { uid, unique, opcode: op::GETATTR, ..InHeader::default() };
@@ -291,13 +294,14 @@ mod tests {
             filled,
             fitting(BYTES_EACH) / (size_of::<InHeader>() + size_of::<ReadIn>() + (1 << 20))
         );
-        assert!(shares.has_held_pages(9) && !shares.has_held_pages(8));
-        assert!(shares.take_held_pages(8).is_none());
+        let of = |node| move |held: &HeldPages| held.node == node;
+        assert!(shares.has_held_pages(&of(9)) && !shares.has_held_pages(&of(8)));
+        assert!(shares.take_held_pages(&of(8)).is_none());
         assert_eq!(
-            (0..100_000).take_while(|_| shares.take_held_pages(9).is_some()).count(),
+            (0..100_000).take_while(|_| shares.take_held_pages(&of(9)).is_some()).count(),
             filled
         );
-        assert!(!shares.has_held_pages(9));
+        assert!(!shares.has_held_pages(&of(9)));
         let waiting = (0..100_000).take_while(|_| fits(space(1, 1))).count();
         assert_eq!(waiting, WAITING_EACH);
         assert!(fits(space(2, 1)), "others have room");

@@ -9,6 +9,7 @@ use braid_format::lock_record::LockRecord;
 use parking_lot::MutexGuard;
 
 use super::core::{Core, Entry};
+use super::fills::{Fill, Held};
 use super::guard::Guard;
 use super::post::Post;
 use super::state::{Admission, Local, Request, Wish};
@@ -40,7 +41,7 @@ impl Core {
         lock: LockNo,
         wish: Wish,
         local: Local,
-        patience: Option<Duration>,
+        held: Option<(Held, Duration)>,
         cancelled: Option<&dyn Fn() -> bool>,
     ) -> Result<Guard, LockError> {
         assert!(wish.mode > Mode::Unlocked, "a lock is taken in a mode");
@@ -59,7 +60,8 @@ impl Core {
                 admission
             } else {
                 let began = simulation::now();
-                let fill = patience.map(|patience| self.now() + patience);
+                let since = self.now();
+                let fill = held.map(|(held, patience)| Fill { since, patience, held });
                 let request = Request { cluster, local, fill, passes: false };
                 let admission = self.queue_up(&entry, &mut state, request, cancelled)?;
                 self.counters.waited.note(simulation::since(began));

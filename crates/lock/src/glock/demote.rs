@@ -8,6 +8,8 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::core::{Core, Entry};
+use super::fills::ToDrop;
+use super::ops::{NoFills, PageDrops};
 use super::post::Post;
 use super::state::Local;
 use super::step::Event;
@@ -48,7 +50,7 @@ impl Core {
             // Keeps everybody out, fills included, until the process has gone.
             let alone = state.admit(held, Local::Exclusive);
             let done = MutexGuard::unlocked(&mut state, || {
-                self.ops.demote(entry.lock, held, Mode::Unlocked)
+                self.ops.demote(entry.lock, held, Mode::Unlocked, &NoFills::default())
             });
             if done.is_ok() {
                 MutexGuard::unlocked(&mut state, || self.ops.forget(entry.lock));
@@ -58,5 +60,31 @@ impl Core {
                 return false;
             }
         }
+    }
+}
+
+/// The kernel's pages under a lock that a demoter gives up.
+pub(super) struct Drops<'a> {
+    pub core: &'a Core,
+    pub entry: &'a Arc<Entry>,
+}
+
+impl PageDrops for Drops<'_> {
+    fn next(&self) -> Option<ToDrop> {
+        let mut state = self.entry.state.lock();
+        self.core.tell(self.entry, &mut state, Event::Drops);
+        state.drops()
+    }
+    fn with_all_fills(&self, f: &mut dyn FnMut()) {
+        self.let_in_all(true);
+        f();
+        self.let_in_all(false);
+    }
+}
+
+impl Drops<'_> {
+    fn let_in_all(&self, all: bool) {
+        let mut state = self.entry.state.lock();
+        self.core.tell(self.entry, &mut state, Event::LetsIn(all));
     }
 }

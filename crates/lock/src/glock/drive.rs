@@ -10,6 +10,7 @@ use braid_format::lock_record::LockRecord;
 use parking_lot::MutexGuard;
 
 use super::core::{Core, Entry, RUNNING, WITHDRAWN};
+use super::demote::Drops;
 use super::hold::Keep;
 use super::post::Post;
 use super::step::{Action, Context, Event};
@@ -133,7 +134,7 @@ impl Core {
             let outside = self.step(entry, state, event, &mut ran);
             if !outside.is_nothing() {
                 ran.unlocked = true;
-                next = MutexGuard::unlocked(state, || self.do_outside(entry.lock, outside, post));
+                next = MutexGuard::unlocked(state, || self.do_outside(entry, outside, post));
             }
         }
         if answered && let Some(error) = self.hopeless(entry.lock, state) {
@@ -204,7 +205,13 @@ impl Core {
         outside
     }
 
-    fn do_outside(&self, lock: LockNo, outside: Outside, post: &mut Post) -> Option<Event<Thread>> {
+    fn do_outside(
+        &self,
+        entry: &Arc<Entry>,
+        outside: Outside,
+        post: &mut Post,
+    ) -> Option<Event<Thread>> {
+        let lock = entry.lock;
         self.send(lock, outside.hints, post);
         if outside.withdraw {
             self.withdraw();
@@ -215,7 +222,8 @@ impl Core {
                 Err(error) => Event::RecordFailed(error),
             }),
             Action::Demote { from, to } => {
-                Some(Event::Demoted(self.ops.demote(lock, from, to).ok()))
+                let pages = Drops { core: self, entry };
+                Some(Event::Demoted(self.ops.demote(lock, from, to, &pages).ok()))
             }
             Action::Forget => {
                 self.ops.forget(lock);

@@ -1,7 +1,10 @@
 //! What the file system does when a lock is given up ([`GlockOps`]), and what that may wait for.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use braid_format::LockNo;
 
+use super::fills::ToDrop;
 use crate::Mode;
 
 /// What a demotion left behind.
@@ -57,6 +60,29 @@ impl DemotionWaits {
     }
 }
 
+/// In which order the kernel's pages are dropped under a lock that is being given up, and which page fills are
+/// let in meanwhile: see [`super::fills`].
+pub trait PageDrops {
+    /// What the kernel is to drop now. Fills that hold that up are let in until the next call. `None`: it has
+    /// nothing any more, and nothing is filled.
+    fn next(&self) -> Option<ToDrop>;
+    /// Does what any fill may hold up.
+    fn with_all_fills(&self, f: &mut dyn FnMut());
+}
+
+/// Where no fill comes, or none may be let in.
+#[derive(Debug, Default)]
+pub struct NoFills(AtomicBool);
+
+impl PageDrops for NoFills {
+    fn next(&self) -> Option<ToDrop> {
+        (!self.0.swap(true, Ordering::Relaxed)).then_some(ToDrop::All)
+    }
+    fn with_all_fills(&self, f: &mut dyn FnMut()) {
+        f();
+    }
+}
+
 /// What the file system does when a lock is given up.
 pub trait GlockOps: Send + Sync {
     /// Called when a record was read, or written, that gives this node more of the lock than it
@@ -67,12 +93,19 @@ pub trait GlockOps: Send + Sync {
     }
     /// Called on a demotion thread, after users incompatible with `to` have drained. On return
     /// `Ok`: nothing dirty remains under the lock, all of it is stable; if `to` is
-    /// [`Mode::Unlocked`] nothing is cached. It may be called again for the same demotion when
-    /// page fills were admitted meanwhile.
+    /// [`Mode::Unlocked`] nothing is cached. It may be called again for the same demotion.
+    ///
+    /// The kernel's pages are dropped as `pages` says, all of them at first.
     ///
     /// # Errors
     /// The lock is then kept and the manager withdraws.
-    fn demote(&self, lock: LockNo, from: Mode, to: Mode) -> Result<Demoted, DemoteFailed>;
+    fn demote(
+        &self,
+        lock: LockNo,
+        from: Mode,
+        to: Mode,
+        pages: &dyn PageDrops,
+    ) -> Result<Demoted, DemoteFailed>;
     /// What giving this lock up may wait for.
     fn demotion_waits(&self, lock: LockNo) -> DemotionWaits {
         let _ = lock;

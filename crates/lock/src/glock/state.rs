@@ -4,10 +4,10 @@
 //!   users, sticky hold --- somebody else wants it ---> demand
 //!        ^                                               | minimum hold over
 //!        |                                               v
-//!        |     +------------------ fills admitted --- Draining  (no new users but fills)
+//!        |     +--------- fills left something ------ Draining  (no new users)
 //!        |     |                                         | incompatible users gone
-//!        |     +------------------------------------- Calling   (Action::Demote, no mutex held)
-//!        |                                               | nobody was admitted meanwhile
+//!        |     +------------------------------------- Calling   (Action::Demote, no mutex held; only fills begin)
+//!        |                                               | all users gone, and what fills brought
 //!        |                                               v
 //!        +---------- the record shows it ------------ Releasing (belief lowered)
 //! ```
@@ -17,7 +17,7 @@
 //!
 //! Invariants:
 //! * users are admitted only under a belief at least as strong as they rely on, and only while no
-//!   demotion would take it from them, except fills (never once `Releasing`);
+//!   demotion would take it from them, except fills (only while `Calling`);
 //! * the queue is served in order; every waiter that could go on has been woken;
 //! * one driver at a time talks to the record, one demoter works on the lock (`working`).
 
@@ -26,6 +26,7 @@ use std::collections::VecDeque;
 use braid_format::LockNo;
 use braid_format::lock_record::{LockRecord, Waiter as LockWaiter};
 
+use super::fills::{Fill, Fills, ToDrop};
 use super::hold::Hold;
 use super::ops::Demoted;
 use crate::dlock::{Dlock, Time};
@@ -62,8 +63,8 @@ pub struct Request {
     pub cluster: Mode,
     /// Exclusion among the threads of this node.
     pub local: Local,
-    /// For a page fill: when it may be admitted during a demotion.
-    pub fill: Option<Time>,
+    /// For a page fill, or the like: it may be admitted during a demotion.
+    pub fill: Option<Fill>,
     /// The thread wants the lock to be here, and does not use it: it is told so, and is no user then.
     pub passes: bool,
 }
@@ -93,7 +94,7 @@ pub(super) enum Driver {
 pub(super) enum Phase {
     Draining,
     Calling,
-    /// Called; nothing stands in the way unless a fill came.
+    /// Called; nothing stands in the way unless a fill came, and left something.
     Ready,
     Releasing,
 }
@@ -102,8 +103,6 @@ pub(super) enum Phase {
 pub(super) struct Demotion {
     pub(super) to: Mode,
     pub(super) phase: Phase,
-    /// A fill was admitted since the call began.
-    pub(super) admitted: bool,
     /// What the last call left behind.
     pub(super) left: Demoted,
 }
@@ -111,7 +110,7 @@ pub(super) struct Demotion {
 impl Demotion {
     /// It has only kept users out until now.
     pub(super) fn may_be_put_off(&self) -> bool {
-        self.phase == Phase::Draining && !self.admitted
+        self.phase == Phase::Draining
     }
 }
 
@@ -165,6 +164,10 @@ pub struct Glock<W> {
     /// Others want it: keep no more than this.
     pub(super) demand: Option<Mode>,
     pub(super) demotion: Option<Demotion>,
+    /// Page fills during the demotion.
+    pub(super) fills: Fills,
+    /// What the kernel drops now.
+    drops: Option<ToDrop>,
     /// To be released because it is idle.
     pub(super) releasing_idle: bool,
     /// Who talks to the record now; also set while the cache is being forgotten.
@@ -202,6 +205,8 @@ impl<W: Clone + PartialEq> Glock<W> {
             queue: VecDeque::new(),
             demand: None,
             demotion: None,
+            fills: Fills::default(),
+            drops: None,
             releasing_idle: false,
             driver: None,
             look: false,
@@ -332,16 +337,27 @@ impl<W: Clone + PartialEq> Glock<W> {
             && self.local_free(local)
             && self.demotion.is_none_or(|d| d.to.covers(cluster))
     }
-    /// Whether a fill may begin during the demotion under way. One that must be alone gets nothing
-    /// weaker than it asks for.
-    pub(super) fn admits_fill(&self, request: &Request) -> bool {
+    /// When a fill may begin during the demotion under way, if nothing changes until then. One that must be alone gets
+    /// nothing weaker than it asks for.
+    pub(super) fn admits_fill_at(&self, request: &Request) -> Option<Time> {
         let least = match request.local {
             Local::Shared => Mode::Shared,
             Local::Exclusive => request.cluster,
         };
-        self.demotion.is_some_and(|d| d.phase != Phase::Releasing)
+        let at = self.fills.admits_at(request.fill.as_ref()?)?;
+        let may = self.demotion.is_some_and(|d| d.phase == Phase::Calling)
             && self.dlock.held().covers(least)
-            && self.local_free(request.local)
+            && self.local_free(request.local);
+        may.then_some(at)
+    }
+    /// What the kernel is to drop: the answer to [`super::step::Event::Drops`].
+    pub fn drops(&self) -> Option<ToDrop> {
+        self.drops
+    }
+    /// Finds out what the kernel is to drop next.
+    pub(super) fn next_drop(&mut self, now: Time) {
+        let waiting = self.queue.iter().filter_map(|queued| queued.request.fill);
+        self.drops = self.fills.next(now, waiting);
     }
     /// Begins a use, if that needs neither I/O nor waiting.
     #[inline]
@@ -363,8 +379,8 @@ impl<W: Clone + PartialEq> Glock<W> {
     }
     /// Begins a use of a fill during a demotion.
     pub(super) fn admit_fill(&mut self, request: &Request) -> Admission {
-        if let Some(demotion) = &mut self.demotion {
-            demotion.admitted = true;
+        if let Some(fill) = &request.fill {
+            self.fills.admitted(fill);
         }
         self.admit(request.cluster.meet(self.dlock.held()), request.local)
     }

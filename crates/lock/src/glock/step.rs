@@ -3,10 +3,12 @@
 //! Threads that wait for the lock take care of its record (they *drive* it) one after the other,
 //! each while it is the head of the queue; what no waiting thread takes care of is done in a *visit*
 //! by a demoter. Events that come from anywhere else ([`Event::Ended`], [`Event::Look`],
-//! [`Event::Wished`], [`Event::Keep`], [`Event::Release`], [`Event::Stopped`]) ask for nothing that blocks.
+//! [`Event::Wished`], [`Event::Keep`], [`Event::Release`], [`Event::Drops`], [`Event::LetsIn`], [`Event::Stopped`]) ask
+//! for nothing that blocks.
 
 use std::time::Duration;
 
+use super::fills::Fills;
 use super::hold::Keep;
 use super::ops::Demoted;
 use super::state::{Admission, Demotion, Driver, Glock, Phase};
@@ -63,6 +65,10 @@ pub enum Event<W> {
     Demoted(Option<Demoted>),
     /// Answer to [`Action::Forget`].
     Forgotten,
+    /// Whoever carries out [`Action::Demote`] asks what the kernel is to drop next: [`Glock::drops`] says it then.
+    Drops,
+    /// It is about to do, or has done, what any fill may hold up.
+    LetsIn(bool),
     /// Nobody here can get the lock before a repair.
     Hopeless(LockError),
     /// The manager stops: see [`Context::stopped`].
@@ -191,6 +197,14 @@ impl<W: Clone + PartialEq> Glock<W> {
             }
             Event::Demoted(left) => self.demoted(cx, left, &mut out),
             Event::Forgotten => self.forgotten(cx, &mut out),
+            Event::Drops => {
+                self.next_drop(cx.record.now);
+                self.wake_fills(false, &mut out);
+            }
+            Event::LetsIn(all) => {
+                self.fills.open_all(all.then_some(cx.record.now));
+                self.wake_fills(false, &mut out);
+            }
             Event::Hopeless(error) => {
                 self.refuse_all(&error, &mut out);
                 self.settle(cx, &mut out);
@@ -208,10 +222,13 @@ impl<W: Clone + PartialEq> Glock<W> {
     fn turn(&mut self, cx: &Context, waiter: &W, out: &mut Out<W>) {
         let Some(queued) = self.queue.iter().find(|q| q.waiter == *waiter) else { return };
         let request = queued.request;
-        if request.fill.is_some_and(|at| at <= cx.record.now) && self.admits_fill(&request) {
+        if self.admits_fill_at(&request).is_some_and(|at| at <= cx.record.now) {
             self.leave_queue(waiter);
             let admission = self.admit_fill(&request);
             out.push(Action::Admit(waiter.clone(), admission));
+            if request.fill.is_some_and(|fill| !self.fills.is_in_the_way(&fill)) {
+                self.wake_fills(true, out);
+            }
             self.settle(cx, out);
         } else if self.is_head(waiter)
             && let Some(event) = self.event_for_head(cx, request.cluster)
@@ -248,7 +265,7 @@ impl<W: Clone + PartialEq> Glock<W> {
     /// When a waiting thread must look by itself, if nobody wakes it before.
     pub fn wait_until(&self, waiter: &W) -> Option<Time> {
         let request = self.queue.iter().find(|q| q.waiter == *waiter)?.request;
-        let fill = request.fill.filter(|_| self.admits_fill(&request));
+        let fill = self.admits_fill_at(&request);
         let pursues = self.is_head(waiter)
             && self.driver.is_none()
             && !self.dlock.held().covers(request.cluster);
@@ -366,9 +383,7 @@ impl<W: Clone + PartialEq> Glock<W> {
     /// Wakes or calls everybody who can now go on.
     fn settle(&mut self, cx: &Context, out: &mut Out<W>) {
         self.serve_queue(out);
-        if self.demotion.is_some() {
-            self.wake_fills(out);
-        }
+        self.wake_fills(false, out);
         if cx.stopped {
             self.end_release(out);
             return;
@@ -394,10 +409,15 @@ impl<W: Clone + PartialEq> Glock<W> {
         }
     }
 
-    /// A demotion begins: the patience of the fills in the queue counts.
-    fn wake_fills(&self, out: &mut Out<W>) {
-        let fills = self.queue.iter().filter(|queued| queued.request.fill.is_some());
-        out.extend(fills.map(|fill| Action::Wake(fill.waiter.clone())));
+    /// Fills in the queue may be let in, after some time: those that hold up what is being dropped, or, after a long
+    /// time, `all`. The first one tells when that is over.
+    fn wake_fills(&self, all: bool, out: &mut Out<W>) {
+        let fills = self.queue.iter().filter_map(|q| Some((&q.waiter, q.request.fill.as_ref()?)));
+        let fills = fills.enumerate().filter(|(n, (_, fill))| {
+            let may = self.fills.admits_at(fill).is_some();
+            may && (all || *n == 0 || self.fills.is_in_the_way(fill))
+        });
+        out.extend(fills.map(|(_, (waiter, _))| Action::Wake(waiter.clone())));
     }
 
     /// Whether a demoter could do something about the lock now.
@@ -494,8 +514,12 @@ impl<W: Clone + PartialEq> Glock<W> {
         let from = self.dlock.held();
         let to = self.demand.map_or(demotion.to, |d| d.meet(demotion.to));
         let drained = self.drained(to);
-        let set = |glock: &mut Self, phase, admitted| {
-            glock.demotion = Some(Demotion { to, phase, admitted, ..demotion });
+        if to < demotion.to {
+            // Users may have begun until now under what was to be kept.
+            self.fills = Fills::begin();
+        }
+        let set = |glock: &mut Self, phase| {
+            glock.demotion = Some(Demotion { to, phase, ..demotion });
         };
         match demotion.phase {
             Phase::Calling => Next::Leave,
@@ -507,20 +531,20 @@ impl<W: Clone + PartialEq> Glock<W> {
                 Next::Again
             }
             Phase::Draining if !drained => {
-                set(self, Phase::Draining, demotion.admitted);
+                set(self, Phase::Draining);
                 Next::Leave
             }
             Phase::Draining => {
-                set(self, Phase::Calling, false);
+                set(self, Phase::Calling);
                 Next::Call { from, to }
             }
-            Phase::Ready if demotion.admitted || to < demotion.to || !drained => {
-                set(self, Phase::Draining, false);
+            Phase::Ready if self.fills.are_left() || to < demotion.to || !drained => {
+                set(self, Phase::Draining);
                 Next::Again
             }
             Phase::Ready if self.driver.is_some() => Next::Leave,
             Phase::Ready => {
-                set(self, Phase::Releasing, false);
+                set(self, Phase::Releasing);
                 self.demand = None;
                 Next::Release
             }
@@ -555,14 +579,15 @@ impl<W: Clone + PartialEq> Glock<W> {
             None => return Next::Leave,
         };
         let left = Demoted::default();
-        self.demotion = Some(Demotion { to, phase: Phase::Draining, admitted: false, left });
-        self.wake_fills(out);
+        self.demotion = Some(Demotion { to, phase: Phase::Draining, left });
+        self.fills = Fills::begin();
         Next::Again
     }
 
     fn demoted(&mut self, cx: &Context, left: Option<Demoted>, out: &mut Out<W>) {
         let Some(demotion) = self.demotion.as_mut() else { return };
         assert_eq!(demotion.phase, Phase::Calling, "an answer to no call");
+        self.fills.open_all(None);
         if let Some(left) = left {
             demotion.left = left;
             demotion.phase = Phase::Ready;

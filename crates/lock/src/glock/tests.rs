@@ -63,7 +63,13 @@ struct Plain {
     calls: AtomicUsize,
 }
 impl GlockOps for Plain {
-    fn demote(&self, _: LockNo, from: Mode, to: Mode) -> Result<Demoted, DemoteFailed> {
+    fn demote(
+        &self,
+        _: LockNo,
+        from: Mode,
+        to: Mode,
+        _: &dyn PageDrops,
+    ) -> Result<Demoted, DemoteFailed> {
         assert!(to < from);
         self.calls.fetch_add(1, Ordering::Relaxed);
         Ok(Demoted::default())
@@ -142,7 +148,13 @@ impl Drop for Cluster {
 #[derive(Default)]
 struct Threads(Mutex<Vec<std::thread::ThreadId>>);
 impl GlockOps for Threads {
-    fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+    fn demote(
+        &self,
+        _: LockNo,
+        _: Mode,
+        _: Mode,
+        _: &dyn PageDrops,
+    ) -> Result<Demoted, DemoteFailed> {
         self.0.lock().push(std::thread::current().id());
         Ok(Demoted::default())
     }
@@ -294,7 +306,13 @@ fn grants_are_told_before_anybody_is_let_in_and_only_once() {
             assert_eq!(lock, LOCK);
             self.0.lock().push(mode);
         }
-        fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+        fn demote(
+            &self,
+            _: LockNo,
+            _: Mode,
+            _: Mode,
+            _: &dyn PageDrops,
+        ) -> Result<Demoted, DemoteFailed> {
             Ok(Demoted::default())
         }
     }
@@ -361,7 +379,13 @@ fn readers_share_and_a_writer_makes_them_go() {
 fn openers_are_recorded_and_the_dead_left_out() {
     struct Open;
     impl GlockOps for Open {
-        fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+        fn demote(
+            &self,
+            _: LockNo,
+            _: Mode,
+            _: Mode,
+            _: &dyn PageDrops,
+        ) -> Result<Demoted, DemoteFailed> {
             Ok(Demoted { opened: true, ..Demoted::default() })
         }
     }
@@ -454,14 +478,24 @@ fn the_bound_holds_by_itself() {
 struct WaitsForFill {
     asked: (Mutex<u32>, Condvar),
     filled: (Mutex<bool>, Condvar),
+    dropped: Mutex<Vec<ToDrop>>,
 }
 impl GlockOps for WaitsForFill {
-    fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
-        *self.asked.0.lock() += 1;
-        self.asked.1.notify_all();
-        let mut filled = self.filled.0.lock();
-        while !*filled {
-            self.filled.1.wait(&mut filled);
+    fn demote(
+        &self,
+        _: LockNo,
+        _: Mode,
+        _: Mode,
+        pages: &dyn PageDrops,
+    ) -> Result<Demoted, DemoteFailed> {
+        while let Some(next) = pages.next() {
+            self.dropped.lock().push(next);
+            *self.asked.0.lock() += 1;
+            self.asked.1.notify_all();
+            let mut filled = self.filled.0.lock();
+            while !*filled {
+                self.filled.1.wait(&mut filled);
+            }
         }
         Ok(Demoted::default())
     }
@@ -473,6 +507,7 @@ fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
         let ops = Arc::new(WaitsForFill {
             asked: (Mutex::new(0), Condvar::new()),
             filled: (Mutex::new(false), Condvar::new()),
+            dropped: Mutex::default(),
         });
         let as_ops: Arc<dyn GlockOps> = ops.clone();
         let c = Cluster::new(2, &[as_ops], &ManagerOptions::default());
@@ -488,9 +523,8 @@ fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
                 ops.asked.1.wait(&mut asked);
             }
             drop(asked);
-            let patience = Duration::from_millis(2);
-            let g =
-                c.nodes[0].acquire_fill(LOCK, Mode::Exclusive, Local::Shared, patience).unwrap();
+            let fill = (Held::Filled(4096, 8192), Duration::from_millis(2));
+            let g = c.nodes[0].acquire_fill(LOCK, Mode::Exclusive, Local::Shared, fill).unwrap();
             // A fill may get less than it asked for. It may also get it all: the other node asks by a message, and
             // stands behind whoever takes the lock by the record.
             assert!(g.mode().covers(held) && c.nodes[0].held(LOCK) == g.mode());
@@ -500,7 +534,7 @@ fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
             assert_eq!(c.nodes[0].held(LOCK), g.mode(), "released under a fill");
             drop(g);
         });
-        assert_eq!(*ops.asked.0.lock(), 2, "a pass after the fill");
+        assert_eq!(*ops.dropped.lock(), [ToDrop::All, ToDrop::Pages(4096, 8192)]);
     }
 }
 
@@ -508,7 +542,13 @@ fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
 fn a_failed_demotion_withdraws_and_keeps_the_lock() {
     struct Fails;
     impl GlockOps for Fails {
-        fn demote(&self, _: LockNo, _: Mode, _: Mode) -> Result<Demoted, DemoteFailed> {
+        fn demote(
+            &self,
+            _: LockNo,
+            _: Mode,
+            _: Mode,
+            _: &dyn PageDrops,
+        ) -> Result<Demoted, DemoteFailed> {
             Err(DemoteFailed)
         }
     }
@@ -631,7 +671,8 @@ fn one(check: &Checker, node: &Arc<LockManager>, n: usize, r: u64, locks: u64) {
     let local = if r & 0x600 == 0 { Local::Exclusive } else { Local::Shared };
     let lock = LockNo(at as u64);
     let guard = if r & 0x7800 == 0 {
-        node.acquire_fill(lock, cluster, local, Duration::from_micros(100)).unwrap()
+        let fill = (Held::Filled(0, 4096), Duration::from_micros(100));
+        node.acquire_fill(lock, cluster, local, fill).unwrap()
     } else {
         node.acquire(lock, cluster, local).unwrap()
     };

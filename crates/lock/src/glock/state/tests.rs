@@ -5,6 +5,7 @@ use braid_format::{Incarnation, NodeId};
 
 use super::*;
 use crate::dlock::{self, Event, Seen};
+use crate::glock::fills::Held;
 
 const LOCK: LockNo = LockNo(64);
 const EX: Mode = Mode::Exclusive;
@@ -18,7 +19,7 @@ const fn request(cluster: Mode, local: Local) -> Request {
     Request { cluster, local, fill: None, passes: false }
 }
 fn demotion(to: Mode, phase: Phase) -> Demotion {
-    Demotion { to, phase, admitted: false, left: Demoted::default() }
+    Demotion { to, phase, left: Demoted::default() }
 }
 /// As node 0 sees the lock after it has read a record with these holders and waiters.
 fn seen(mode: Mode, holders: &[u16], waiters: &[(u16, Mode)]) -> Glock<u8> {
@@ -201,27 +202,38 @@ fn a_wish_is_served_concurrently_if_that_saves_waiting_for_another_node() {
 }
 
 #[test]
-fn a_fill_begins_during_a_demotion_as_long_as_something_is_held_and_nobody_is_in_its_way() {
-    let shared = request(SH, Local::Shared);
-    let mut glock = seen(EX, &[0], &[]);
-    assert!(!glock.admits_fill(&shared), "no demotion");
-    for phase in [Phase::Draining, Phase::Calling, Phase::Ready] {
+fn a_fill_begins_while_pages_are_dropped_if_something_is_held_and_nobody_is_in_its_way() {
+    let fill = |cluster, local| {
+        let held = Held::Filled(0, 1);
+        let fill = Fill { since: Time::ZERO, patience: Duration::ZERO, held };
+        Request { fill: Some(fill), ..request(cluster, local) }
+    };
+    let dropping = |mode, holders: &[u16]| {
+        let mut glock = seen(mode, holders, &[]);
+        glock.demotion = Some(demotion(Mode::Unlocked, Phase::Calling));
+        glock.fills = Fills::begin();
+        glock.next_drop(Time::ZERO);
+        glock
+    };
+    let shared = fill(SH, Local::Shared);
+    let mut glock = dropping(EX, &[0]);
+    for (phase, may) in [
+        (Phase::Draining, false),
+        (Phase::Ready, false),
+        (Phase::Releasing, false),
+        (Phase::Calling, true),
+    ] {
         glock.demotion = Some(demotion(Mode::Unlocked, phase));
-        assert!(glock.admits_fill(&shared));
+        assert_eq!(glock.admits_fill_at(&shared).is_some(), may, "{phase:?}");
     }
+    assert!(glock.admits_fill_at(&request(SH, Local::Shared)).is_none(), "not a fill");
     glock.exclusive = true;
-    assert!(!glock.admits_fill(&shared), "somebody is alone");
-    glock.exclusive = false;
-    glock.demotion = Some(demotion(Mode::Unlocked, Phase::Releasing));
-    assert!(!glock.admits_fill(&shared));
-    let mut glock = seen(SH, &[0], &[]);
-    glock.demotion = Some(demotion(Mode::Unlocked, Phase::Calling));
-    assert!(glock.admits_fill(&request(EX, Local::Shared)), "gets what there is");
-    assert!(!glock.admits_fill(&request(EX, Local::Exclusive)));
-    assert!(glock.admits_fill(&request(SH, Local::Exclusive)));
-    let mut glock = seen(SH, &[1], &[]);
-    glock.demotion = Some(demotion(Mode::Unlocked, Phase::Calling));
-    assert!(!glock.admits_fill(&shared), "nothing is held");
+    assert!(glock.admits_fill_at(&shared).is_none(), "somebody is alone");
+    let glock = dropping(SH, &[0]);
+    let gets = |cluster, local| glock.admits_fill_at(&fill(cluster, local)).is_some();
+    assert!(gets(EX, Local::Shared), "gets what there is");
+    assert!(!gets(EX, Local::Exclusive) && gets(SH, Local::Exclusive));
+    assert!(dropping(SH, &[1]).admits_fill_at(&shared).is_none(), "nothing is held");
 }
 
 #[test]

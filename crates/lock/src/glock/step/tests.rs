@@ -6,6 +6,7 @@ use braid_format::{Incarnation, LockNo, NodeId};
 use super::*;
 use crate::Local;
 use crate::dlock::Seen;
+use crate::glock::fills::{Fill, Held, ToDrop};
 use crate::glock::state::Request;
 
 const LOCK: LockNo = LockNo(64);
@@ -100,7 +101,7 @@ impl Alone {
         };
         std::mem::take(&mut self.seen).iter().map(word).collect()
     }
-    fn queue_up(&mut self, waiter: u8, cluster: Mode, local: Local, fill: Option<Time>) {
+    fn queue_up(&mut self, waiter: u8, cluster: Mode, local: Local, fill: Option<Fill>) {
         self.glock.queue_up(waiter, Request { cluster, local, fill, passes: false });
         self.step(Event::Turn(waiter));
     }
@@ -126,6 +127,11 @@ impl Alone {
     }
 }
 
+/// Of one page, just now.
+fn fill(patience: Duration) -> Fill {
+    Fill { since: Alone::new().now, patience, held: Held::Filled(0, 4096) }
+}
+
 #[test]
 fn a_demotion_makes_stable_forgets_and_hands_over() {
     let mut alone = Alone::holding();
@@ -148,9 +154,11 @@ fn a_fill_gets_in_while_caches_are_made_stable_and_they_are_made_stable_again() 
     alone.other_wants(Mode::Exclusive);
     alone.step(Event::Visit);
     assert_eq!(alone.words(), ["visit", "demote"]);
+    alone.step(Event::Drops);
+    assert_eq!(alone.glock.drops(), Some(ToDrop::All));
     // Its patience is over; one that has more of it waits.
-    alone.queue_up(1, Mode::Shared, Local::Shared, Some(alone.now));
-    alone.queue_up(2, Mode::Shared, Local::Shared, Some(alone.now + MS));
+    alone.queue_up(1, Mode::Shared, Local::Shared, Some(fill(Duration::ZERO)));
+    alone.queue_up(2, Mode::Shared, Local::Shared, Some(fill(MS)));
     let admitted = |a: &Action<u8>| matches!(a, Action::Admit(1, a) if a.mode == Mode::Shared);
     assert!(alone.seen.iter().any(admitted));
     assert!(!alone.seen.iter().any(|a| matches!(a, Action::Admit(2, _))));
@@ -163,6 +171,13 @@ fn a_fill_gets_in_while_caches_are_made_stable_and_they_are_made_stable_again() 
     alone.step(Event::Visit);
     assert_eq!(alone.words(), ["demote"]);
     assert_eq!(alone.record.holders, [me(0)]);
+    // Nothing is dropped yet: nobody is held up.
+    alone.now += 100 * MS;
+    alone.step(Event::Turn(2));
+    alone.step(Event::Drops);
+    assert!(!alone.seen.iter().any(|a| matches!(a, Action::Admit(2, _))));
+    // What 2 is about to fill need not be dropped.
+    assert_eq!(alone.glock.drops(), None);
 }
 
 #[test]
@@ -198,11 +213,16 @@ fn a_fill_that_has_gone_before_caches_are_stable_has_them_made_stable_again() {
     let mut alone = Alone::holding();
     alone.other_wants(Mode::Exclusive);
     alone.step(Event::Visit);
-    alone.queue_up(1, Mode::Shared, Local::Shared, Some(alone.now));
+    alone.step(Event::Drops);
+    alone.queue_up(1, Mode::Shared, Local::Shared, Some(fill(Duration::ZERO)));
     alone.end(Mode::Shared, Local::Shared);
     alone.words();
     alone.step(Event::Demoted(Some(Demoted::default())));
     assert_eq!(alone.words(), ["demote"]);
+    for next in [Some(ToDrop::Pages(0, 4096)), None] {
+        alone.step(Event::Drops);
+        assert_eq!(alone.glock.drops(), next);
+    }
     alone.step(Event::Demoted(Some(Demoted::default())));
     assert_eq!(alone.words(), ["forget"]);
 }
@@ -479,20 +499,23 @@ fn the_head_of_the_queue_alone_looks_by_itself_and_only_at_what_it_needs() {
 }
 
 #[test]
-fn a_fill_looks_when_its_patience_is_over_and_is_woken_when_a_demotion_begins() {
+fn a_fill_looks_when_its_patience_is_over_and_is_woken_when_pages_are_dropped() {
     let mut alone = Alone::holding();
     let admission = alone.glock.try_admit(Mode::Exclusive, Local::Shared).unwrap();
     alone.queue_up(2, Mode::Exclusive, Local::Exclusive, None);
-    let patience = alone.now + MS;
-    alone.queue_up(3, Mode::Shared, Local::Shared, Some(patience));
+    alone.queue_up(3, Mode::Shared, Local::Shared, Some(fill(MS)));
     assert_eq!(alone.glock.wait_until(&3), None);
     alone.other_wants(Mode::Exclusive);
     assert_eq!(alone.words(), ["visit"]);
     alone.step(Event::Visit);
+    alone.end(admission.mode, admission.local);
+    alone.step(Event::Visit);
+    assert!(alone.words().contains(&"demote"));
+    assert_eq!(alone.glock.wait_until(&3), None);
+    alone.step(Event::Drops);
     assert!(alone.seen.iter().any(|a| matches!(a, Action::Wake(3))), "{:?}", alone.seen);
     assert!(!alone.seen.iter().any(|a| matches!(a, Action::Wake(2))));
-    assert_eq!(alone.glock.wait_until(&3), Some(patience));
-    alone.glock.end(&admission);
+    assert_eq!(alone.glock.wait_until(&3), Some(alone.now + MS));
 }
 
 #[test]
