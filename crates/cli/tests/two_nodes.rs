@@ -603,3 +603,47 @@ fn nodes_whose_threads_all_wait_for_mapped_files_of_each_other_go_on() {
     assert_eq!(ends.trim(), "2", "programs hang");
     c.finish();
 }
+
+/// Reads pages of a file that the kernel must not keep, by eight processes, until the other file is there.
+const FILL_PAGES: &str = "import os, random, sys
+path, stop = sys.argv[1:]
+children = 0
+while children < 8:
+    children += 1
+    if os.fork() == 0:
+        fd = os.open(path, os.O_RDONLY)
+        pages = os.fstat(fd).st_size // 4096
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        while not os.path.exists(stop):
+            for _ in range(100):
+                page = random.randrange(pages)
+                os.posix_fadvise(fd, page * 4096, 4096, os.POSIX_FADV_DONTNEED)
+                assert len(os.pread(fd, 4096, page * 4096)) == 4096
+        os._exit(0)
+for _ in range(children): assert os.wait()[1] == 0
+";
+
+/// Whoever may read a file may have its pages read again and again. The other node gets it all the same, and what
+/// it has written is seen.
+#[test]
+fn a_file_whose_pages_are_filled_without_a_pause_goes_to_the_other_node() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 256, 0);
+    let [a, b] = [(); 2].map(|()| c.mount(&[]).display().to_string());
+    let (program, stop) = (c.disks.path("fill.py"), c.disks.path("stop"));
+    fs::write(&program, FILL_PAGES).unwrap();
+    sh(&format!("head -c 4000000 /dev/urandom > {a}/file; ls -l {b}"));
+    let said = sh(&format!(
+        "python3 {program} {a}/file {stop} & fills=$!
+        sleep 1
+        for n in 1 2 3 4 5; do
+            timeout -k 1 20 dd of={b}/file bs=4096 seek=$n count=1 conv=notrunc status=none if=/dev/zero || echo late
+            head -c $(( (n + 1) * 4096 )) {a}/file | tail -c 4096 | tr -d '\\0' | wc -c
+        done
+        touch {stop}; wait $fills && echo ended"
+    ));
+    assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["0", "0", "0", "0", "0", "ended"]);
+    c.finish();
+}
