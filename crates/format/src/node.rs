@@ -111,6 +111,7 @@ pub struct RawSlot {
     /// Bit 0, while `Recovering`: the journal is replayed (before the damage was met, if there is one).
     /// Bit 1, not while `Free`: a person has said that the host of who acts by the slot is off.
     /// Bit 2, not while `Free`: the node serves clients that rely for a while on what it has told them.
+    /// Bit 3, not while `Free`: the node compares and writes under kernel locks, where its liveness lock is.
     pub flags: U16,
     /// The node's `io_timeout`, milliseconds: all its timers, and those of who watches it. 0: the usual.
     pub io_timeout: U32,
@@ -139,6 +140,7 @@ impl RawSlot {
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
     const VOUCHED: u16 = 2;
     const SERVES: u16 = 4;
+    const COMPARES_BY_LOCK: u16 = 8;
 
     /// The places in use, if the others are the last ones.
     fn places(&self) -> Option<Vec<LockPlace>> {
@@ -149,8 +151,8 @@ impl RawSlot {
     }
     /// The damage noted, if these fields are what a writer makes of a slot in `state`.
     fn damage(&self, state: SlotState) -> Result<Option<SlotDamage>, FormatError> {
-        let (block, flags) =
-            (self.damaged_block.get(), self.flags.get() & !(Self::VOUCHED | Self::SERVES));
+        let others = Self::VOUCHED | Self::SERVES | Self::COMPARES_BY_LOCK;
+        let (block, flags) = (self.damaged_block.get(), self.flags.get() & !others);
         let raw = self.damaged_part.get();
         let part = DamagedPart::from_raw(raw);
         let recovering = state == SlotState::Recovering;
@@ -265,6 +267,9 @@ pub struct SlotRecord {
     /// The node serves clients that rely for a while on what it has told them: when it is dead, whoever recovers it
     /// waits that long first. Never of a free slot.
     pub serves: bool,
+    /// The node compares and writes under kernel locks, where its liveness lock is: who does so elsewhere, or by
+    /// the device's own command, is not excluded. Never of a free slot.
+    pub compares_by_lock: bool,
     /// The node's `io_timeout` in milliseconds; 0: the usual.
     pub io_timeout: u32,
     /// The key by which it is registered with every member; 0: with none.
@@ -303,6 +308,7 @@ impl SlotRecord {
             damage: None,
             vouched: false,
             serves: false,
+            compares_by_lock: false,
             io_timeout: 0,
             fence_key: 0,
             named: None,
@@ -355,7 +361,8 @@ impl SlotRecord {
         let damage = raw.damage(state)?;
         let vouched = raw.flags.get() & RawSlot::VOUCHED != 0;
         let serves = raw.flags.get() & RawSlot::SERVES != 0;
-        if (vouched || serves) && state == SlotState::Free {
+        let compares_by_lock = raw.flags.get() & RawSlot::COMPARES_BY_LOCK != 0;
+        if (vouched || serves || compares_by_lock) && state == SlotState::Free {
             return Err(bad("flags", u64::from(raw.flags.get())));
         }
         let named = Some(raw.named.get()).filter(|n| *n != 0);
@@ -379,6 +386,7 @@ impl SlotRecord {
             damage,
             vouched,
             serves,
+            compares_by_lock,
             io_timeout: raw.io_timeout.get(),
             fence_key: raw.fence_key.get(),
             named: named.map(Incarnation),
@@ -397,6 +405,7 @@ impl SlotRecord {
         assert!(!self.replayed || self.recoverer.is_some(), "replayed in recovery");
         assert!(!self.vouched || self.state != SlotState::Free, "nobody is to be dead");
         assert!(!self.serves || self.state != SlotState::Free, "nobody serves");
+        assert!(!self.compares_by_lock || self.state != SlotState::Free, "nobody compares");
         assert!(self.named.is_none_or(|n| n.0 > self.life.incarnation.0), "a name of a later life");
         let mut raw = RawSlot::new_zeroed();
         raw.magic = U32::new(RawSlot::MAGIC);
@@ -429,7 +438,8 @@ impl SlotRecord {
         }
         let vouched = if self.vouched { RawSlot::VOUCHED } else { 0 };
         let serves = if self.serves { RawSlot::SERVES } else { 0 };
-        raw.flags = U16::new(u16::from(self.is_replayed()) | vouched | serves);
+        let by_lock = if self.compares_by_lock { RawSlot::COMPARES_BY_LOCK } else { 0 };
+        raw.flags = U16::new(u16::from(self.is_replayed()) | vouched | serves | by_lock);
         raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
         let (head, tail) = sector.split_at_mut(size_of::<RawSlot>());
         head.copy_from_slice(raw.as_bytes());
@@ -678,6 +688,7 @@ mod tests {
             damage: None,
             vouched: false,
             serves: false,
+            compares_by_lock: false,
             io_timeout: 0x0201,
             fence_key: 0x0807_0605_0403_0201,
             named: None,
@@ -807,7 +818,7 @@ mod tests {
         refused(&|raw| raw.revision.set(1));
         refused(&|raw| raw.damaged_part.set(8));
         refused(&|raw| raw.damaged_block.set(1));
-        refused(&|raw| raw.flags.set(8));
+        refused(&|raw| raw.flags.set(16));
         let record = SlotRecord { vouched: true, ..slot() };
         record.encode(&mut sector);
         assert_eq!(sector[418], 2);
@@ -815,6 +826,10 @@ mod tests {
         let record = SlotRecord { serves: true, ..slot() };
         record.encode(&mut sector);
         assert_eq!(sector[418], 4);
+        assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));
+        let record = SlotRecord { compares_by_lock: true, ..slot() };
+        record.encode(&mut sector);
+        assert_eq!(sector[418], 8);
         assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));
         refused(&|raw| {
             raw.flags.set(2);
@@ -828,7 +843,7 @@ mod tests {
         });
         refused(&|raw| {
             raw.damaged_part.set(1);
-            raw.flags.set(8);
+            raw.flags.set(16);
         });
         refused(&|raw| {
             raw.damaged_part.set(1);

@@ -153,7 +153,8 @@ impl Join {
             (State::Looking(_), Event::Failed(e)) => Err(e),
             (State::Choosing, event) => {
                 let Look { records, by_lock, .. } = event.slots()?;
-                let check = ForeignLockCheck::new(&self.joiner, by_lock);
+                let others_do = records.iter().any(|r| r.compares_by_lock);
+                let check = ForeignLockCheck::new(&self.joiner, by_lock || others_do);
                 self.look_for_foreign_locks(records, check, now, None)
             }
             (State::ForeignLocks(choice, check), event) => {

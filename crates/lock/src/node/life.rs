@@ -40,10 +40,12 @@ pub(super) fn is_recovered_by_other(record: &SlotRecord) -> bool {
     record.recoverer.is_some_and(|by| by.slot != record.life.slot)
 }
 
-/// Whether the slot's node compares and writes under locks that are not seen at `places`, if it does so
-/// under locks at all.
+/// Whether the slot's node compares and writes under locks that are not seen at `places`, or in another way than
+/// under locks while this one does so (`by_lock`).
 pub(super) fn uses_foreign_locks(record: &SlotRecord, places: &[LockPlace], by_lock: bool) -> bool {
-    by_lock && record.state != SlotState::Free && !shares_lock(record, places)
+    (by_lock || record.compares_by_lock)
+        && record.state != SlotState::Free
+        && !shares_lock(record, places)
 }
 
 /// The life that comes after the slot's last one. Nodes that died while they took the slot over had
@@ -73,6 +75,7 @@ pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
         damage: None,
         vouched: false,
         serves: false,
+        compares_by_lock: false,
         nonce,
         pid: 0,
         address: String::new(),

@@ -113,6 +113,7 @@ impl Observer<'_> {
             life_locked,
             lock_visible,
             foreign_locks: record.life != self.me
+                && self.by_lock
                 && uses_foreign_locks(&record, &self.places, self.by_lock),
             proven,
             fenceable: record.state != SlotState::Free && fenceable,

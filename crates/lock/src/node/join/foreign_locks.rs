@@ -16,7 +16,7 @@ pub(super) const FOREIGN_LOCK_BEATS: u32 = 8;
 /// (another host, or another device node of the same disk) would change them at the same time.
 pub(super) struct ForeignLockCheck {
     joiner: Joiner,
-    by_lock: bool,
+    is_needed: bool,
     state: State,
 }
 
@@ -29,15 +29,15 @@ enum State {
 }
 
 impl ForeignLockCheck {
-    /// `by_lock`: records are compared and written so here.
-    pub fn new(joiner: &Joiner, by_lock: bool) -> Self {
-        Self { joiner: joiner.clone(), by_lock, state: State::Reading }
+    /// `is_needed`: records are compared and written under kernel locks here, or by a node that has a slot.
+    pub fn new(joiner: &Joiner, is_needed: bool) -> Self {
+        Self { joiner: joiner.clone(), is_needed, state: State::Reading }
     }
     /// # Errors
     /// [`LockError::ForeignLocks`].
     pub fn step(&mut self, now: Time, event: Option<Event>) -> Flow<()> {
         let Some(event) = event else {
-            return if self.by_lock { act(Action::ReadSlots) } else { Ok(Step::End(())) };
+            return if self.is_needed { act(Action::ReadSlots) } else { Ok(Step::End(())) };
         };
         match std::mem::replace(&mut self.state, State::Reading) {
             State::Reading => {

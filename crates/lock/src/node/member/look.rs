@@ -132,7 +132,8 @@ impl NodeState {
                 Ok(()) if mine.lock_places == this.places() => Ok(true),
                 Ok(()) => {
                     let (nonce, lock_places) = (this.nonce(), this.places());
-                    let new = SlotRecord { nonce, lock_places, ..mine.clone() };
+                    let compares_by_lock = this.store.emulates_compare_and_write();
+                    let new = SlotRecord { nonce, lock_places, compares_by_lock, ..mine.clone() };
                     let written = this.write_slot(&mine, &new);
                     if matches!(written, Ok(true)) {
                         *mine = new;
