@@ -408,6 +408,14 @@ impl Error {
     pub(crate) fn is_of_one_group(&self) -> bool {
         self.is_lost_lock() || self.damaged_block().is_some()
     }
+    /// Fails with what ends everything; what is only of one resource group is given back, so that the
+    /// caller goes on with the others first.
+    pub(crate) fn of_one_group<T>(result: Result<T>) -> Result<Result<T>> {
+        match result {
+            Err(e) if !e.is_of_one_group() => Err(e),
+            other => Ok(other),
+        }
+    }
     /// Whether it says that what is on disk is damaged.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Inconsistent { .. } | Self::Journal { .. })

@@ -339,37 +339,47 @@ impl Alloc {
     /// Housekeeping, now and then: applies the free log; and when space is short and this node has
     /// not allocated since the last call, gives its idle windows back, so that other nodes may use
     /// what is in them.
+    ///
+    /// # Errors
+    /// That of a group that cannot be used comes after the turn of all others.
     pub fn maintain(&self) -> Result<()> {
         let short = self.inner.is_short_at_rest();
         let mut refill = self.inner.refill.lock();
-        self.inner.drain(&mut refill)?;
+        let drained = Error::of_one_group(self.inner.drain(&mut refill))?;
         let claims = self.inner.state.lock().claims;
         let idle = refill.is_idle(claims);
         if idle && (short || self.inner.withholds_freed()) {
             self.inner.give_back_idle(&mut refill, false)?;
         }
-        Ok(())
+        drained.map(drop)
     }
     /// Gives back every window that is idle, so that its group says what is free in it.
+    ///
+    /// # Errors
+    /// As [`Alloc::maintain`].
     pub fn shrink(&self) -> Result<()> {
         let mut refill = self.inner.refill.lock();
-        self.inner.drain(&mut refill)?;
-        self.inner.give_back_idle(&mut refill, false)
+        let drained = Error::of_one_group(self.inner.drain(&mut refill))?;
+        self.inner.give_back_idle(&mut refill, false)?;
+        drained.map(drop)
     }
     /// Unmount: drains the log, returns the windows, folds the deltas into the counters. Nothing
     /// is reserved or claimed any more, nobody uses the allocator afterwards.
+    ///
+    /// # Errors
+    /// As [`Alloc::maintain`]: the slot's next owner inherits what could not be returned.
     pub fn close(&self) -> Result<()> {
         let inner = &self.inner;
         inner.share.close();
         let mut refill = inner.refill.lock();
         // Frees become takeable, so that no window is busy.
         inner.meta.commit()?;
-        inner.drain(&mut refill)?;
-        inner.give_back_idle(&mut refill, true)?;
+        let drained = Error::of_one_group(inner.drain(&mut refill))?;
+        let returned = Error::of_one_group(inner.give_back_idle(&mut refill, true))?;
         let Deltas { free, inodes, meta } = inner.private().fold()?;
         inner.state.lock().deltas += Deltas { free: -free, inodes: -inodes, meta: -meta };
         *inner.counters.lock() = (Instant::now(), read_counters(&inner.volume)?);
-        Ok(())
+        drained.and(returned)
     }
 }
 

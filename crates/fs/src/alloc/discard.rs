@@ -90,13 +90,9 @@ impl Inner {
             return Ok(turns);
         }
         // As long as it stands in the free log only, its group does not call it free.
-        match self.drain(&mut self.refill.lock()) {
-            Err(e) if e.is_of_one_group() => tracing::warn!("cannot give all free space back: {e}"),
-            Err(e) => {
-                self.remember(all.iter());
-                return Err(e);
-            }
-            Ok(_) => {}
+        if let Err(e) = self.drain_usable(&mut self.refill.lock()) {
+            self.remember(all.iter());
+            return Err(e);
         }
         let mut freed = self.freed.lock();
         let state = self.state.lock();
@@ -138,7 +134,7 @@ impl Inner {
         let _guard = self.locks.acquire(lock, Mode::Exclusive, Local::Exclusive)?;
         // As for a trim: a node that empties a part looks at each group after all nodes know that
         // it is closed.
-        if self.volume.group_shape(index).is_none() || !self.volume.groups.is_open(index) {
+        if !self.volume.groups.is_open(index) {
             return Ok((0, Vec::new()));
         }
         self.meta.commit()?;

@@ -51,11 +51,10 @@ impl Alloc {
         let mut refill = inner.refill.lock();
         // Frees become takeable.
         inner.meta.commit()?;
-        match inner.drain(&mut refill) {
-            Err(e) if e.is_of_one_group() => tracing::warn!("cannot give all freed space: {e}"),
-            done => drop(done?),
+        inner.drain_usable(&mut refill)?;
+        if let Err(e) = Error::of_one_group(inner.give_back_idle(&mut refill, false))? {
+            tracing::warn!("cannot give all windows back: {e}");
         }
-        inner.give_back_idle(&mut refill, false)?;
         inner.give_parts()
     }
     /// Takes the space lock if this node has space and does not hold it: a free may have come while it

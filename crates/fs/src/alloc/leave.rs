@@ -149,7 +149,7 @@ impl Alloc {
         inner.meta.commit()?;
         let _share = inner.share(Mode::Shared)?;
         let mut refill = inner.refill.lock();
-        inner.drain(&mut refill)?;
+        inner.drain_usable(&mut refill)?;
         inner.leave_closed(&mut refill)
     }
 

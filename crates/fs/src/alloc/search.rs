@@ -127,7 +127,7 @@ impl Inner {
             }
             // Blocks whose free is not durable yet, and those in the log, may be all there is.
             self.meta.commit()?;
-            self.drain(&mut refill)?;
+            self.drain_usable(&mut refill)?;
             settled = true;
         }
     }
@@ -140,7 +140,7 @@ impl Inner {
         if frees > self.state.lock().log.capacity() / 2 {
             return Err(Error::Invalid("too many frees in one transaction"));
         }
-        if self.drain(refill)? {
+        if self.drain_usable(refill)? {
             return Ok(());
         }
         // All places are reserved, and the operations that reserved them are about to end.
@@ -430,16 +430,15 @@ impl Inner {
     }
 
     /// Windows for file data are made of whole rows, where these are not too large.
-    fn window_grain(&self, group: &Group) -> u64 {
+    pub(super) fn window_grain(&self, group: &Group) -> u64 {
         let slot = self.slot_blocks();
         if takes_slots(group.shape.kind) {
             return slot;
         }
         let first = group.shape.first_block;
         let (start, row) = self.volume.rows_at(group.index, first);
-        let fits = row > 0
-            && (first - start).is_multiple_of(row)
-            && row <= window_capacity(&self.volume) / 4;
+        // Of 0, where there are no rows, only 0 is a multiple.
+        let fits = (first - start).is_multiple_of(row) && row <= window_capacity(&self.volume) / 4;
         if fits { row } else { slot }
     }
 
@@ -472,7 +471,11 @@ impl Inner {
         };
         self.give_back(closing)
     }
-    /// Returns windows that are closing.
+    /// Returns windows that are closing. Those of a group that cannot be used keep closing until a repair;
+    /// all others are returned.
+    ///
+    /// # Errors
+    /// The last one of such a group, after the others' turn.
     pub(super) fn give_back(&self, places: Vec<u64>) -> Result<()> {
         let private = self.private();
         let mut windows: Vec<WindowBlock> = Vec::new();
@@ -480,17 +483,22 @@ impl Inner {
             windows.extend(private.read_window(place)?);
         }
         windows.sort_by_key(|w| w.group);
+        let mut kept = Ok(());
         while let Some(last) = windows.last() {
             let index = last.group;
             let from = windows.partition_point(|w| w.group < index);
             let of_group = windows.split_off(from);
-            private.return_windows(index, &of_group)?;
+            let returned = Error::of_one_group(private.return_windows(index, &of_group))?;
+            if returned.is_err() {
+                kept = returned;
+                continue;
+            }
             let mut state = self.state.lock();
             for w in &of_group {
                 state.open_window(w.place, Extent::default());
             }
         }
-        Ok(())
+        kept
     }
 
     /// Applies the free log. False when it was empty.
@@ -512,6 +520,17 @@ impl Inner {
             }
         })?;
         Ok(true)
+    }
+    /// As [`Inner::drain`]; what is of a group that cannot be used stays in the log until a repair. False when
+    /// nothing could be applied.
+    pub(super) fn drain_usable(&self, refill: &mut Refill) -> Result<bool> {
+        let room = || self.state.lock().log.room();
+        let before = room();
+        if let Err(e) = Error::of_one_group(self.drain(refill))? {
+            tracing::debug!("frees that stay in the log: {e}");
+            self.meta.note_damage(&e);
+        }
+        Ok(room() > before)
     }
 }
 

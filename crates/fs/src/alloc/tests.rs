@@ -5,37 +5,49 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use braid_format::label::{Label, SubpoolKind};
 use braid_format::lock_record::LockRecord;
 use braid_format::meta::MetaKind;
+use braid_format::node::{DamagedPart, SlotDamage};
 use braid_format::rgrp::BlockState;
-use braid_format::superblock::RawSuperblock;
+use braid_format::superblock::{RawLeaving, RawSuperblock};
 use braid_format::{BlockNo, Bytes, Incarnation, LockNo, NodeId};
 use braid_lock::{
     Deltas, DemoteFailed, Demoted, GlockOps, Hint, Life, Liveness, Local, LockManager,
     ManagerOptions, Mode, PageDrops, Peers,
 };
-use braid_pool::device::{AlignedBuf, MemoryDevice};
-use braid_pool::{CreateOptions, Pool};
+use braid_pool::device::{AlignedBuf, Device, FaultPlan, MemoryDevice};
+use braid_pool::layout::LayoutFile;
+use braid_pool::{AddOptions, CreateOptions, Pool};
 use parking_lot::{Mutex, RwLock};
 
 use super::counters::{Totals, read_counters};
 use super::*;
 use crate::error::{Error, Result};
 use crate::groups::Part;
+use crate::growth::tests::{all, disks, made as made_for_one, mount};
 use crate::make::{MakeOptions, make};
 use crate::meta::{Meta, Tx};
 use crate::replay::tests::replay;
 use crate::test_volume::Rng;
 use crate::volume::Volume;
 
+mod damage;
+
 #[derive(Default)]
 struct Net {
     nodes: RwLock<Vec<Weak<LockManager>>>,
     dead: Mutex<HashSet<Life>>,
+    /// Dead, and not to be recovered before a repair.
+    lost: Mutex<HashSet<Life>>,
 }
 impl Peers for Net {
     fn liveness(&self, _: LockNo, life: Life) -> Liveness {
         if self.dead.lock().contains(&life) { Liveness::Dead } else { Liveness::Alive }
+    }
+    fn lost(&self, life: Life) -> Option<SlotDamage> {
+        let damage = SlotDamage { block: BlockNo(9), part: DamagedPart::Journal, replayed: false };
+        self.lost.lock().contains(&life).then_some(damage)
     }
     fn hint(&self, to: Life, lock: LockNo, hint: &Hint) {
         let all: Vec<_> = self.nodes.read().iter().filter_map(Weak::upgrade).collect();
@@ -85,9 +97,50 @@ impl Cluster {
         Self::on(Pool::for_tests(1, Bytes(mib << 20)))
     }
     fn on(pool: Pool) -> Self {
-        make(&pool, &MakeOptions::default(), &mut |_, _| {}).unwrap();
+        Self::made(pool, &MakeOptions::default())
+    }
+    fn made(pool: Pool, options: &MakeOptions) -> Self {
+        make(&pool, options, &mut |_, _| {}).unwrap();
+        Self::over(pool)
+    }
+    fn over(pool: Pool) -> Self {
         let volume = Arc::new(Volume::open(pool.clone()).unwrap());
         Self { pool, volume, net: Arc::default() }
+    }
+    /// No other node can come.
+    fn for_one(mib: u64) -> Self {
+        let options = MakeOptions { nodes: Some(1), ..MakeOptions::default() };
+        Self::made(Pool::for_tests(1, Bytes(mib << 20)), &options)
+    }
+    /// Metadata and file data stand in groups of their own, data in stripes of three such units.
+    fn apart(unit: &str) -> Self {
+        let size = Bytes(Label::DATA_AT.get() + (48 << 20) + Label::TAIL.get());
+        let device =
+            |i| MemoryDevice::new(&format!("memory{i}"), size, Bytes(512)) as Arc<dyn Device>;
+        let layout = format!(
+            "[subpools]\nmetadata = \"stripe/64K(0[16M],1[16M])\"\ndata = \"stripe/{unit}(all)\""
+        );
+        let layout = LayoutFile::parse(&layout).unwrap().layout;
+        let lock_sector = Some(Bytes(512));
+        let options =
+            CreateOptions { layout: Some(layout), lock_sector, ..CreateOptions::new("test") };
+        Self::on(Pool::create((0..3).map(device).collect(), &options).unwrap())
+    }
+    /// For one node; as much was added as there was at first.
+    fn grown(mib: u64) -> Self {
+        let none = FaultPlan::default();
+        let [old, new] = ["old", "new"].map(|name| all(&disks(name, &[mib], &none)));
+        let fs = mount(made_for_one(old.clone(), &CreateOptions::new("test")));
+        fs.add_devices(&new, &AddOptions::default()).unwrap();
+        fs.unmount().unwrap();
+        let c = Self::over(Pool::assemble([old, new].concat()).unwrap());
+        assert_eq!(c.volume.groups.added(), 1);
+        c
+    }
+    /// The part that was added is to be emptied, or not.
+    fn close_added(&self, close: bool) {
+        let leaving = RawLeaving { closed: u32::from(close).into(), ..RawLeaving::default() };
+        self.volume.groups.set_leaving(leaving);
     }
     /// Its metadata slots are two blocks long.
     fn with_long_slots(mib: u64) -> Self {
@@ -200,6 +253,38 @@ impl Node {
         let mut tx = self.meta.begin()?;
         tx.free(slot, lock)?;
         self.alloc.free_slot(&mut tx, &mut r, slot, true)
+    }
+    fn open_windows(&self) -> usize {
+        self.alloc.inner.state.lock().windows.iter().filter(|w| w.is_open()).count()
+    }
+    /// Data of `n` blocks in a run of group `index`: its first block.
+    fn write_in(&self, index: u64, n: u64) -> u64 {
+        let mut r = self.alloc.reserve(n, 0, 0).unwrap();
+        let run = self.alloc.claim_in(&mut r, n, &|group| group == index).unwrap().unwrap();
+        let (start, len) = (run.start.get(), run.len);
+        assert_eq!(len, n);
+        self.alloc.commit_run(&mut self.meta.begin().unwrap(), run, len).unwrap();
+        self.meta.commit().unwrap();
+        start
+    }
+    /// Uses all that is free in the groups of a part, of which there are two.
+    fn fill(&self, c: &Cluster, part: usize) {
+        let groups = c.volume.groups.of_part(part);
+        let mut r = self.alloc.reserve(self.alloc.totals().free / 2, 0, 0).unwrap();
+        while r.data > 0 {
+            let wanted = |group| groups.contains(&group);
+            let Some(run) = self.alloc.claim_in(&mut r, u64::MAX, &wanted).unwrap() else { return };
+            let len = run.len;
+            self.alloc.commit_run(&mut self.meta.begin().unwrap(), run, len).unwrap();
+        }
+    }
+    /// The header of a group gets lost, of which nothing is in this node's memory any more.
+    fn spoil(&self, c: &Cluster, index: u64) {
+        let head = c.volume.rgrp(index);
+        self.meta.sync_owner(LockNo::from(head)).unwrap();
+        self.meta.drop_owner(LockNo::from(head));
+        let zeros = AlignedBuf::zeroed(c.volume.geo.body_len());
+        c.pool.write(c.volume.body_at(head), &zeros).unwrap();
     }
     fn create(&self) -> Result<BlockNo> {
         let mut r = self.alloc.reserve(0, 1, 0)?;
@@ -364,33 +449,34 @@ fn full_is_exact_and_full_again_after_frees() {
 /// Each page of a mapping over a hole that comes back to a full pool asks for a block.
 #[test]
 fn what_was_not_found_is_not_looked_for_again_until_something_is_freed() {
-    let c = Cluster::new(64);
-    let node = c.node(0, 1);
-    let mut runs = node.write(node.alloc.totals().free).unwrap();
-    let searches = || node.alloc.inner.full.searches.load(Ordering::Relaxed);
-    let refused = |data, slots| {
-        let before = searches();
-        assert!(matches!(node.alloc.reserve(data, slots, 0), Err(Error::NoSpace)));
-        searches() - before
-    };
-    assert!(refused(1, 0) > 0);
-    let begun = Instant::now();
-    let again: u64 = (0..100).map(|n| refused(1 + n % 3, 0)).sum();
-    // A slow machine looks again every quarter of a second.
-    let moments = 1 + u64::try_from(begun.elapsed().as_millis() / 250).unwrap();
-    assert!(again <= 2 * moments, "{again} searches in {:?}", begun.elapsed());
-    // Slots were not looked for, and there are some.
-    drop(node.alloc.reserve(0, 1, 0).unwrap());
-    // One block that is freed is found at once, before anybody commits.
-    for _ in 0..5 {
-        let (start, _) = runs[0];
-        node.erase(&[(start, 1)]).unwrap();
-        refused(2, 0);
-        runs.extend(node.write(1).unwrap());
-        runs[0].0 += 1;
-        refused(1, 0);
+    for c in [Cluster::new(64), Cluster::for_one(64)] {
+        let node = c.node(0, 1);
+        let mut runs = node.write(node.alloc.totals().free).unwrap();
+        let searches = || node.alloc.inner.full.searches.load(Ordering::Relaxed);
+        let refused = |data, slots| {
+            let before = searches();
+            assert!(matches!(node.alloc.reserve(data, slots, 0), Err(Error::NoSpace)));
+            searches() - before
+        };
+        assert!(refused(1, 0) > 0);
+        let begun = Instant::now();
+        let again: u64 = (0..100).map(|n| refused(1 + n % 3, 0)).sum();
+        // A slow machine looks again every quarter of a second.
+        let moments = 1 + u64::try_from(begun.elapsed().as_millis() / 250).unwrap();
+        assert!(again <= 2 * moments, "{again} searches in {:?}", begun.elapsed());
+        // Slots were not looked for, and there are some.
+        drop(node.alloc.reserve(0, 1, 0).unwrap());
+        // One block that is freed is found at once, before anybody commits.
+        for _ in 0..5 {
+            let (start, _) = runs[0];
+            node.erase(&[(start, 1)]).unwrap();
+            refused(2, 0);
+            runs.extend(node.write(1).unwrap());
+            runs[0].0 += 1;
+            refused(1, 0);
+        }
+        node.leave();
     }
-    node.leave();
 }
 
 #[test]
@@ -1120,6 +1206,8 @@ fn what_stands_in_windows_is_remembered_and_the_rest_goes_back() {
     *inner.freed.lock() = Some(freed_places::Remembered::default());
     inner.note_freed(end + 160, 20);
     assert!(!inner.withholds_freed(), "it stands in no window");
+    inner.note_freed(end + 60, 50);
+    assert!(inner.withholds_freed(), "it reaches into one");
     open(1, 0, 0);
     open(2, 0, 0);
     node.leave();
@@ -1475,4 +1563,358 @@ fn a_damaged_group_keeps_no_other_from_use() {
     assert_eq!(remembered, 1, "it is not forgotten");
     assert!(node.alloc.hand_out().is_err() && node.alloc.give_up_unused().is_err());
     node.locks.withdraw();
+}
+
+/// Makes inodes and removes them: their slots, which are free in their groups on return.
+fn leave_free_slots(node: &Node, n: usize) -> Vec<BlockNo> {
+    let slots: Vec<BlockNo> = (0..n).map(|_| node.create().unwrap()).collect();
+    slots.iter().for_each(|slot| node.remove(*slot).unwrap());
+    node.leave();
+    slots
+}
+
+#[test]
+fn free_slots_become_blocks_but_for_those_that_private_blocks_speak_of() {
+    for c in [Cluster::new(64), Cluster::with_long_slots(64)] {
+        let geo = c.volume.geo;
+        let chunk = geo.chunk_blocks();
+        let slots = leave_free_slots(&c.node(0, 1), 100);
+        let index = c.volume.rgrp_of(slots[0]).unwrap();
+        let before = read_counters(&c.volume).unwrap();
+        // A chunk, below it two more; the root's chunk has free slots, too.
+        assert_eq!(before.meta, 4 * chunk - geo.slot_blocks());
+        let end = slots.iter().map(|slot| slot.get()).max().unwrap() / chunk * chunk + chunk;
+        let chunks = [1, 2, 3].map(|n| end - n * chunk);
+        let (node, by) = (c.node(1, 1), c.node(2, 1));
+        let all = (node.alloc.totals().blocks, before.meta);
+        assert_eq!(node.alloc.data_and_unused().unwrap(), all);
+        let wiped = || {
+            let mut slot = AlignedBuf::zeroed(Bytes(geo.slot_bytes()).to_usize());
+            chunks.map(|first| {
+                let blocks = (first..first + chunk).step_by(Bytes(geo.slot_blocks()).to_usize());
+                let zeros = blocks.filter(|block| {
+                    c.pool.read(c.volume.slot_at(BlockNo(*block)), &mut slot).unwrap();
+                    slot.iter().all(|byte| *byte == 0)
+                });
+                zeros.count()
+            })
+        };
+        let changed = |n: u64| {
+            let n = i64::try_from(n).unwrap();
+            Deltas { free: n, inodes: 0, meta: -n }
+        };
+        // Another node may be there; or that cannot be told.
+        let private = [(chunks[1], chunk)];
+        let give =
+            |alone: &dyn Fn() -> Result<bool>| node.alloc.free_unused(index, &private, alone);
+        assert_eq!(give(&|| Ok(false)).unwrap(), None);
+        assert!(matches!(give(&|| Err(Error::Deadlock)), Err(Error::Deadlock)));
+        assert_eq!((node.alloc.deltas(), wiped()), (Deltas::default(), [0; 3]));
+        assert_eq!(give(&|| Ok(true)).unwrap(), Some(2 * chunk));
+        assert_eq!(node.alloc.deltas(), changed(2 * chunk));
+        assert_eq!(wiped(), [64, 0, 64]);
+        node.meta.sync_owner(LockNo::from(c.volume.rgrp(index))).unwrap();
+        let all = (all.0, all.1 - 2 * chunk);
+        assert_eq!(node.alloc.data_and_unused().unwrap(), all);
+        // Just a chunk.
+        let flushes = || node.meta.stats().flushes;
+        let give = |index| node.alloc.free_unused(index, &[], &|| Ok(true)).unwrap();
+        assert_eq!(give(index), Some(chunk));
+        assert_eq!(node.alloc.deltas(), changed(3 * chunk));
+        assert_eq!(wiped(), [64; 3]);
+        let flushed = flushes();
+        assert_eq!((give(index), give(index + 1), flushes()), (Some(0), Some(0), flushed));
+        // It is durable, and what was slots is for data.
+        c.bury(&node, &by);
+        let free = read_counters(&c.volume).unwrap().free;
+        assert_eq!(free, before.free + 3 * chunk);
+        by.write(free).unwrap();
+        by.leave();
+        assert_eq!(c.usage().0.len() as u64, free);
+    }
+}
+
+#[test]
+fn free_slots_stay_where_data_cannot_be_and_in_what_is_to_be_emptied() {
+    let nobody = || -> Result<bool> { panic!("there is nothing to be done") };
+    let c = Cluster::apart("64K");
+    leave_free_slots(&c.node(0, 1), 100);
+    let node = c.node(1, 1);
+    let blocks = node.alloc.totals().blocks;
+    assert_eq!(node.alloc.data_and_unused().unwrap(), (blocks, 0));
+    for index in 0..c.volume.groups.count() {
+        assert_eq!(node.alloc.free_unused(index, &[], &nobody).unwrap(), Some(0));
+    }
+    node.leave();
+    let c = Cluster::grown(64);
+    let node = c.node(0, 1);
+    node.fill(&c, 0);
+    let slots = leave_free_slots(&node, 100);
+    let node = c.node(0, 2);
+    let added: Vec<u64> = c.volume.groups.of_part(1).collect();
+    let of_added = |slot: &&BlockNo| added.contains(&c.volume.rgrp_of(**slot).unwrap());
+    assert!(slots.iter().filter(of_added).count() > 0);
+    let (_, all) = node.alloc.data_and_unused().unwrap();
+    c.close_added(true);
+    let (_, open) = node.alloc.data_and_unused().unwrap();
+    assert!(open < 64 && all >= open + 64, "{open} of {all}");
+    for index in &added {
+        assert_eq!(node.alloc.free_unused(*index, &[], &nobody).unwrap(), Some(0));
+    }
+    c.close_added(false);
+    let given =
+        added.iter().map(|index| node.alloc.free_unused(*index, &[], &|| Ok(true)).unwrap());
+    assert_eq!(given.map(Option::unwrap).sum::<u64>(), (all - open) / 64 * 64);
+    node.leave();
+}
+
+#[test]
+fn metadata_stays_in_what_was_there_at_first_as_long_as_there_is_room() {
+    let c = Cluster::grown(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    let is_added = |slot: BlockNo| c.volume.groups.is_added(c.volume.rgrp_of(slot).unwrap());
+    // The only window is in what was added.
+    let first_added = c.volume.groups.of_part(1).start;
+    inner.refill.lock().first.current = first_added;
+    let kept = node.alloc.reserve(10, 0, 0).unwrap();
+    assert!(inner.state.lock().windows.iter().all(|w| !w.is_open() || w.added));
+    let slots: Vec<BlockNo> = (0..300).map(|_| node.create().unwrap()).collect();
+    assert!(!slots.iter().any(|slot| is_added(*slot)));
+    drop(kept);
+    node.leave();
+}
+
+#[test]
+fn windows_for_file_data_are_of_whole_rows_where_these_are_not_too_large() {
+    for (unit, row) in [("64K", 3 * 16), ("8M", 1)] {
+        let c = Cluster::apart(unit);
+        let node = c.node(0, 1);
+        let groups = &c.volume.groups;
+        let of_data = groups.numbers(false)[0];
+        let grain = |index, shift| {
+            let mut group = group::Group::load(&c.volume, &node.meta, index).unwrap();
+            group.shape.first_block += shift;
+            node.alloc.inner.window_grain(&group)
+        };
+        assert_eq!(
+            [0, of_data].map(|i| groups.kind(i)),
+            [SubpoolKind::Metadata, SubpoolKind::Data]
+        );
+        assert_eq!([0, of_data].map(|i| grain(i, 0)), [1, row]);
+        assert_eq!(grain(of_data, 1), 1, "as if it did not begin with a row");
+        node.write(100).unwrap();
+        let state = node.alloc.inner.state.lock();
+        let open: Vec<_> = state.windows.iter().filter(|w| w.is_open()).collect();
+        assert_eq!(open.len(), 1);
+        assert!(open[0].len.is_multiple_of(row) && (open[0].start - open[0].rows.0) % row == 0);
+        drop(state);
+        node.leave();
+    }
+}
+
+#[test]
+fn that_places_of_the_log_are_short_says_nothing_of_space() {
+    for c in [Cluster::new(64), Cluster::for_one(64)] {
+        let node = c.node(0, 1);
+        let inner = &node.alloc.inner;
+        let all = inner.state.lock().log.capacity();
+        let most = all / 2;
+        let (half, rest) = (node.alloc.reserve(0, 0, most), node.alloc.reserve(0, 0, all - most));
+        let over = AtomicBool::new(false);
+        let mut told = Vec::new();
+        std::thread::scope(|s| {
+            // Each wait ends at once, but nothing has come.
+            s.spawn(|| {
+                while !over.load(Ordering::Acquire) {
+                    inner.released.notify_all();
+                    std::thread::yield_now();
+                }
+            });
+            for (data, slots, frees) in [(0, 0, 5), (10, 0, 5), (0, 1, 5)] {
+                told.push(node.alloc.reserve(data, slots, frees).map(drop));
+                told.push(node.alloc.reserve(3000, 0, 0).map(drop));
+                told.push(node.alloc.shrink());
+            }
+            over.store(true, Ordering::Release);
+        });
+        for told in told.chunks(3) {
+            let [Err(Error::NoSpace), Ok(()), Ok(())] = told else { panic!("{told:?}") };
+        }
+        drop((half, rest));
+        node.leave();
+    }
+}
+
+#[test]
+fn windows_of_what_is_to_be_emptied_go_back_and_what_is_reserved_comes_from_elsewhere() {
+    let c = Cluster::grown(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    let added = c.volume.groups.of_part(1);
+    // Blocks and slots of the one window, which is there, are reserved, and one is claimed.
+    inner.refill.lock().first.current = added.start;
+    let mut r = node.alloc.reserve(10, 0, 0).unwrap();
+    assert!(inner.carve(&mut inner.refill.lock(), 0, (true, false)).unwrap());
+    let mut slots = node.alloc.reserve(0, 5, 0).unwrap();
+    let run = node.alloc.claim(&mut r, 1, None).unwrap();
+    assert!(node.alloc.leave().unwrap(), "nothing is closed");
+    c.close_added(true);
+    assert!(!node.alloc.leave().unwrap(), "what is claimed will be used");
+    assert_eq!(node.open_windows(), 1, "nothing is taken for it");
+    drop(run);
+    assert!(node.alloc.leave().unwrap());
+    assert_eq!(node.alloc.reserved(), (9, 5, 0));
+    let in_added = |block: BlockNo| added.contains(&c.volume.rgrp_of(block).unwrap());
+    assert!(!in_added(node.alloc.claim(&mut r, 1, None).unwrap().start));
+    let (slot, guard) = node.alloc.claim_dinode(&mut slots).unwrap();
+    assert!(!in_added(slot));
+    drop(guard);
+    node.alloc.unclaim_dinode(slot);
+    let left = added.clone().map(|index| node.alloc.look_at(index).unwrap());
+    assert!(left.into_iter().all(|found| (found.data, found.meta) == (0, 0)));
+    drop((r, slots));
+    // As long as there is no room elsewhere it stays where it is, and may be used there.
+    c.close_added(false);
+    node.alloc.shrink().unwrap();
+    inner.refill.lock().first.current = added.start;
+    let mut r = node.alloc.reserve(10, 0, 0).unwrap();
+    node.fill(&c, 0);
+    c.close_added(true);
+    assert!(!node.alloc.leave().unwrap());
+    assert!(in_added(node.alloc.claim(&mut r, 10, None).unwrap().start));
+    drop(r);
+    node.leave();
+}
+
+#[test]
+fn what_is_to_be_emptied_counts_as_none_and_is_counted_now_and_then() {
+    let c = Cluster::grown(64);
+    let node = c.node(0, 1);
+    let inner = &node.alloc.inner;
+    let added = c.volume.groups.of_part(1);
+    // Slots that are free are there, too.
+    inner.refill.lock().first.current = added.start;
+    let kept = node.alloc.reserve(10, 0, 0).unwrap();
+    assert!(inner.carve(&mut inner.refill.lock(), 0, (true, false)).unwrap());
+    drop(kept);
+    node.leave();
+    let node = c.node(0, 2);
+    let inner = &node.alloc.inner;
+    let open = node.alloc.totals();
+    c.close_added(true);
+    let start = c.volume.group_shape(added.start).unwrap().first_block;
+    let blocks: u64 = added.map(|index| c.volume.group_shape(index).unwrap().block_count).sum();
+    let told = |closed: closed_space::ClosedSpace| (closed.blocks, closed.free, closed.meta);
+    assert_eq!(told(inner.last_closed_space()), (0, 0, 0), "it was not looked at");
+    let expected = (blocks, blocks - 64, 64);
+    assert_eq!(told(inner.closed_space()), expected);
+    let now = node.alloc.totals();
+    assert_eq!((open.blocks - now.blocks, open.free - now.free), (blocks, blocks - 64));
+    assert_eq!(open.files_free - now.files_free, blocks);
+    // What was found holds for a while, and as long as no part comes, closes or opens.
+    let noted = |age: u64, version: (u64, u64)| {
+        let since = Instant::now().checked_sub(Duration::from_secs(age)).unwrap();
+        let noted = closed_space::ClosedSpace { since, version, blocks: 5, free: 3, meta: 1 };
+        *inner.closed.lock() = Some(noted);
+    };
+    let version = c.volume.groups.version();
+    noted(1, version);
+    assert_eq!([inner.closed_space(), inner.last_closed_space()].map(told), [(5, 3, 1); 2]);
+    noted(3, version);
+    assert_eq!([inner.last_closed_space(), inner.closed_space()].map(told), [(5, 3, 1), expected]);
+    noted(1, (version.0, 0));
+    assert_eq!([inner.last_closed_space(), inner.closed_space()].map(told), [(0, 0, 0), expected]);
+    c.close_added(false);
+    assert_eq!(told(inner.closed_space()), (0, 0, 0));
+    // Nothing is discarded there.
+    node.alloc.remember_freed();
+    let discarded = |close| {
+        c.close_added(close);
+        inner.note_freed(start, 10);
+        node.alloc.discard_freed(&|| false).unwrap()
+    };
+    let bytes = 10 << c.volume.geo.block_size.shift();
+    assert_eq!([true, false].map(discarded), [0, bytes]);
+    node.leave();
+}
+
+#[test]
+fn free_slots_where_the_file_system_began_are_used_and_those_of_what_was_added_are_not() {
+    let c = Cluster::grown(64);
+    let node = c.node(0, 1);
+    // The root's chunk has free slots; another stands in what was added.
+    node.alloc.inner.refill.lock().first.current = c.volume.groups.of_part(1).start;
+    drop(node.alloc.reserve(10, 0, 0).unwrap());
+    assert!(node.alloc.inner.carve(&mut node.alloc.inner.refill.lock(), 0, (true, false)).unwrap());
+    node.leave();
+    let node = c.node(0, 2);
+    let later = Instant::now() + Duration::from_hours(1);
+    let short = Counters { free: 100, inodes: 1, meta: 63 + 64 };
+    *node.alloc.inner.counters.lock() = (later, short);
+    let create = |n: usize| {
+        let slots = (0..n).map(|_| c.volume.rgrp_of(node.create().unwrap()).unwrap());
+        assert!(slots.filter(|index| c.volume.groups.is_added(*index)).count() == 0);
+        node.alloc.deltas().free
+    };
+    assert_eq!([create(63), create(1)], [0, -64]);
+    node.leave();
+}
+
+#[test]
+fn a_group_is_looked_at_as_it_is_in_place_and_names_whose_metadata_it_has() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    let slots = [(); 3].map(|()| node.create().unwrap());
+    let index = c.volume.rgrp_of(slots[0]).unwrap();
+    assert!(slots.iter().all(|slot| c.volume.rgrp_of(*slot) == Some(index)));
+    // One more of the first inode.
+    let owner = LockNo::from(slots[0]);
+    let mut r = node.alloc.reserve(0, 1, 0).unwrap();
+    let mut tx = node.meta.begin().unwrap();
+    let slot = node.alloc.take_slot(&mut tx, &mut r).unwrap();
+    tx.create(slot, owner, MetaKind::ExtentLeaf, |_| {}).unwrap();
+    drop(tx);
+    slots.iter().for_each(|slot| node.meta.sync_owner(LockNo::from(*slot)).unwrap());
+    let owners = |most| {
+        let owners = node.alloc.owners_in(index, most).unwrap();
+        owners.into_iter().map(|ino| BlockNo(ino.get())).collect::<Vec<_>>()
+    };
+    let mut all = owners(100);
+    assert_eq!(all[..2], owners(2));
+    all.sort_unstable();
+    assert_eq!(all, slots, "slots that are free in a window have no owner");
+    // What is known of the group is in place.
+    let blocks = c.volume.group_shape(index).unwrap().block_count;
+    let found = node.alloc.look_at_last(index).unwrap();
+    assert_eq!(found, node.alloc.look_at(index).unwrap());
+    assert_eq!(found.data + found.meta + found.free + found.free_meta, blocks);
+    let head = c.volume.rgrp(index);
+    let (body, ..) = c.volume.read_body(head).unwrap();
+    let shape = c.volume.group_shape(index).unwrap();
+    let raw = group::check_header(head, index, &shape, &body).unwrap();
+    assert_eq!((raw.free_blocks.get(), raw.free_meta.get()), (found.free, found.free_meta));
+    let room = node.alloc.totals().free;
+    node.alloc.shrink().unwrap();
+    assert_eq!(node.alloc.room().unwrap(), room);
+    node.leave();
+    let c = Cluster::apart("64K");
+    let data = c.volume.groups.numbers(false)[0];
+    assert!(c.node(0, 1).alloc.owners_in(data, 10).unwrap().is_empty());
+}
+
+#[test]
+fn where_no_chunk_fits_half_of_one_becomes_slots() {
+    for c in [Cluster::new(64), Cluster::with_long_slots(64)] {
+        let node = c.node(0, 1);
+        let inner = &node.alloc.inner;
+        drop(node.alloc.reserve(10, 0, 0).unwrap());
+        let had = inner.state.lock().data_free();
+        assert!(inner.carve(&mut inner.refill.lock(), 0, (false, false)).unwrap());
+        let state = inner.state.lock();
+        let blocks = 32 * c.volume.geo.slot_blocks();
+        assert_eq!((state.slots_free(), had - state.data_free()), (32, blocks));
+        drop(state);
+        node.leave();
+    }
 }
