@@ -60,12 +60,14 @@ pub enum ToDrop {
 }
 
 const ALL: (u64, u64) = (0, u64::MAX);
-/// Bytes that are dropped at a time, after the first time.
+/// Bytes that are dropped at a time, after the first time, ...
 const PIECE: u64 = 256 << 10;
+/// ... but of a long run this part (divisor): it may be mostly holes.
+const PIECES: u64 = 16;
 /// The kernel's pages are at least so large.
 const PAGE: u64 = 4096;
 /// Runs of bytes that are kept apart, at most.
-const RUNS_MAX: usize = 4096;
+const RUNS_MAX: usize = 1024;
 /// After so many times its patience a fill is let in that is about something else.
 const LONG: u32 = 32;
 
@@ -146,7 +148,7 @@ impl Fills {
         if from >= to {
             return None;
         }
-        let end = end.min(from.saturating_add(PIECE));
+        let end = end.min(from.saturating_add(PIECE.max((to - from) / PIECES)));
         if end < to {
             self.runs.push((end, to));
         }
@@ -291,6 +293,18 @@ mod tests {
         for (from, to) in (0..9001).map(filled) {
             assert!(fills.runs.iter().any(|run| run.0 <= from && to <= run.1), "{from}");
         }
+    }
+
+    #[test]
+    fn a_run_over_holes_of_any_size_is_dropped_in_few_pieces() {
+        let mut fills = Fills::begin();
+        fills.next(at(0), nothing());
+        let far = |n: u64| n << 48;
+        for n in 0..5000 {
+            fills.admitted(&fill(far(n), far(n) + PAGE));
+        }
+        let dropped = std::iter::from_fn(|| fills.next(at(1), nothing())).count();
+        assert!(dropped < 300_000, "{dropped}");
     }
 
     #[test]
