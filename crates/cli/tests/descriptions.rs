@@ -6,6 +6,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use common::{Cluster, can_mount};
@@ -97,5 +98,36 @@ fn an_asynchronous_write_that_fails_cuts_nothing_off() {
         assert_eq!(said.trim(), "1048576 1048576 4096 4096");
         fs::remove_file(&a).unwrap();
     }
+    c.finish();
+}
+
+/// Dumps its core, by a thread beside others.
+const ABORT: &str = "
+import os, resource, signal, threading, time
+resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
+for n in range(4): threading.Thread(target=time.sleep, args=[60]).start()
+threading.Thread(target=signal.raise_signal, args=[signal.SIGQUIT]).start()
+time.sleep(60)";
+
+/// The kernel empties the file of a core dump, outside of any system call that does so. Where it puts core dumps
+/// into the program's directory.
+#[test]
+fn a_core_dump_is_whole() {
+    if !can_mount() {
+        return;
+    }
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.starts_with('|') || pattern.contains('/') {
+        return braid_testkit::skip("core dumps go elsewhere (kernel.core_pattern)");
+    }
+    let c = Cluster::new(1, 256, 1);
+    let dir = c.nodes[0].join("dir");
+    fs::create_dir(&dir).unwrap();
+    let done = Command::new("python3").args(["-c", ABORT]).current_dir(&dir).status().unwrap();
+    assert!(done.core_dumped(), "{done}");
+    let dumps: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(dumps.len(), 1, "{dumps:?}");
+    let dump = fs::read(&dumps[0]).unwrap();
+    assert!(dump.starts_with(b"\x7fELF") && dump.len() > 100 << 10, "{} bytes", dump.len());
     c.finish();
 }

@@ -336,6 +336,84 @@ fn calls_of_a_user_leave_threads_for_others() {
     c.finish();
 }
 
+/// Has a lock of the file, and once there is the second file unlocks other ranges by a hundred threads. A child closes
+/// fifty open files then that have a lock each.
+const UNLOCK_BY_THREADS: &str = "import fcntl, os, struct, sys, threading, time
+path, go = sys.argv[1:]
+os.setgroups([]); os.setgid(1000); os.setuid(1000)
+SETLK, OFD_SETLK, me = fcntl.F_SETLK, 37, os.getpid()
+def ask(fd, how, kind, start): fcntl.fcntl(fd, how, struct.pack('hhqqi4x', kind, 0, start, 1, 0))
+def wait_with(name):
+    open(f'{go}.{name}', 'w').close()
+    while not os.path.exists(go): time.sleep(0.02)
+child = os.fork()
+if child == 0:
+    files = [os.open(path, os.O_RDWR) for n in range(50)]
+    for n, f in enumerate(files): ask(f, OFD_SETLK, fcntl.F_WRLCK, 10 ** 9 + me * 100 + n)
+    wait_with(f'{me}.child')
+    for f in files: os.close(f)
+    os._exit(0)
+fd = os.open(path, os.O_RDWR)
+ask(fd, SETLK, fcntl.F_WRLCK, 10 ** 6 + me)
+done = []
+def unlock(n):
+    ask(fd, SETLK, fcntl.F_UNLCK, n * 10)
+    done.append(n)
+wait_with(me)
+threads = [threading.Thread(target=unlock, args=[n]) for n in range(100)]
+for t in threads: t.start()
+for t in threads: t.join()
+sys.exit(0 if len(done) == 100 and os.waitpid(child, 0)[1] == 0 else repr(done))
+";
+
+/// Locks one byte of a file that nobody else has, and all of it, and unlocks that.
+const LOCK_ONE: &str =
+    "python3 -c 'import fcntl, sys; fcntl.lockf(open(sys.argv[1], \"r+\"), fcntl.LOCK_EX, 1, 1)'";
+const LOCK_ALL: &str =
+    "python3 -c 'import fcntl, sys; fcntl.lockf(open(sys.argv[1], \"r+\"), fcntl.LOCK_EX)'";
+
+/// Unlocks and closes of a user wait for a stopped node, more of them than there are threads. Calls of others do not
+/// wait for them. A program that is killed need not wait.
+#[test]
+fn unlocks_of_a_user_leave_threads_for_others() {
+    if !can_mount() {
+        return;
+    }
+    let (c, a, b) = with_few_threads();
+    let (program, go) = (c.disks.path("unlock.py"), c.disks.path("go"));
+    std::fs::write(&program, UNLOCK_BY_THREADS).unwrap();
+    sh(&format!(
+        "chmod 777 {}; chmod 755 {program} {a} {b}; echo own > {b}/own; echo > {a}/locked; chmod 666 {a}/locked
+        ls -l {b} {b}/own {b}/locked",
+        c.disks.path("")
+    ));
+    let run = || Program::new(&format!("exec python3 {program} {b}/locked {go}"));
+    let (mut killed, mut asking) = (run(), run());
+    let pids = [killed.0.id(), asking.0.id()];
+    let names = pids.iter().flat_map(|pid| [format!("{go}.{pid}"), format!("{go}.{pid}.child")]);
+    let names = names.collect::<Vec<_>>();
+    wait_until("they have their locks", || names.iter().all(|name| Path::new(name).exists()));
+    // The first node has the locks of this file from now on.
+    sh(&format!("{LOCK_ONE} {a}/locked"));
+    let stopped = Stopped::stop(&c, 0);
+    std::fs::write(&go, "").unwrap();
+    let waiting = || pids.map(|pid| in_call(pid, libc::SYS_fcntl)) == [100; 2];
+    wait_until("all wait", waiting);
+    for uid in [0, 1001] {
+        let user = format!("setpriv --reuid={uid} --regid={uid} --clear-groups");
+        let calls = format!("timeout 60 cat {b}/own; timeout 60 stat -c %s {b}/own");
+        assert_eq!(sh(&format!("{user} bash -c '{calls}'")), "own\n4\n");
+    }
+    assert!(killed.lasts() && asking.lasts());
+    killed.0.kill().unwrap();
+    assert!(!killed.ends("a program that was killed").success());
+    drop(stopped);
+    assert!(asking.ends("the unlocks").success());
+    // Nothing is locked any more, for the other node either.
+    sh(&format!("timeout 60 {LOCK_ALL} {a}/locked"));
+    c.finish();
+}
+
 /// They wait for a stopped node, and would have all threads of the other one.
 #[test]
 fn lookups_by_handle_of_a_user_leave_threads_for_others() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::control::{
-    self, Order, SHOWN_MAX, ScrubView,
+    self, Order, SHOWN_MAX, ScrubView, View,
     session::{Missing, Session},
 };
 use crate::terminal::{
@@ -76,8 +76,9 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
             continue;
         }
         bar.finish_and_clear();
-        return match (view.scrubbed, view.error) {
-            (Some(found), _) if view.scrubs != before.scrubs => {
+        let (scrubs, error) = (view.scrubs, view.error.clone());
+        return match (ended(view), error) {
+            (Some(found), _) if scrubs != before.scrubs => {
                 let told = report(&found);
                 Ok(if interrupted { ExitCode::FAILURE } else { told })
             }
@@ -85,6 +86,13 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
             (_, None) => bail!("the scrub ended before it began"),
         };
     }
+}
+
+/// What the last scrub found that has ended. A node begins another one by itself for a member that returns garbage. One
+/// of an older version tells only of the one under way.
+fn ended(view: View) -> Option<ScrubView> {
+    let other = view.scrubbing.is_some();
+    view.last_scrub.or(view.scrubbed.filter(|_| !other))
 }
 
 /// A place of the pool, and where it stands on devices.
@@ -147,5 +155,23 @@ fn report_files(found: &ScrubView) {
         say!(
             "  ... and perhaps others: the search for them was broken off, or some files cannot be read"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_scrub_found_is_told_though_another_is_under_way() {
+        let scrub = |healed| Some(ScrubView { healed, ..ScrubView::default() });
+        let healed = |scrubbing, scrubbed, last_scrub| {
+            let view = View { scrubbing, scrubbed, last_scrub, ..View::default() };
+            ended(view).map(|found| found.healed)
+        };
+        assert_eq!(healed(Some((1, 9)), scrub(0), scrub(7)), Some(7));
+        assert_eq!(healed(None, scrub(7), scrub(7)), Some(7));
+        assert_eq!(healed(Some((1, 9)), scrub(0), None), None, "it ended in an error");
+        assert_eq!(healed(None, scrub(7), None), Some(7), "of an older node");
     }
 }

@@ -3,7 +3,7 @@
 use braid_format::{ByteOffset, MemberIndex};
 use braid_fs::lock::NodeView;
 use braid_fs::{FileAt, Fs};
-use braid_pool::Pool;
+use braid_pool::{Pool, Scrubbed};
 use serde::{Deserialize, Serialize};
 
 use crate::control::health::{self, Health};
@@ -105,6 +105,9 @@ pub struct View {
     pub scrubs: u64,
     /// What the last scrub found, or the one under way has so far.
     pub scrubbed: Option<ScrubView>,
+    /// What the last scrub found that has ended. Another may be under way.
+    #[serde(default)]
+    pub last_scrub: Option<ScrubView>,
     /// What went wrong last.
     pub error: Option<String>,
     /// What nobody could decide when a member was filled last.
@@ -178,6 +181,16 @@ pub fn view(fs: &Fs) -> View {
         let uuid = m.uuid.to_string();
         MemberView { index, uuid, path, state: state_name(m.state).to_owned(), used }
     });
+    let scrub = |f: &Scrubbed| ScrubView {
+        finished: f.finished,
+        checked: f.checked.get(),
+        healed: f.healed.get(),
+        undecided: f.undecided.get(),
+        placements: f.places.iter().take(SHOWN_MAX).map(|p| placements(pool, *p)).collect(),
+        places: f.places.iter().map(|p| p.get()).collect(),
+        files: maintenance.files.files.iter().map(FileView::of).collect(),
+        files_complete: maintenance.files.complete,
+    };
     let found = maintenance.scrubbing.as_ref().map(|s| &s.1).or(maintenance.scrubbed.as_ref());
     View {
         redundant: pool.info().redundant,
@@ -194,16 +207,8 @@ pub fn view(fs: &Fs) -> View {
         leaving: fs.leaving(),
         scrubbing: maintenance.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
         scrubs: maintenance.scrubs,
-        scrubbed: found.map(|f| ScrubView {
-            finished: f.finished,
-            checked: f.checked.get(),
-            healed: f.healed.get(),
-            undecided: f.undecided.get(),
-            placements: f.places.iter().take(SHOWN_MAX).map(|p| placements(pool, *p)).collect(),
-            places: f.places.iter().map(|p| p.get()).collect(),
-            files: maintenance.files.files.iter().map(FileView::of).collect(),
-            files_complete: maintenance.files.complete,
-        }),
+        scrubbed: found.map(scrub),
+        last_scrub: maintenance.scrubbed.as_ref().map(scrub),
         error: maintenance.error,
         differed: maintenance.differed,
         stuck: fs.stuck().into_iter().filter_map(stuck).collect(),

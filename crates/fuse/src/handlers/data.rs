@@ -336,6 +336,9 @@ impl<F: FileSystem> Call<'_, F> {
         let whole = what.lk_flags & abi::LK_FLOCK != 0;
         let unlock = lock.kind == PlockKind::Unlock;
         let (fh, _) = OpenMode::split(what.fh);
+        if !unlock {
+            self.server.lockers.locks_through(fh, self.cred.uid);
+        }
         if whole {
             // The kernel's number of the open file description is given again while its RELEASE is under
             // way; this one is not.

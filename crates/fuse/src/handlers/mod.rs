@@ -16,7 +16,9 @@ use braid_format::InodeNo;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::abi::{self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn, WriteIn, op};
+use crate::abi::{
+    self, BatchForgetIn, EntryOut, ForgetIn, ForgetOne, InterruptIn, ReleaseIn, WriteIn, op,
+};
 use crate::caches::lease_gate::HoldsPages;
 use crate::caches::nodes::{Keep, Nodes, Stamp};
 use crate::caches::notify::{DeferredAnswers, KernelLink};
@@ -34,7 +36,7 @@ use crate::waits::killed_programs::{
 };
 use crate::waits::lock_owners::LockOwners;
 use crate::waits::lock_waits::{LockWaits, RingWaits};
-use crate::waits::user_shares::UserShares;
+use crate::waits::user_shares::Shares;
 use braid_fs::lock::interrupt;
 use braid_fs::{Answer, FileSystem};
 use braid_fs::{Attr, Cred};
@@ -88,7 +90,7 @@ pub struct Server<F: FileSystem> {
     interrupts: Interrupts,
     queue: Arc<RequestQueue>,
     handle_lookups: HandleLookups,
-    shares: Arc<UserShares>,
+    shares: Shares,
     killed: Arc<KilledPrograms>,
     lockers: LockOwners,
     waits: Arc<LockWaits<F::Wait>>,
@@ -128,9 +130,10 @@ impl<F: FileSystem> Server<F> {
         let late = DeferredAnswers::new(Arc::clone(&link));
         let queue = Arc::<RequestQueue>::default();
         let handle_lookups = HandleLookups::default();
-        let shares = Arc::new(UserShares::new(threads));
-        let queues: Vec<Arc<dyn QueuedRequests>> =
-            vec![queue.clone(), handle_lookups.queue().clone(), shares.clone()];
+        let shares = Shares::new(threads);
+        let mut queues: Vec<Arc<dyn QueuedRequests>> =
+            vec![queue.clone(), handle_lookups.queue().clone()];
+        queues.extend(shares.queues());
         Self {
             files,
             root,
@@ -185,16 +188,26 @@ impl<F: FileSystem> Server<F> {
     /// Takes a request that no thread has begun, and that a drop of a node's pages waits for.
     pub(crate) fn take_held_pages(&self, node: u64) -> Option<Kept> {
         let wanted = |held: &HeldPages| held.node == node && self.link.is_held_up_by(held);
-        self.queue.take_held_pages(&wanted).or_else(|| self.shares.take_held_pages(&wanted))
+        self.queue.take_held_pages(&wanted).or_else(|| self.shares.calls().take_held_pages(&wanted))
     }
     /// Whether there is one.
     pub(crate) fn has_held_pages(&self, node: u64) -> bool {
         let wanted = |held: &HeldPages| held.node == node && self.link.is_held_up_by(held);
-        self.queue.has_held_pages(&wanted) || self.shares.has_held_pages(&wanted)
+        self.queue.has_held_pages(&wanted) || self.shares.calls().has_held_pages(&wanted)
     }
     /// Which users keep threads busy.
-    pub(crate) fn shares(&self) -> &UserShares {
+    pub(crate) fn shares(&self) -> &Shares {
         &self.shares
+    }
+    /// Whose request a message is. The kernel names nobody when it says that an open file has gone: that is for whoever
+    /// locked something through it, or for root, as nothing is to be unlocked then.
+    pub(crate) fn user_of(&self, message: &[u8]) -> u32 {
+        let Ok(mut request) = Request::parse(message) else { return 0 };
+        if request.header.opcode != op::RELEASE {
+            return request.header.uid;
+        }
+        let what = request.body.take::<ReleaseIn>();
+        what.map_or(0, |what| self.lockers.user_of(wire::OpenMode::split(what.fh).0))
     }
     /// For a thread that answers, as long as it lives: what it waits for others may then end when the
     /// program that waits for the answer is killed.

@@ -123,7 +123,7 @@ impl<F: FileSystem> Call<'_, F> {
         let set: SetattrIn = self.body.take()?;
         let fh = (set.valid & abi::setattr::FH != 0).then(|| OpenMode::split(set.fh).0);
         let cuts = fh.is_some() && set.valid & abi::setattr::SIZE != 0;
-        if cuts && !truncate::is_wanted(self.cred.pid) {
+        if cuts && !truncate::is_wanted(self.cred.pid, set.size) {
             // The kernel does not look at the answer; io_uring's own ftruncate hears it.
             return Err(Errno::OPNOTSUPP.into());
         }

@@ -4,6 +4,10 @@
 //! what it thinks it was (`fuse_direct_IO`, fs/fuse/file.c). Another node may have made the file longer
 //! since: what it wrote, and perhaps synchronized, would be cut off. The request is the same as that of
 //! ftruncate(2), but the thread that waits for the answer is not in that system call.
+//!
+//! Nor is a thread whose program dumps its core: the kernel empties the file before it writes (`do_coredump`,
+//! fs/coredump.c), and writes nothing if that fails. The system call that the thread was in last may be any. But
+//! no other thread of the program runs then: all others have been killed before.
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +18,9 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// Numbers of the system call: of this machine, and, the same on all that the kernel runs them on, of
 /// programs of 32 bits (`ftruncate`, `ftruncate64`).
 const FTRUNCATE: [i64; 3] = [libc::SYS_ftruncate, 93, 194];
+
+/// In a mask of signals.
+const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
 
 /// What a thread is doing.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,14 +43,26 @@ fn doing(said: &str) -> Doing {
     }
 }
 
-/// Whether a program may have asked by thread `pid` that the size of a file it has open be set. If it
-/// cannot be seen, it may.
-pub(super) fn is_wanted(pid: u32) -> bool {
+/// Whether what the kernel says of a thread (proc(5), *status*) shows that it writes a core dump. The other threads
+/// of its program that have not ended yet have been sent SIGKILL, each for itself.
+fn dumps_core(status: &str) -> bool {
+    let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(str::trim);
+    let pending = field("SigPnd:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    field("CoreDumping:") == Some("1") && pending.is_some_and(|mask| mask & SIGKILL == 0)
+}
+
+/// Whether a program may have asked by thread `pid` that a file it has open get this size, or the kernel for a core
+/// dump. If the thread cannot be seen, it may.
+pub(super) fn is_wanted(pid: u32, size: u64) -> bool {
+    let dumps = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+        status.is_ok_and(|status| dumps_core(&status))
+    };
     let asked = Instant::now();
     loop {
         let said = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
         match said.map_or(Doing::Unknown, |said| doing(&said)) {
-            Doing::Waits(number) => return FTRUNCATE.contains(&number),
+            Doing::Waits(number) => return FTRUNCATE.contains(&number) || size == 0 && dumps(),
             Doing::Runs if asked.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             Doing::Runs | Doing::Unknown => return true,
         }
@@ -67,11 +86,26 @@ mod tests {
     }
 
     #[test]
+    fn who_dumps_a_core_is_told_from_its_other_threads() {
+        let says = |dumping: &str, pending: u64, shared: u64| {
+            dumps_core(&format!(
+                "Name:\tx\n{dumping}THP_enabled:\t1\nSigPnd:\t{pending:016x}\nShdPnd:\t{shared:016x}\n"
+            ))
+        };
+        let dumping = "CoreDumping:\t1\n";
+        assert!(says(dumping, 0, 0));
+        assert!(says(dumping, 1 << 10, 1 << 8), "the dump is to be broken off");
+        assert!(!says(dumping, 1 << 8, 0), "another thread, which is to end");
+        assert!(!says("CoreDumping:\t0\n", 0, 0));
+        assert!(!says("", 0, 0) && !dumps_core("") && !dumps_core(dumping));
+    }
+
+    #[test]
     fn whoever_is_not_there_or_runs_may_want_it() {
-        assert!(is_wanted(0));
+        assert!(is_wanted(0, 9));
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200));
-        let (begun, wanted) = (Instant::now(), is_wanted(child.id()));
+        let (begun, wanted) = (Instant::now(), is_wanted(child.id(), 9));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(wanted && begun.elapsed() >= PATIENCE, "{:?}", begun.elapsed());
@@ -81,9 +115,10 @@ mod tests {
     fn who_waits_in_another_call_does_not() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let begun = Instant::now();
-        while is_wanted(child.id()) {
+        while is_wanted(child.id(), 9) {
             assert!(begun.elapsed() < Duration::from_secs(10));
         }
+        assert!(!is_wanted(child.id(), 0), "it dumps no core");
         child.kill().unwrap();
         child.wait().unwrap();
     }

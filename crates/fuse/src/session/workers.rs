@@ -31,7 +31,7 @@ use crate::session::threads::{AbortOnPanic, Note};
 use crate::transport::cpu_latency::{self, CpuLatency};
 use crate::transport::payloads::Payloads;
 use crate::transport::poller::RequestPoller;
-use crate::transport::queue::{HeldPages, frees_others, held_pages};
+use crate::transport::queue::{Class, HeldPages, class_of, held_pages};
 use crate::transport::reply::{Device, Reply, Way};
 use crate::transport::request::{Request, longest};
 use crate::transport::space::Space;
@@ -311,7 +311,7 @@ impl<F: FileSystem> Pool<F> {
     fn answer(&self, space: &mut Space, scratch: &mut Vec<u8>) {
         let mut busy = self.busy.fetch_add(1, Ordering::SeqCst);
         let mut queued = false;
-        if busy >= self.threads_max && !frees_others(space.message()) {
+        if busy >= self.threads_max && class_of(space.message()) == Class::Other {
             let held = held_pages(space.message());
             queued = self.server.queue().push(space);
             self.let_through_if_dropped(held);
@@ -353,19 +353,20 @@ impl<F: FileSystem> Pool<F> {
             }
             return;
         }
-        let shares = self.server.shares();
-        if !shares.are_counted(busy) || frees_others(space.message()) {
-            return self.answer_one(space, scratch);
-        }
+        let class = class_of(space.message());
+        let shares = self.server.shares().of(class).filter(|shares| shares.are_counted(busy));
+        let Some(shares) = shares else { return self.answer_one(space, scratch) };
         let held = held_pages(space.message());
-        match shares.begin(space) {
+        let uid = self.server.user_of(space.message());
+        match shares.begin(uid, space, busy >= self.threads_max) {
             Begun::Uncounted => self.answer_one(space, scratch),
             Begun::Counted(uid) => {
                 let mut counted = Some(uid);
                 while let Some(uid) = counted {
                     self.answer_one(space, scratch);
-                    // Whoever serves users without end serves in turn what waits because all threads were busy.
-                    if self.server.queue().pop(space) {
+                    // Whoever serves users without end serves in turn what waits because all threads were busy. Not
+                    // who unlocks: no unlock waits for anything else.
+                    if class == Class::Other && self.server.queue().pop(space) {
                         self.answer_one(space, scratch);
                     }
                     counted = shares.end(uid, space);

@@ -128,27 +128,44 @@ fn header(message: &[u8]) -> Option<InHeader> {
     InHeader::read_from_prefix(message).ok().map(|(header, _)| header)
 }
 
-/// Whether others may wait for what a request does: it gives something up, or writes what a lock's
-/// demotion waits for. Such a request does not wait for another request of the same mount.
-pub(crate) fn frees_others(message: &[u8]) -> bool {
-    let Ok((header, body)) = InHeader::read_from_prefix(message) else { return true };
+/// What others may wait for in a request, and what it waits for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// It gives something up, or writes what a lock's demotion waits for. It waits for no other request of the same
+    /// mount.
+    Frees,
+    /// It gives up what programs have locked, or may do so, and may wait for another node. It waits only for others
+    /// that do the same.
+    Unlocks,
+    /// The same of a program that closes a file. It does not wait for another node for long.
+    Closes,
+    /// Anything else.
+    Other,
+}
+
+/// Of which class a message is. One that makes no sense waits for nothing.
+pub(crate) fn class_of(message: &[u8]) -> Class {
+    let Ok((header, body)) = InHeader::read_from_prefix(message) else { return Class::Frees };
     match header.opcode {
         op::FORGET
         | op::BATCH_FORGET
         | op::INTERRUPT
-        | op::RELEASE
         | op::RELEASEDIR
-        | op::FLUSH
         | op::DESTROY
-        | op::NOTIFY_REPLY => true,
+        | op::NOTIFY_REPLY => Class::Frees,
+        op::RELEASE => Class::Unlocks,
+        op::FLUSH => Class::Closes,
         op::WRITE => {
-            WriteIn::read_from_prefix(body).is_ok_and(|(w, _)| w.write_flags & write::CACHE != 0)
+            let cached = |w: WriteIn| w.write_flags & write::CACHE != 0;
+            let frees = WriteIn::read_from_prefix(body).is_ok_and(|(w, _)| cached(w));
+            if frees { Class::Frees } else { Class::Other }
         }
         op::SETLK | op::SETLKW => {
             let unlock = |l: LkIn| i32::try_from(l.lk.kind) == Ok(libc::F_UNLCK);
-            LkIn::read_from_prefix(body).is_ok_and(|(lock, _)| unlock(lock))
+            let unlocks = LkIn::read_from_prefix(body).is_ok_and(|(lock, _)| unlock(lock));
+            if unlocks { Class::Unlocks } else { Class::Other }
         }
-        _ => false,
+        _ => Class::Other,
     }
 }
 
@@ -233,16 +250,26 @@ mod tests {
         let message = |opcode, body: &[u8]| {
             [InHeader { opcode, ..InHeader::default() }.as_bytes(), body].concat()
         };
+        let class = |opcode, body: &[u8]| class_of(&message(opcode, body));
         let mut lock = LkIn::default();
         lock.lk.kind = libc::F_WRLCK.try_into().unwrap();
-        assert!(!frees_others(&message(op::SETLKW, lock.as_bytes())));
+        assert_eq!(class(op::SETLKW, lock.as_bytes()), Class::Other);
         lock.lk.kind = libc::F_UNLCK.try_into().unwrap();
-        assert!(frees_others(&message(op::SETLK, lock.as_bytes())));
+        for opcode in [op::SETLK, op::SETLKW] {
+            assert_eq!(class(opcode, lock.as_bytes()), Class::Unlocks);
+        }
         let mut what = WriteIn::default();
-        assert!(!frees_others(&message(op::WRITE, what.as_bytes())));
+        assert_eq!(class(op::WRITE, what.as_bytes()), Class::Other);
         what.write_flags = write::CACHE;
-        assert!(frees_others(&message(op::WRITE, what.as_bytes())));
-        assert!(frees_others(&message(op::RELEASE, &[])) && !frees_others(&message(op::READ, &[])));
-        assert!(!frees_others(&message(op::WRITE, &[])) && frees_others(&[]));
+        assert_eq!(class(op::WRITE, what.as_bytes()), Class::Frees);
+        for opcode in [op::FORGET, op::BATCH_FORGET, op::INTERRUPT, op::RELEASEDIR, op::DESTROY] {
+            assert_eq!(class(opcode, &[]), Class::Frees);
+        }
+        assert_eq!(
+            [op::RELEASE, op::FLUSH].map(|o| class(o, &[])),
+            [Class::Unlocks, Class::Closes]
+        );
+        assert_eq!([op::READ, op::WRITE].map(|o| class(o, &[])), [Class::Other; 2]);
+        assert_eq!(class_of(&[]), Class::Frees);
     }
 }

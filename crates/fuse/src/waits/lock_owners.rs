@@ -10,13 +10,15 @@
 //! that was freed, so another description may have the number by then, and locks on the same file.
 //! Only what was locked through the file that is closed is unlocked, and nobody locks for that owner
 //! meanwhile.
+//!
+//! RELEASE does not say either whose file it was, so the users who lock are kept by open file, too.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use braid_format::InodeNo;
 use braid_fs::Fh;
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 /// Bytes of a file, the last one included.
 pub(crate) type Range = (u64, u64);
@@ -32,6 +34,8 @@ pub(crate) struct LockOwners {
     unlocked: Condvar,
     /// Files in the map: most closes find none and take no lock.
     files: AtomicUsize,
+    /// Users other than root who have asked for a lock, of whatever kind, by open file.
+    users: RwLock<HashMap<Fh, u32>>,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +100,16 @@ impl LockOwners {
         }
         self.count(&state);
     }
+    /// User `uid` is about to lock something through `fh`.
+    pub fn locks_through(&self, fh: Fh, uid: u32) {
+        if uid != 0 && self.user_of(fh) != uid {
+            self.users.write().insert(fh, uid);
+        }
+    }
+    /// The user other than root who has locked something through `fh`; 0 if there is none.
+    pub fn user_of(&self, fh: Fh) -> u32 {
+        self.users.read().get(&fh).copied().unwrap_or(0)
+    }
     /// `owner`'s locks on the file have gone.
     pub fn flushed(&self, (ino, fh): (InodeNo, Fh), owner: u64) {
         if self.files.load(Ordering::Acquire) == 0 {
@@ -112,6 +126,9 @@ impl LockOwners {
     }
     /// `fh` is closed: `unlock` is called for what the owners that are left have locked through it.
     pub fn release(&self, (ino, fh): (InodeNo, Fh), mut unlock: impl FnMut(u64, Range)) {
+        if self.user_of(fh) != 0 {
+            self.users.write().remove(&fh);
+        }
         if self.files.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -182,6 +199,21 @@ mod tests {
         assert_eq!(unlocked(&owners, 2), []);
         owners.flushed((InodeNo(6), 3), 8);
         assert_eq!(owners.files.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn who_locks_is_known_until_the_file_is_closed() {
+        let owners = LockOwners::default();
+        owners.locks_through(1, 1000);
+        owners.locks_through(1, 0);
+        owners.locks_through(2, 1000);
+        owners.locks_through(2, 1001);
+        owners.locks_through(3, 0);
+        assert_eq!([1, 2, 3].map(|fh| owners.user_of(fh)), [1000, 1001, 0]);
+        assert_eq!(unlocked(&owners, 1), []);
+        assert_eq!([1, 2, 3].map(|fh| owners.user_of(fh)), [0, 1001, 0]);
+        unlocked(&owners, 2);
+        assert!(owners.users.read().is_empty());
     }
 
     /// A description was freed, and another has its number before the first one's RELEASE comes.
