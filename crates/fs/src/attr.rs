@@ -239,6 +239,11 @@ pub trait KernelCache: Send + Sync {
     fn invalidate_pages(&self, ino: InodeNo, _bytes: Range<u64>) {
         self.invalidate_inode(ino, true);
     }
+    /// The bytes (from, to) of pages of `ino` that the kernel has asked for, and no thread has begun to answer. Never
+    /// blocks: the lock of `ino` is being worked on.
+    fn unbegun_fills(&self, _ino: InodeNo) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
     /// Drops cached names of directory `dir`. Never blocks.
     fn invalidate_entries(&self, dir: InodeNo);
     /// This node has moved directory `ino` into directory `dir`. Never blocks.

@@ -1,5 +1,6 @@
 //! What all operations share: the layers below, and how locks of inodes are taken.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
@@ -93,15 +94,24 @@ impl Core {
             let _ = self.locks.acquire_unless(lock, Mode::Shared, Local::Shared, is_over);
         }
     }
-    /// Reads the dinodes of those of `inos`, ascending, whose locks are here: neighbours by one read. Ignores failures.
-    /// Waits for no lock.
+    /// Reads the dinodes of those of `inos`, ascending, whose locks are here, shared: neighbours by one read. Ignores
+    /// failures. Waits for no lock.
     pub fn read_ahead(&self, inos: &[InodeNo]) {
-        let take = |ino: &InodeNo| {
-            let guard = self.locks.try_acquire(LockNo::from(*ino), Mode::Shared, Local::Shared)?;
-            Some((guard, BlockNo::from(*ino)))
+        let mut taken = BTreeMap::new();
+        for ino in inos {
+            let lock = LockNo::from(*ino);
+            let guard = self.locks.try_acquire(lock, Mode::Shared, Local::Shared);
+            if let (Some(guard), Some(since)) = (guard, self.locks.shared_since(lock)) {
+                taken.insert(BlockNo::from(*ino), (since, guard));
+            }
+        }
+        let blocks: Vec<BlockNo> = taken.keys().copied().collect();
+        // Nobody changes a dinode under a shared lock; one that was stronger meanwhile is another.
+        let may_stay = |block| {
+            let since = self.locks.shared_since(LockNo::from(block));
+            since.is_some() && taken.get(&block).map(|t| t.0) == since
         };
-        let (_guards, blocks): (Vec<Guard>, Vec<BlockNo>) = inos.iter().filter_map(take).unzip();
-        self.meta.read_ahead(&blocks);
+        self.meta.read_ahead(&blocks, &may_stay);
     }
     /// To read or overwrite contents in place: as [`Self::lock`], but concurrent if other nodes do
     /// the same, see [`LockManager::acquire_concurrent`].

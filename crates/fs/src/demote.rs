@@ -121,7 +121,8 @@ impl Core {
     /// Drops all that the kernel has of an inode, and what it fills meanwhile.
     fn drop_pages(&self, inode: &Inode, drops: &dyn PageDrops) {
         inode.drops_pages();
-        while let Some(next) = drops.next() {
+        let unbegun = || self.kernel.unbegun_fills(inode.ino);
+        while let Some(next) = drops.next(&unbegun) {
             match next {
                 ToDrop::All => self.kernel.invalidate_inode(inode.ino, true),
                 ToDrop::Pages(from, to) => self.kernel.invalidate_pages(inode.ino, from..to),

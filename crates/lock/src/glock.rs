@@ -271,6 +271,12 @@ impl LockManager {
     ) -> Option<Guard> {
         self.core.try_acquire(lock, cluster, local)
     }
+    /// Since when `lock` is held, if it is held shared: it has not been stronger since. On the manager's own clock.
+    pub fn shared_since(&self, lock: LockNo) -> Option<Duration> {
+        let entry = self.core.table.get(lock)?;
+        let state = entry.state.lock();
+        state.held_since().filter(|_| state.dlock().held() == Mode::Shared)
+    }
     /// Records that this node has written as held exclusive by itself (the birth of a metadata
     /// chunk, `LockRecord::born` with `nonce`): held from now on without a compare-and-write each.
     pub fn adopt(&self, locks: impl Iterator<Item = LockNo>, nonce: u64) {

@@ -405,7 +405,7 @@ impl World {
                 if let Some(l) = self.lock_mut(pid, lock) {
                     l.called = Some(to);
                 }
-                self.step(pid, lock, LockEvent::Drops);
+                self.step(pid, lock, LockEvent::Drops(Vec::new()));
                 // Under less nothing is dirty.
                 if self.cluster.files && from != Mode::Exclusive {
                     return self.demoted(pid, lock);
@@ -434,7 +434,7 @@ impl World {
     /// A page whose fill is not answered yet keeps the kernel from dropping it: that is left to the next call.
     fn drop_what_was_filled(&mut self, pid: Pid, lock: usize) {
         while self.lock_mut(pid, lock).is_some_and(|l| l.glock.users() == 0) {
-            self.step(pid, lock, LockEvent::Drops);
+            self.step(pid, lock, LockEvent::Drops(Vec::new()));
             if self.lock_mut(pid, lock).is_none_or(|l| l.glock.drops().is_none()) {
                 return;
             }

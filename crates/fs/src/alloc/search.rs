@@ -131,7 +131,7 @@ impl Inner {
             settled = true;
         }
     }
-    fn room_in_log(
+    pub(super) fn room_in_log(
         &self,
         refill: &mut MutexGuard<'_, Refill>,
         frees: u64,
@@ -140,8 +140,15 @@ impl Inner {
         if frees > self.state.lock().log.capacity() / 2 {
             return Err(Error::Invalid("too many frees in one transaction"));
         }
-        if self.drain_usable(refill)? {
+        let drained = self.drain_usable(refill)?;
+        if drained.applied {
             return Ok(());
+        }
+        if let Some(error) = drained.left
+            && self.state.lock().frees_reserved == 0
+        {
+            // Nobody is about to end: all places stay taken until a repair.
+            return Err(error);
         }
         // All places are reserved, and the operations that reserved them are about to end.
         *waits += 1;
@@ -521,17 +528,26 @@ impl Inner {
         })?;
         Ok(true)
     }
-    /// As [`Inner::drain`]; what is of a group that cannot be used stays in the log until a repair. False when
-    /// nothing could be applied.
-    pub(super) fn drain_usable(&self, refill: &mut Refill) -> Result<bool> {
+    /// As [`Inner::drain`]; what is of a group that cannot be used stays in the log until a repair.
+    pub(super) fn drain_usable(&self, refill: &mut Refill) -> Result<Drained> {
         let room = || self.state.lock().log.room();
         let before = room();
-        if let Err(e) = Error::of_one_group(self.drain(refill))? {
+        let left = Error::of_one_group(self.drain(refill))?.err();
+        if let Some(e) = &left {
             tracing::debug!("frees that stay in the log: {e}");
-            self.meta.note_damage(&e);
+            self.meta.note_damage(e);
         }
-        Ok(room() > before)
+        Ok(Drained { applied: room() > before, left })
     }
+}
+
+/// What became of the entries of the free log.
+#[derive(Debug)]
+pub(super) struct Drained {
+    /// Some were applied.
+    pub applied: bool,
+    /// Some stay, because their group cannot be used.
+    pub left: Option<Error>,
 }
 
 /// What goes from a group into one window.

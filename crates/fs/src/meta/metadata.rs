@@ -299,9 +299,9 @@ impl Meta {
         Ok(shard)
     }
     /// Caches those of `blocks`, ascending, that are dinodes and not cached; neighbours are read at once. Each is covered
-    /// by its own lock, which the caller holds, at least shared. What cannot be read, or is damaged, is left to
-    /// [`Meta::read`].
-    pub fn read_ahead(&self, blocks: &[BlockNo]) {
+    /// by its own lock, which the caller holds, and `may_stay` says of it after the read: this node has not been able to
+    /// change it since. What cannot be read, or is damaged, is left to [`Meta::read`].
+    pub fn read_ahead(&self, blocks: &[BlockNo], may_stay: &dyn Fn(BlockNo) -> bool) {
         let missing = |block: &BlockNo| self.cache.shard(*block).get(*block).is_none();
         let missing: Vec<BlockNo> = blocks.iter().copied().filter(missing).collect();
         if missing.len() < 2 || self.check().is_err() {
@@ -310,9 +310,11 @@ impl Meta {
         for (block, body) in self.volume.read_neighbours(&missing) {
             let Ok((header, kind)) = MetaHeader::decode(&body, block) else { continue };
             let entry = Entry::clean(LockNo(header.owner.get()), kind, Arc::new(body));
-            if entry.check(block, LockNo::from(block), MetaKind::Dinode).is_err() {
+            let is_dinode = entry.check(block, LockNo::from(block), MetaKind::Dinode).is_ok();
+            if !is_dinode || !may_stay(block) {
                 continue;
             }
+            self.counters.misses.fetch_add(1, Ordering::Relaxed);
             let mut shard = self.cache.shard(block);
             if shard.get(block).is_none() {
                 shard.insert(&self.cache.owners, block, entry);

@@ -19,6 +19,8 @@ use crate::stat_ahead::{Advice, FILES_MAX};
 
 /// Entries read at a time, to list a directory.
 const LISTED_AT_A_TIME: usize = 1024;
+/// A directory is listed for one page of it for no longer.
+const LISTING_MAX: Duration = Duration::from_millis(50);
 /// Threads that take locks beside the calling one.
 const THREADS: usize = 7;
 /// A lock that comes sooner than this costs less than beginning a thread.
@@ -50,21 +52,21 @@ pub(super) fn expected(core: &Core, dir: &Locked, ino: InodeNo) -> Vec<InodeNo> 
     let mut advice = core.stat_ahead.lookup(dir.ino(), ino, stride);
     if advice == Advice::List && !core.membership.is_alone() {
         // It is a guess: a page that cannot be read is an error for whoever needs what is in it.
-        core.stat_ahead.listed(dir.ino(), files(core, dir).unwrap_or_default());
+        core.stat_ahead.listed(dir.ino(), files(core, dir, &|| false).unwrap_or_default());
         advice = core.stat_ahead.lookup(dir.ino(), ino, stride);
     }
     if let Advice::Fetch(next) = advice { next } else { Vec::new() }
 }
 
-/// What is in a directory, unless that is too much.
-fn files(core: &Core, dir: &Locked) -> Result<Vec<InodeNo>> {
+/// What is in a directory, unless that is too much; only a part if it is over before.
+fn files(core: &Core, dir: &Locked, is_over: &dyn Fn() -> bool) -> Result<Vec<InodeNo>> {
     if dir.st().raw.entries.get() > FILES_MAX {
         return Ok(Vec::new());
     }
     let (mut files, mut batch, mut cookie) = (Vec::new(), Vec::new(), dir::DOT_DOT);
     let mut nodes = Reader { meta: &core.meta, inode: &dir.inode };
     let mut more = true;
-    while more {
+    while more && !is_over() {
         more = dir::list_after(&mut nodes, cookie, LISTED_AT_A_TIME, &mut batch)?;
         cookie = batch.last().map_or(cookie, |last| last.cookie);
         files.extend(batch.drain(..).map(|listed| listed.ino));
@@ -73,13 +75,20 @@ fn files(core: &Core, dir: &Locked) -> Result<Vec<InodeNo>> {
 }
 
 /// What is to be asked for with these files of a page of `dir`, which are to be listed with attributes.
-fn expected_of_page(core: &Core, dir: InodeNo, missing: &[InodeNo]) -> Vec<InodeNo> {
+fn expected_of_page(
+    core: &Core,
+    dir: InodeNo,
+    missing: &[InodeNo],
+    is_over: &dyn Fn() -> bool,
+) -> Vec<InodeNo> {
     if core.cluster.is_none() || core.membership.is_alone() {
         return Vec::new();
     }
     let mut advice = core.stat_ahead.page(dir, missing);
     if advice == Advice::List {
-        let listed = core.lock_shared(dir).and_then(|dir| files(core, &dir));
+        let began = Instant::now();
+        let is_over = || is_over() || began.elapsed() > LISTING_MAX;
+        let listed = core.lock_shared(dir).and_then(|dir| files(core, &dir, &is_over));
         core.stat_ahead.listed(dir, listed.unwrap_or_default());
         advice = core.stat_ahead.page(dir, missing);
     }
@@ -99,7 +108,7 @@ pub(super) fn take_locks(
     let is_missing = |ino: &InodeNo| is_missing(core, *ino);
     let mut missing: Vec<InodeNo> = children.iter().copied().filter(is_missing).collect();
     missing.sort_unstable();
-    let mut expected = expected_of_page(core, dir, &missing);
+    let mut expected = expected_of_page(core, dir, &missing, &is_over);
     expected.extend(&missing);
     expected.sort_unstable();
     expected.dedup();
@@ -123,9 +132,8 @@ pub(super) fn take_locks(
     if !rest.is_empty() {
         side_by_side(core, rest, &is_over);
     }
-    if !is_over() {
-        core.read_ahead(&missing);
-    }
+    // Whoever is to have their attributes would read them one by one.
+    core.read_ahead(&missing);
 }
 
 fn side_by_side(core: &Core, children: &[InodeNo], is_over: &(dyn Fn() -> bool + Sync)) {

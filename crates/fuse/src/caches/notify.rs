@@ -80,8 +80,10 @@ impl Connection {
 
 /// Has requests answered that wait for a thread, and for which the kernel holds a node's pages.
 pub(crate) trait LetThrough: Send + Sync {
-    /// As long as they hold up what is being dropped of it. `begins`: something else of it than before.
-    fn let_through(&self, node: u64, begins: bool);
+    /// As long as they hold up what is being dropped of it. `another`: also if a thread does so, which may wait itself.
+    fn let_through(&self, node: u64, another: bool);
+    /// The bytes of its pages that are to be filled by requests that wait for a thread. Never blocks.
+    fn unbegun_fills(&self, node: u64) -> Vec<(u64, u64)>;
 }
 
 /// The way from the file system to the kernel's caches; a session has one
@@ -109,6 +111,15 @@ impl std::fmt::Debug for KernelLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KernelLink").field("nodes", &self.nodes).finish_non_exhaustive()
     }
+}
+
+/// How near pages are to those that are being dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Near {
+    /// They are among them.
+    Overlaps,
+    /// The kernel may have locked them together: it locks more than a page at a time.
+    MayBeLocked,
 }
 
 /// Pages of a node are being dropped, until this is dropped.
@@ -168,12 +179,19 @@ impl KernelLink {
     pub(crate) fn held_up_by(&self, requests: Weak<impl LetThrough + 'static>) {
         self.through.get_or_init(|| requests);
     }
-    /// Whether pages are being dropped that the kernel may hold: whatever it holds them for does not wait for a
-    /// thread. It locks more than a page at a time.
-    pub(crate) fn is_held_up_by(&self, held: &HeldPages) -> bool {
-        let (from, to) = (held.bytes.0 / LOCKED_MAX, held.bytes.1.div_ceil(LOCKED_MAX));
-        let overlaps =
-            |range: &(u64, u64)| from < range.1.div_ceil(LOCKED_MAX) && range.0 / LOCKED_MAX < to;
+    /// Whether pages are being dropped that the kernel holds, or may hold: whatever it holds them for does not wait for
+    /// a thread.
+    pub(crate) fn is_held_up_by(&self, held: &HeldPages, near: Near) -> bool {
+        let unit = match near {
+            Near::Overlaps => 1,
+            Near::MayBeLocked => LOCKED_MAX,
+        };
+        let units = |(from, to): (u64, u64)| (from / unit, to.div_ceil(unit));
+        let (from, to) = units(held.bytes);
+        let overlaps = |range: &(u64, u64)| {
+            let range = units(*range);
+            from < range.1 && range.0 < to
+        };
         self.going.lock().get(&held.node).is_some_and(|ranges| ranges.iter().any(overlaps))
     }
     /// Pages of a node are about to be dropped, which waits until each request is answered for which the kernel
@@ -338,6 +356,11 @@ impl KernelCache for KernelLink {
         let node = connection.node(ino);
         self.nodes.pulled(node, Instant::now());
         self.drop_node(&connection.device, node, data.then_some((0, 0)), TAKEN_WITHIN);
+    }
+    fn unbegun_fills(&self, ino: InodeNo) -> Vec<(u64, u64)> {
+        let requests = self.through.get().and_then(Weak::upgrade);
+        let node = self.connection.get().map(|connection| connection.node(ino));
+        requests.zip(node).map_or_else(Vec::new, |(requests, node)| requests.unbegun_fills(node))
     }
     fn invalidate_pages(&self, ino: InodeNo, bytes: Range<u64>) {
         let Some(connection) = self.connection.get() else { return };

@@ -185,15 +185,26 @@ impl<F: FileSystem> Server<F> {
     pub(crate) fn link(&self) -> &KernelLink {
         &self.link
     }
-    /// Takes a request that no thread has begun, and that a drop of a node's pages waits for.
+    /// Takes a request that no thread has begun, and that a drop of a node's pages waits for: first those of the very
+    /// pages that are dropped.
     pub(crate) fn take_held_pages(&self, node: u64) -> Option<Kept> {
-        let wanted = |held: &HeldPages| held.node == node && self.link.is_held_up_by(held);
-        self.queue.take_held_pages(&wanted).or_else(|| self.shares.calls().take_held_pages(&wanted))
+        [Near::Overlaps, Near::MayBeLocked].into_iter().find_map(|near| {
+            let wanted = |held: &HeldPages| held.node == node && self.link.is_held_up_by(held, near);
+            let of_users = || self.shares.calls().take_held_pages(&wanted);
+            self.queue.take_held_pages(&wanted).or_else(of_users)
+        })
     }
     /// Whether there is one.
     pub(crate) fn has_held_pages(&self, node: u64) -> bool {
-        let wanted = |held: &HeldPages| held.node == node && self.link.is_held_up_by(held);
+        let near = Near::MayBeLocked;
+        let wanted = |held: &HeldPages| held.node == node && self.link.is_held_up_by(held, near);
         self.queue.has_held_pages(&wanted) || self.shares.calls().has_held_pages(&wanted)
+    }
+    /// The bytes of a node's pages that are to be filled by requests that no thread has begun.
+    pub(crate) fn unbegun_fills(&self, node: u64) -> Vec<(u64, u64)> {
+        let mut fills = self.queue.unbegun_fills(node);
+        fills.extend(self.shares.calls().unbegun_fills(node));
+        fills
     }
     /// Which users keep threads busy.
     pub(crate) fn shares(&self) -> &Shares {

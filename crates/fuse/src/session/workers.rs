@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::abi::op;
-use crate::caches::notify::LetThrough;
+use crate::caches::notify::{LetThrough, Near};
 use crate::error::FuseError;
 use crate::handlers::Server;
 use crate::options::FuseOptions;
@@ -83,6 +83,8 @@ struct Pool<F: FileSystem> {
 #[derive(Debug, Default)]
 struct State {
     threads: usize,
+    /// Threads that answer page fills: others read requests meanwhile.
+    helpers: usize,
     parked: usize,
     /// Somebody has been called and is on the way. A second one would find nothing to do.
     coming: bool,
@@ -139,7 +141,7 @@ pub fn run<F: FileSystem>(
         pool.close();
     }
     let mut state = pool.state.lock();
-    while state.threads > 0 {
+    while state.threads + state.helpers > 0 {
         pool.ended.wait(&mut state);
     }
     let failure = state.failure.take();
@@ -166,18 +168,21 @@ impl<F: FileSystem> LetThrough for Pool<F> {
     /// begun stay in their queues: when the pages need not be dropped any more, they wait like all.
     /// One that it has begun may wait for the node that wants the pages, as soon as others are dropped: then there is
     /// another thread.
-    fn let_through(&self, node: u64, begins: bool) {
-        if !self.server.has_held_pages(node) || !self.is_to_help(node, begins) {
+    fn let_through(&self, node: u64, another: bool) {
+        if !self.server.has_held_pages(node) || !self.is_to_help(node, another) {
             return;
         }
         let Some(pool) = self.me.upgrade() else { return };
-        self.state.lock().threads += 1;
+        self.state.lock().helpers += 1;
         let thread = std::thread::Builder::new().name("fuse-fill".into());
         if let Err(error) = thread.spawn(move || pool.help(node)) {
             tracing::error!(%error, "cannot start a thread: programs wait for pages");
-            self.helps_no_more(node);
+            self.helps_no_more(&mut self.helped.lock(), node);
             self.ended_one();
         }
+    }
+    fn unbegun_fills(&self, node: u64) -> Vec<(u64, u64)> {
+        self.server.unbegun_fills(node)
     }
 }
 
@@ -236,24 +241,24 @@ impl<F: FileSystem> Pool<F> {
                 space.put(message);
                 self.answer_one(&mut space, &mut scratch);
             }
-            self.helps_no_more(node);
-            // Whoever has put one into a queue before that has seen that this thread is there.
-            if !self.server.has_held_pages(node) || !self.is_to_help(node, false) {
+            let mut helped = self.helped.lock();
+            // Whoever has put one into a queue before that may have seen that this thread is there.
+            if !self.server.has_held_pages(node) {
+                self.helps_no_more(&mut helped, node);
                 break;
             }
         }
         self.ended_one();
     }
-    /// Whether another thread is to answer fills of a node. It counts then, until [`Self::helps_no_more`].
-    fn is_to_help(&self, node: u64, begins: bool) -> bool {
+    /// Whether a thread is to begin to answer fills of a node. It counts then, until [`Self::helps_no_more`].
+    fn is_to_help(&self, node: u64, another: bool) -> bool {
         let mut helped = self.helped.lock();
         let threads = helped.entry(node).or_default();
-        let another = *threads == 0 || begins && *threads < HELPERS_MAX;
-        *threads += usize::from(another);
-        another
+        let begins = *threads == 0 || another && *threads < HELPERS_MAX;
+        *threads += usize::from(begins);
+        begins
     }
-    fn helps_no_more(&self, node: u64) {
-        let mut helped = self.helped.lock();
+    fn helps_no_more(&self, helped: &mut HashMap<u64, usize>, node: u64) {
         if let Some(threads) = helped.get_mut(&node) {
             *threads -= 1;
             if *threads == 0 {
@@ -262,7 +267,7 @@ impl<F: FileSystem> Pool<F> {
         }
     }
     fn ended_one(&self) {
-        self.state.lock().threads -= 1;
+        self.state.lock().helpers -= 1;
         self.ended.notify_all();
     }
 
@@ -336,8 +341,9 @@ impl<F: FileSystem> Pool<F> {
     /// A request has just begun to wait for which the kernel holds pages. Whoever began to drop them before has not
     /// seen it.
     fn let_through_if_dropped(&self, held: Option<HeldPages>) {
-        if let Some(held) = held.filter(|held| self.server.link().is_held_up_by(held)) {
-            self.let_through(held.node, false);
+        let is_held_up = |held, near| self.server.link().is_held_up_by(held, near);
+        if let Some(held) = held.filter(|held| is_held_up(held, Near::MayBeLocked)) {
+            self.let_through(held.node, is_held_up(&held, Near::Overlaps));
         }
     }
     /// Answers a request, unless too many of its kind or of its user are under way: then it waits until one of

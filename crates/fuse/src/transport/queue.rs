@@ -27,6 +27,8 @@ pub(crate) trait QueuedRequests: Send + Sync {
     fn take_held_pages(&self, wanted: Wanted<'_>) -> Option<Kept>;
     /// Whether there is one.
     fn has_held_pages(&self, wanted: Wanted<'_>) -> bool;
+    /// The bytes of a node's pages that are to be filled.
+    fn unbegun_fills(&self, node: u64) -> Vec<(u64, u64)>;
 }
 
 /// Which pages are wanted.
@@ -94,6 +96,9 @@ impl QueuedRequests for RequestQueue {
         let (messages, _) = &*self.messages.lock();
         messages.iter().any(|m| held_pages(m.bytes()).is_some_and(|held| wanted(&held)))
     }
+    fn unbegun_fills(&self, node: u64) -> Vec<(u64, u64)> {
+        HeldPages::filled(self.messages.lock().0.iter(), node)
+    }
 }
 
 /// Pages that the kernel holds, or holds back, until a request is answered: those that it fills, and those whose
@@ -104,6 +109,19 @@ pub(crate) struct HeldPages {
     pub node: u64,
     /// The first byte, and one past the last.
     pub bytes: (u64, u64),
+    /// They get their contents; otherwise they are held back.
+    pub are_filled: bool,
+}
+
+impl HeldPages {
+    /// The bytes of `node`'s pages that are filled by these messages.
+    pub fn filled<'a>(
+        messages: impl Iterator<Item = &'a Kept>,
+        node: u64,
+    ) -> Vec<(u64, u64)> {
+        let held = messages.filter_map(|message| held_pages(message.bytes()));
+        held.filter(|held| held.node == node && held.are_filled).map(|held| held.bytes).collect()
+    }
 }
 
 /// Those for which the kernel waits for the answer to a message.
@@ -121,7 +139,8 @@ pub(crate) fn held_pages(message: &[u8]) -> Option<HeldPages> {
         }
         _ => None,
     };
-    Some(HeldPages { node: header.nodeid, bytes: bytes? })
+    let are_filled = header.opcode == op::READ;
+    Some(HeldPages { node: header.nodeid, bytes: bytes?, are_filled })
 }
 
 fn header(message: &[u8]) -> Option<InHeader> {

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
 use crate::abi::{InHeader, ReadIn, op};
-use crate::transport::queue::{Class, QueuedRequests, Wanted, held_pages};
+use crate::transport::queue::{Class, HeldPages, QueuedRequests, Wanted, held_pages};
 use crate::transport::space::{Kept, Space};
 
 /// The part (divisor) of the threads of which nobody counts for whom they are busy.
@@ -251,6 +251,11 @@ impl QueuedRequests for UserShares {
         let is_wanted = |m: &Kept| held_pages(m.bytes()).is_some_and(|held| wanted(&held));
         state.held > 0 && messages.any(is_wanted)
     }
+    fn unbegun_fills(&self, node: u64) -> Vec<(u64, u64)> {
+        let state = self.state.lock();
+        let messages = state.users.values().filter(|_| state.held > 0);
+        HeldPages::filled(messages.flat_map(|user| &user.waiting), node)
+    }
 }
 
 /// Whether a request of a user may begin while so many threads are left to all users. The fewer these are, the fewer one
@@ -284,7 +289,6 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
-    use crate::transport::queue::HeldPages;
 
     fn space(uid: u32, unique: u64) -> Space {
         let header = InHeader { uid, unique, opcode: op::GETATTR, ..InHeader::default() };

@@ -70,9 +70,10 @@ pub(super) struct Drops<'a> {
 }
 
 impl PageDrops for Drops<'_> {
-    fn next(&self) -> Option<ToDrop> {
+    fn next(&self, unbegun: &dyn Fn() -> Vec<(u64, u64)>) -> Option<ToDrop> {
         let mut state = self.entry.state.lock();
-        self.core.tell(self.entry, &mut state, Event::Drops);
+        // Under the mutex: what has begun meanwhile stands in the queue here, later.
+        self.core.tell(self.entry, &mut state, Event::Drops(unbegun()));
         state.drops()
     }
     fn with_all_fills(&self, f: &mut dyn FnMut()) {

@@ -6,13 +6,15 @@
 //! this has to end. So
 //! * a fill is let in only while pages are being dropped that it may hold up, and only after a while: dropping what
 //!   nobody holds up takes less than that (what is written back brings nothing into the kernel, and need not wait);
-//! * first all pages are dropped, then, in small pieces, only what was filled meanwhile;
-//! * a page whose fill waits here has no contents in the kernel. It need not be dropped. So each thread of a program
-//!   ends up waiting here, unless its fill comes in the moment in which that very piece is being dropped.
+//! * first all pages are dropped, then, in small pieces, only what was filled meanwhile, the oldest first;
+//! * a page whose fill waits, here or for a thread, has no contents in the kernel. It need not be dropped. So each
+//!   thread of a program ends up waiting, unless its fill comes in the moment in which that very piece is being
+//!   dropped.
 //!
-//! If a piece is not dropped after a longer while, every fill is let in. The kernel may have locked more than
-//! the page that a fill is about.
+//! The kernel may have locked more than the page that a fill is about. So if a piece is not dropped after a longer
+//! while, although no fill of it is being answered, fills nearby are let in, too, and at last every fill.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::dlock::Time;
@@ -68,62 +70,82 @@ const PIECES: u64 = 16;
 const PAGE: u64 = 4096;
 /// Runs of bytes that are kept apart, at most.
 const RUNS_MAX: usize = 1024;
-/// After so many times its patience a fill is let in that is about something else.
+/// The kernel locks so many bytes at a time, at most: the largest folio.
+const LOCKED_MAX: u64 = 2 << 20;
+/// After so many times its patience a fill is let in that is about other pages so near, ...
 const LONG: u32 = 32;
+/// ... or about any.
+const VERY_LONG: u32 = 1000;
+
+/// What is being dropped.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    bytes: (u64, u64),
+    since: Time,
+    /// When a use of the lock ended last since then.
+    ended: Time,
+}
+
+impl Open {
+    fn new(bytes: (u64, u64), now: Time) -> Self {
+        Self { bytes, since: now, ended: now }
+    }
+    fn overlaps(&self, (from, to): (u64, u64)) -> bool {
+        from < self.bytes.1 && self.bytes.0 < to
+    }
+    /// Whether the kernel may have locked what is being dropped together with these bytes.
+    fn is_near(&self, (from, to): (u64, u64)) -> bool {
+        let block = |(from, to): (u64, u64)| (from / LOCKED_MAX, to.div_ceil(LOCKED_MAX));
+        let (own, other) = (block(self.bytes), block((from, to)));
+        other.0 < own.1 && own.0 < other.1
+    }
+}
 
 /// What the kernel may have of a lock that is being given up, and which fills are let in.
 #[derive(Debug, Default)]
 pub(super) struct Fills {
     /// What is to be dropped has been asked for: pages are dropped at all.
     asked: bool,
-    /// What was filled and not dropped since.
-    runs: Vec<(u64, u64)>,
+    /// What was filled and not dropped since, the oldest first.
+    runs: VecDeque<(u64, u64)>,
     /// Attributes may have been sent since they were dropped.
     attributes: bool,
-    /// What is being dropped, and since when.
-    open: Option<((u64, u64), Time)>,
+    open: Option<Open>,
+    /// Fills that were let in and have not ended.
+    under_way: Vec<Held>,
 }
 
 impl Fills {
     /// A demotion begins, or goes farther than before: the kernel may have anything.
-    pub(super) fn begin() -> Self {
-        Self { runs: vec![ALL], ..Self::default() }
+    pub(super) fn begin(&mut self) {
+        let under_way = std::mem::take(&mut self.under_way);
+        *self = Self { runs: [ALL].into(), under_way, ..Self::default() };
     }
     /// Something is left to be dropped, if pages are dropped at all.
     pub(super) fn are_left(&self) -> bool {
         self.asked && (self.attributes || !self.runs.is_empty())
     }
-    /// What is to be dropped now; fills that hold that up are let in until this is called again. `waiting`: the fills
-    /// that wait.
-    pub(super) fn next(
-        &mut self,
-        now: Time,
-        waiting: impl Iterator<Item = Fill>,
-    ) -> Option<ToDrop> {
+    /// What is to be dropped now; fills that hold that up are let in until this is called again. `waiting`: the bytes
+    /// of pages whose fills wait.
+    pub(super) fn next(&mut self, now: Time, mut waiting: Vec<(u64, u64)>) -> Option<ToDrop> {
         self.asked = true;
         self.open = None;
-        let mut without: Vec<(u64, u64)> = waiting
-            .filter_map(|fill| match fill.held {
-                Held::Filled(from, to) => Some((from, to)),
-                Held::Written(..) | Held::Cut => None,
-            })
-            .collect();
-        merge(&mut without);
-        while let Some(run) = self.runs.pop() {
+        merge(&mut waiting);
+        while let Some(run) = self.runs.pop_front() {
             if run == ALL {
                 self.runs.clear();
                 self.attributes = false;
-                self.open = Some((ALL, now));
+                self.open = Some(Open::new(ALL, now));
                 return Some(ToDrop::All);
             }
-            if let Some((from, to)) = self.first_piece(run, &without) {
+            if let Some((from, to)) = self.first_piece(run, &waiting) {
                 self.attributes = false;
-                self.open = Some(((from, to), now));
+                self.open = Some(Open::new((from, to), now));
                 return Some(ToDrop::Pages(from, to));
             }
         }
         std::mem::take(&mut self.attributes).then(|| {
-            self.open = Some(((0, 0), now));
+            self.open = Some(Open::new((0, 0), now));
             ToDrop::Attributes
         })
     }
@@ -150,43 +172,65 @@ impl Fills {
         }
         let end = end.min(from.saturating_add(PIECE.max((to - from) / PIECES)));
         if end < to {
-            self.runs.push((end, to));
+            self.runs.push_front((end, to));
         }
         Some((from, end))
     }
-    /// All fills are let in from now on, or none until [`Self::next`].
+    /// All fills are let in from now on, or none until [`Self::next`]. None if no pages are dropped: then none is in
+    /// the way of anything.
     pub(super) fn open_all(&mut self, now: Option<Time>) {
-        self.open = now.map(|now| (ALL, now));
+        self.open = now.filter(|_| self.asked).map(|now| Open::new(ALL, now));
     }
     /// Whether a fill may hold up what is being dropped.
     pub(super) fn is_in_the_way(&self, fill: &Fill) -> bool {
-        let (from, to) = fill.held.bytes();
-        self.open.is_some_and(|(open, _)| from < open.1 && open.0 < to)
+        self.open.is_some_and(|open| open.overlaps(fill.held.bytes()))
     }
     /// When a fill is let in, if nothing changes until then.
     pub(super) fn admits_at(&self, fill: &Fill) -> Option<Time> {
-        let (_, since) = self.open?;
-        let times = match fill.held {
-            _ if !self.is_in_the_way(fill) => LONG,
-            Held::Written(..) => 0,
-            Held::Filled(..) | Held::Cut => 1,
-        };
-        Some(fill.since.max(since) + fill.patience * times)
+        let open = self.open?;
+        let bytes = fill.held.bytes();
+        if open.overlaps(bytes) {
+            let times = u32::from(!matches!(fill.held, Held::Written(..)));
+            return Some(fill.since.max(open.since) + fill.patience * times);
+        }
+        // What is let in already may take long, and it is that which holds up.
+        let answered = self.under_way.iter().all(|held| !open.is_near(held.bytes()));
+        let times = if open.is_near(bytes) && answered { LONG } else { VERY_LONG };
+        Some(fill.since.max(open.ended) + fill.patience * times)
     }
     /// A fill was let in.
     pub(super) fn admitted(&mut self, fill: &Fill) {
+        self.under_way.push(fill.held);
         match fill.held {
             Held::Filled(from, to) => {
                 let to = to.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
-                self.runs.push((from / PAGE * PAGE, to));
+                self.runs.push_back((from / PAGE * PAGE, to));
                 if self.runs.len() > RUNS_MAX {
-                    merge(&mut self.runs);
-                    halve(&mut self.runs);
+                    let mut runs = Vec::from(std::mem::take(&mut self.runs));
+                    merge(&mut runs);
+                    halve(&mut runs);
+                    self.runs = runs.into();
                 }
             }
             // What was written is in pages that were filled.
             Held::Written(..) => {}
             Held::Cut => self.attributes = true,
+        }
+    }
+    /// Whether one is that was let in.
+    pub(super) fn are_under_way(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+    /// One that was let in has ended.
+    pub(super) fn ended(&mut self, held: Held) {
+        if let Some(at) = self.under_way.iter().position(|other| *other == held) {
+            self.under_way.swap_remove(at);
+        }
+    }
+    /// A use of the lock has ended.
+    pub(super) fn note_end(&mut self, now: Time) {
+        if let Some(open) = &mut self.open {
+            open.ended = now;
         }
     }
 }
@@ -223,16 +267,18 @@ mod tests {
     fn at(n: u32) -> Time {
         Time::ZERO + MS * n
     }
-    fn nothing() -> impl Iterator<Item = Fill> {
-        std::iter::empty()
+    fn begun() -> Fills {
+        let mut fills = Fills::default();
+        fills.begin();
+        fills
     }
 
     #[test]
     fn all_is_dropped_first_and_then_what_was_filled_meanwhile_in_pieces() {
-        let mut fills = Fills::begin();
+        let mut fills = begun();
         assert!(!fills.are_left(), "of a directory, say, no pages are dropped");
         assert_eq!(fills.admits_at(&fill(0, PAGE)), None);
-        assert_eq!(fills.next(at(5), nothing()), Some(ToDrop::All));
+        assert_eq!(fills.next(at(5), Vec::new()), Some(ToDrop::All));
         assert_eq!(fills.admits_at(&fill(0, PAGE)), Some(at(6)));
         for one in
             [fill(10 * PIECE + 1, 12 * PIECE), fill(0, PAGE), fill(12 * PIECE, 12 * PIECE + 1)]
@@ -241,10 +287,10 @@ mod tests {
         }
         assert!(fills.are_left());
         let mut dropped = Vec::new();
-        while let Some(ToDrop::Pages(from, to)) = fills.next(at(7), nothing()) {
+        while let Some(ToDrop::Pages(from, to)) = fills.next(at(7), Vec::new()) {
             assert!(to - from <= PIECE);
             assert_eq!(fills.admits_at(&fill(to - 1, to + PAGE)), Some(at(8)));
-            assert_eq!(fills.admits_at(&fill(to, to + PAGE)), Some(at(7 + LONG)));
+            assert_eq!(fills.admits_at(&fill(to + LOCKED_MAX, u64::MAX)), Some(at(7 + VERY_LONG)));
             dropped.push((from, to));
         }
         merge(&mut dropped);
@@ -254,37 +300,35 @@ mod tests {
 
     #[test]
     fn what_is_about_to_be_filled_is_not_dropped() {
-        let mut fills = Fills::begin();
-        fills.next(at(0), nothing());
+        let mut fills = begun();
+        fills.next(at(0), Vec::new());
         fills.admitted(&fill(0, 10 * PAGE));
-        let waiting =
-            || [fill(2 * PAGE, 3 * PAGE), fill(0, PAGE), fill(9 * PAGE, 20 * PAGE)].into_iter();
+        let waiting = || vec![(2 * PAGE, 3 * PAGE), (0, PAGE), (9 * PAGE, 20 * PAGE)];
         assert_eq!(fills.next(at(1), waiting()), Some(ToDrop::Pages(PAGE, 2 * PAGE)));
         assert_eq!(fills.next(at(1), waiting()), Some(ToDrop::Pages(3 * PAGE, 9 * PAGE)));
         assert_eq!(fills.next(at(1), waiting()), None);
-        // What is written back has contents.
         fills.admitted(&fill(0, PAGE));
         let written = Fill { held: Held::Written(0, PAGE), ..fill(0, PAGE) };
-        assert_eq!(fills.next(at(1), [written].into_iter()), Some(ToDrop::Pages(0, PAGE)));
+        assert_eq!(fills.next(at(1), Vec::new()), Some(ToDrop::Pages(0, PAGE)));
         assert_eq!(fills.admits_at(&written), Some(at(1)));
     }
 
     #[test]
     fn a_file_that_was_cut_has_new_attributes_but_no_pages() {
-        let mut fills = Fills::begin();
-        fills.next(at(0), nothing());
+        let mut fills = begun();
+        fills.next(at(0), Vec::new());
         let cut = Fill { held: Held::Cut, ..fill(0, 0) };
         assert_eq!(fills.admits_at(&cut), Some(at(1)));
         fills.admitted(&cut);
         assert!(fills.are_left());
-        assert_eq!(fills.next(at(1), [cut].into_iter()), Some(ToDrop::Attributes));
-        assert_eq!(fills.next(at(1), nothing()), None);
+        assert_eq!(fills.next(at(1), Vec::new()), Some(ToDrop::Attributes));
+        assert_eq!(fills.next(at(1), Vec::new()), None);
     }
 
     #[test]
     fn many_runs_are_kept_as_fewer_larger_ones() {
-        let mut fills = Fills::begin();
-        fills.next(at(0), nothing());
+        let mut fills = begun();
+        fills.next(at(0), Vec::new());
         let filled = |n: u64| (n * 7 % 9001 * 2 * PAGE, (n * 7 % 9001 * 2 + 1) * PAGE);
         for (from, to) in (0..9001).map(filled) {
             fills.admitted(&fill(from, to));
@@ -297,21 +341,40 @@ mod tests {
 
     #[test]
     fn a_run_over_holes_of_any_size_is_dropped_in_few_pieces() {
-        let mut fills = Fills::begin();
-        fills.next(at(0), nothing());
+        let mut fills = begun();
+        fills.next(at(0), Vec::new());
         let far = |n: u64| n << 48;
         for n in 0..5000 {
             fills.admitted(&fill(far(n), far(n) + PAGE));
         }
-        let dropped = std::iter::from_fn(|| fills.next(at(1), nothing())).count();
+        let dropped = std::iter::from_fn(|| fills.next(at(1), Vec::new())).count();
         assert!(dropped < 300_000, "{dropped}");
     }
 
+    /// A device may take its time over a fill that was let in: others are not let in for that.
     #[test]
-    fn while_an_inode_is_let_go_every_fill_is_let_in() {
-        let mut fills = Fills::begin();
+    fn whoever_waits_for_a_fill_lets_no_others_in() {
+        let mut fills = begun();
+        fills.next(at(0), Vec::new());
+        let slow = fill(0, PAGE);
+        fills.admitted(&slow);
+        assert_eq!(fills.next(at(1), Vec::new()), Some(ToDrop::Pages(0, PAGE)));
+        let (near, far) = (fill(PAGE, 2 * PAGE), fill(LOCKED_MAX, 2 * LOCKED_MAX));
+        assert_eq!([near, far].map(|f| fills.admits_at(&f)), [Some(at(1 + VERY_LONG)); 2]);
+        fills.ended(slow.held);
+        fills.note_end(at(500));
+        assert_eq!(fills.admits_at(&near), Some(at(500 + LONG)), "the kernel may have locked both");
+        assert_eq!(fills.admits_at(&far), Some(at(500 + VERY_LONG)));
+    }
+
+    #[test]
+    fn while_an_inode_is_let_go_every_fill_is_let_in_if_pages_were_dropped() {
+        let mut fills = begun();
         fills.open_all(Some(at(3)));
         assert!(!fills.are_left());
+        assert_eq!(fills.admits_at(&fill(8 * PAGE, 9 * PAGE)), None);
+        fills.next(at(3), Vec::new());
+        fills.open_all(Some(at(3)));
         assert_eq!(fills.admits_at(&fill(8 * PAGE, 9 * PAGE)), Some(at(4)));
         fills.open_all(None);
         assert_eq!(fills.admits_at(&fill(8 * PAGE, 9 * PAGE)), None);

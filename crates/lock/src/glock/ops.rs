@@ -64,8 +64,9 @@ impl DemotionWaits {
 /// let in meanwhile: see [`super::fills`].
 pub trait PageDrops {
     /// What the kernel is to drop now. Fills that hold that up are let in until the next call. `None`: it has
-    /// nothing any more, and nothing is filled.
-    fn next(&self) -> Option<ToDrop>;
+    /// nothing any more, and nothing is filled. `unbegun`: the bytes (from, to) of pages whose fills wait for a thread;
+    /// it is called with the lock's mutex held, and does not block.
+    fn next(&self, unbegun: &dyn Fn() -> Vec<(u64, u64)>) -> Option<ToDrop>;
     /// Does what any fill may hold up.
     fn with_all_fills(&self, f: &mut dyn FnMut());
 }
@@ -75,7 +76,7 @@ pub trait PageDrops {
 pub struct NoFills(AtomicBool);
 
 impl PageDrops for NoFills {
-    fn next(&self) -> Option<ToDrop> {
+    fn next(&self, _: &dyn Fn() -> Vec<(u64, u64)>) -> Option<ToDrop> {
         (!self.0.swap(true, Ordering::Relaxed)).then_some(ToDrop::All)
     }
     fn with_all_fills(&self, f: &mut dyn FnMut()) {

@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use braid_format::LockNo;
 use braid_format::lock_record::{LockRecord, Waiter as LockWaiter};
 
-use super::fills::{Fill, Fills, ToDrop};
+use super::fills::{Fill, Fills, Held, ToDrop};
 use super::hold::Hold;
 use super::ops::Demoted;
 use crate::dlock::{Dlock, Time};
@@ -80,6 +80,8 @@ pub struct Admission {
     pub first: bool,
     /// Counts the times this node took the lock from nothing.
     pub tenure: u64,
+    /// It was let in while the lock is being given up.
+    pub fill: Option<Held>,
 }
 
 /// Who talks to the record.
@@ -344,7 +346,11 @@ impl<W: Clone + PartialEq> Glock<W> {
             Local::Shared => Mode::Shared,
             Local::Exclusive => request.cluster,
         };
-        let at = self.fills.admits_at(request.fill.as_ref()?)?;
+        let fill = request.fill.as_ref()?;
+        let at = self.fills.admits_at(fill)?;
+        if matches!(fill.held, Held::Filled(..)) && self.is_cut_waiting() {
+            return None;
+        }
         let may = self.demotion.is_some_and(|d| d.phase == Phase::Calling)
             && self.dlock.held().covers(least)
             && self.local_free(request.local);
@@ -354,10 +360,20 @@ impl<W: Clone + PartialEq> Glock<W> {
     pub fn drops(&self) -> Option<ToDrop> {
         self.drops
     }
-    /// Finds out what the kernel is to drop next.
-    pub(super) fn next_drop(&mut self, now: Time) {
-        let waiting = self.queue.iter().filter_map(|queued| queued.request.fill);
+    /// Finds out what the kernel is to drop next. `unbegun`: the bytes of pages whose fills wait elsewhere.
+    pub(super) fn next_drop(&mut self, now: Time, unbegun: Vec<(u64, u64)>) {
+        let held = self.queue.iter().filter_map(|queued| Some(queued.request.fill?.held));
+        let filled = held.filter_map(|held| match held {
+            Held::Filled(from, to) => Some((from, to)),
+            Held::Written(..) | Held::Cut => None,
+        });
+        let waiting = filled.chain(unbegun).collect();
         self.drops = self.fills.next(now, waiting);
+    }
+    /// A truncation needs the lock alone: fills that came later would keep it out.
+    fn is_cut_waiting(&self) -> bool {
+        let fills = self.queue.iter().filter_map(|queued| queued.request.fill);
+        fills.map(|fill| fill.held).any(|held| held == Held::Cut)
     }
     /// Begins a use, if that needs neither I/O nor waiting.
     #[inline]
@@ -375,14 +391,15 @@ impl<W: Clone + PartialEq> Glock<W> {
         *self.relied.on(mode) += 1;
         self.uses = self.uses.wrapping_add(1);
         let first = std::mem::replace(&mut self.fresh, false);
-        Admission { mode, local, first, tenure: self.tenure }
+        Admission { mode, local, first, tenure: self.tenure, fill: None }
     }
     /// Begins a use of a fill during a demotion.
     pub(super) fn admit_fill(&mut self, request: &Request) -> Admission {
         if let Some(fill) = &request.fill {
             self.fills.admitted(fill);
         }
-        self.admit(request.cluster.meet(self.dlock.held()), request.local)
+        let admission = self.admit(request.cluster.meet(self.dlock.held()), request.local);
+        Admission { fill: request.fill.map(|fill| fill.held), ..admission }
     }
     /// Ends a use. Whether somebody can go on for that: then the step [`super::step::Event::Ended`]
     /// follows.
@@ -393,6 +410,9 @@ impl<W: Clone + PartialEq> Glock<W> {
             Local::Exclusive => self.exclusive = false,
         }
         *self.relied.on(admission.mode) -= 1;
+        if let Some(held) = admission.fill {
+            self.fills.ended(held);
+        }
         let demoter_comes = self.queued || self.working || self.visit.is_some();
         !self.queue.is_empty()
             || self.demotion.is_some()
@@ -413,7 +433,8 @@ impl<W: Clone + PartialEq> Glock<W> {
                 return None;
             }
             let head = self.queue.pop_front()?;
-            let admission = Admission { mode: cluster, local, first: false, tenure: self.tenure };
+            let admission =
+                Admission { mode: cluster, local, first: false, tenure: self.tenure, fill: None };
             return Some((head.waiter, admission));
         }
         if !self.admits(cluster, local) {

@@ -8,10 +8,9 @@
 
 use std::time::Duration;
 
-use super::fills::Fills;
 use super::hold::Keep;
 use super::ops::Demoted;
-use super::state::{Admission, Demotion, Driver, Glock, Phase};
+use super::state::{Admission, Demotion, Driver, Glock, Phase, Request};
 use crate::dlock::{self, Hint, Time};
 use crate::error::LockError;
 use crate::{Life, Mode};
@@ -65,8 +64,9 @@ pub enum Event<W> {
     Demoted(Option<Demoted>),
     /// Answer to [`Action::Forget`].
     Forgotten,
-    /// Whoever carries out [`Action::Demote`] asks what the kernel is to drop next: [`Glock::drops`] says it then.
-    Drops,
+    /// Whoever carries out [`Action::Demote`] asks what the kernel is to drop next: [`Glock::drops`] says it then. With
+    /// the bytes of pages whose fills wait for a thread.
+    Drops(Vec<(u64, u64)>),
     /// It is about to do, or has done, what any fill may hold up.
     LetsIn(bool),
     /// Nobody here can get the lock before a repair.
@@ -154,7 +154,10 @@ impl<W: Clone + PartialEq> Glock<W> {
                 // The next in the queue, or a demoter, goes on with the record.
                 self.settle(cx, &mut out);
             }
-            Event::Ended => self.settle(cx, &mut out),
+            Event::Ended => {
+                self.fills.note_end(cx.record.now);
+                self.settle(cx, &mut out);
+            }
             Event::Look => {
                 self.look = true;
                 self.settle(cx, &mut out);
@@ -197,13 +200,13 @@ impl<W: Clone + PartialEq> Glock<W> {
             }
             Event::Demoted(left) => self.demoted(cx, left, &mut out),
             Event::Forgotten => self.forgotten(cx, &mut out),
-            Event::Drops => {
-                self.next_drop(cx.record.now);
-                self.wake_fills(false, &mut out);
+            Event::Drops(unbegun) => {
+                self.next_drop(cx.record.now, unbegun);
+                self.wake_fills_in_the_way(&mut out);
             }
             Event::LetsIn(all) => {
                 self.fills.open_all(all.then_some(cx.record.now));
-                self.wake_fills(false, &mut out);
+                self.wake_fills_in_the_way(&mut out);
             }
             Event::Hopeless(error) => {
                 self.refuse_all(&error, &mut out);
@@ -227,7 +230,8 @@ impl<W: Clone + PartialEq> Glock<W> {
             let admission = self.admit_fill(&request);
             out.push(Action::Admit(waiter.clone(), admission));
             if request.fill.is_some_and(|fill| !self.fills.is_in_the_way(&fill)) {
-                self.wake_fills(true, out);
+                // They may all have waited for so long.
+                self.wake_fills(out, |_, _| true);
             }
             self.settle(cx, out);
         } else if self.is_head(waiter)
@@ -383,7 +387,13 @@ impl<W: Clone + PartialEq> Glock<W> {
     /// Wakes or calls everybody who can now go on.
     fn settle(&mut self, cx: &Context, out: &mut Out<W>) {
         self.serve_queue(out);
-        self.wake_fills(false, out);
+        if self.fills.are_under_way() {
+            let now = cx.record.now;
+            let is_due = |request: &Request| self.admits_fill_at(request).is_some_and(|at| at <= now);
+            self.wake_fills(out, |n, request| n == 0 || is_due(request));
+        } else {
+            self.wake_fills_in_the_way(out);
+        }
         if cx.stopped {
             self.end_release(out);
             return;
@@ -409,15 +419,19 @@ impl<W: Clone + PartialEq> Glock<W> {
         }
     }
 
-    /// Fills in the queue may be let in, after some time: those that hold up what is being dropped, or, after a long
-    /// time, `all`. The first one tells when that is over.
-    fn wake_fills(&self, all: bool, out: &mut Out<W>) {
-        let fills = self.queue.iter().filter_map(|q| Some((&q.waiter, q.request.fill.as_ref()?)));
-        let fills = fills.enumerate().filter(|(n, (_, fill))| {
-            let may = self.fills.admits_at(fill).is_some();
-            may && (all || *n == 0 || self.fills.is_in_the_way(fill))
+    /// Those that may hold up what is being dropped are let in after some time, and nobody else would wake them. The
+    /// first of all tells when the others are.
+    fn wake_fills_in_the_way(&self, out: &mut Out<W>) {
+        self.wake_fills(out, |n, request| {
+            n == 0 || request.fill.is_some_and(|fill| self.fills.is_in_the_way(&fill))
         });
-        out.extend(fills.map(|(_, (waiter, _))| Action::Wake(waiter.clone())));
+    }
+
+    /// Wakes those fills in the queue that may be let in at some time, and that are `wanted`, by their number.
+    fn wake_fills(&self, out: &mut Out<W>, wanted: impl Fn(usize, &Request) -> bool) {
+        let fills = self.queue.iter().filter(|q| self.admits_fill_at(&q.request).is_some());
+        let wanted = fills.enumerate().filter(|(n, queued)| wanted(*n, &queued.request));
+        out.extend(wanted.map(|(_, queued)| Action::Wake(queued.waiter.clone())));
     }
 
     /// Whether a demoter could do something about the lock now.
@@ -516,7 +530,7 @@ impl<W: Clone + PartialEq> Glock<W> {
         let drained = self.drained(to);
         if to < demotion.to {
             // Users may have begun until now under what was to be kept.
-            self.fills = Fills::begin();
+            self.fills.begin();
         }
         let set = |glock: &mut Self, phase| {
             glock.demotion = Some(Demotion { to, phase, ..demotion });
@@ -580,7 +594,7 @@ impl<W: Clone + PartialEq> Glock<W> {
         };
         let left = Demoted::default();
         self.demotion = Some(Demotion { to, phase: Phase::Draining, left });
-        self.fills = Fills::begin();
+        self.fills.begin();
         Next::Again
     }
 

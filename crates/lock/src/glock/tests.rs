@@ -488,7 +488,7 @@ impl GlockOps for WaitsForFill {
         _: Mode,
         pages: &dyn PageDrops,
     ) -> Result<Demoted, DemoteFailed> {
-        while let Some(next) = pages.next() {
+        while let Some(next) = pages.next(&Vec::new) {
             self.dropped.lock().push(next);
             *self.asked.0.lock() += 1;
             self.asked.1.notify_all();

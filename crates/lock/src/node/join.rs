@@ -152,9 +152,8 @@ impl Join {
             }
             (State::Looking(_), Event::Failed(e)) => Err(e),
             (State::Choosing, event) => {
-                let Look { records, by_lock, .. } = event.slots()?;
-                let others_do = records.iter().any(|r| r.compares_by_lock);
-                let check = ForeignLockCheck::new(&self.joiner, by_lock || others_do);
+                let records = event.slots()?.records;
+                let check = ForeignLockCheck::new(&self.joiner);
                 self.look_for_foreign_locks(records, check, now, None)
             }
             (State::ForeignLocks(choice, check), event) => {

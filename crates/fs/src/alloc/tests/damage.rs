@@ -188,10 +188,16 @@ fn places_of_the_free_log_are_found_beside_frees_of_a_damaged_group() {
     drop((half, rest));
     // What could be applied was.
     let inner = &node.alloc.inner;
-    let drained = || inner.drain_usable(&mut inner.refill.lock()).unwrap();
+    let drained = || inner.drain_usable(&mut inner.refill.lock()).unwrap().applied;
     assert!(!drained());
     node.erase(&[(more, 10)]).unwrap();
     assert_eq!([drained(), drained()], [true, false]);
+    // Where nobody has reserved a place, none will be free: that is said at once.
+    let (mut waits, began) = (0, std::time::Instant::now());
+    let places = inner.state.lock().log.capacity() / 2;
+    let room = inner.room_in_log(&mut inner.refill.lock(), places, &mut waits);
+    assert!(matches!(&room, Err(e) if e.is_of_one_group()), "{room:?}");
+    assert!(waits == 0 && began.elapsed() < std::time::Duration::from_secs(5));
 }
 
 #[test]

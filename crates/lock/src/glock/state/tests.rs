@@ -211,8 +211,8 @@ fn a_fill_begins_while_pages_are_dropped_if_something_is_held_and_nobody_is_in_i
     let dropping = |mode, holders: &[u16]| {
         let mut glock = seen(mode, holders, &[]);
         glock.demotion = Some(demotion(Mode::Unlocked, Phase::Calling));
-        glock.fills = Fills::begin();
-        glock.next_drop(Time::ZERO);
+        glock.fills.begin();
+        glock.next_drop(Time::ZERO, Vec::new());
         glock
     };
     let shared = fill(SH, Local::Shared);

@@ -114,7 +114,7 @@ impl Alone {
         alone
     }
     fn end(&mut self, mode: Mode, local: Local) {
-        if self.glock.end(&Admission { mode, local, first: false, tenure: 0 }) {
+        if self.glock.end(&Admission { mode, local, first: false, tenure: 0, fill: None }) {
             self.step(Event::Ended);
         }
     }
@@ -154,7 +154,7 @@ fn a_fill_gets_in_while_caches_are_made_stable_and_they_are_made_stable_again() 
     alone.other_wants(Mode::Exclusive);
     alone.step(Event::Visit);
     assert_eq!(alone.words(), ["visit", "demote"]);
-    alone.step(Event::Drops);
+    alone.step(Event::Drops(Vec::new()));
     assert_eq!(alone.glock.drops(), Some(ToDrop::All));
     // Its patience is over; one that has more of it waits.
     alone.queue_up(1, Mode::Shared, Local::Shared, Some(fill(Duration::ZERO)));
@@ -174,7 +174,7 @@ fn a_fill_gets_in_while_caches_are_made_stable_and_they_are_made_stable_again() 
     // Nothing is dropped yet: nobody is held up.
     alone.now += 100 * MS;
     alone.step(Event::Turn(2));
-    alone.step(Event::Drops);
+    alone.step(Event::Drops(Vec::new()));
     assert!(!alone.seen.iter().any(|a| matches!(a, Action::Admit(2, _))));
     // What 2 is about to fill need not be dropped.
     assert_eq!(alone.glock.drops(), None);
@@ -213,14 +213,14 @@ fn a_fill_that_has_gone_before_caches_are_stable_has_them_made_stable_again() {
     let mut alone = Alone::holding();
     alone.other_wants(Mode::Exclusive);
     alone.step(Event::Visit);
-    alone.step(Event::Drops);
+    alone.step(Event::Drops(Vec::new()));
     alone.queue_up(1, Mode::Shared, Local::Shared, Some(fill(Duration::ZERO)));
     alone.end(Mode::Shared, Local::Shared);
     alone.words();
     alone.step(Event::Demoted(Some(Demoted::default())));
     assert_eq!(alone.words(), ["demote"]);
     for next in [Some(ToDrop::Pages(0, 4096)), None] {
-        alone.step(Event::Drops);
+        alone.step(Event::Drops(Vec::new()));
         assert_eq!(alone.glock.drops(), next);
     }
     alone.step(Event::Demoted(Some(Demoted::default())));
@@ -512,7 +512,7 @@ fn a_fill_looks_when_its_patience_is_over_and_is_woken_when_pages_are_dropped() 
     alone.step(Event::Visit);
     assert!(alone.words().contains(&"demote"));
     assert_eq!(alone.glock.wait_until(&3), None);
-    alone.step(Event::Drops);
+    alone.step(Event::Drops(Vec::new()));
     assert!(alone.seen.iter().any(|a| matches!(a, Action::Wake(3))), "{:?}", alone.seen);
     assert!(!alone.seen.iter().any(|a| matches!(a, Action::Wake(2))));
     assert_eq!(alone.glock.wait_until(&3), Some(alone.now + MS));

@@ -16,7 +16,6 @@ pub(super) const FOREIGN_LOCK_BEATS: u32 = 8;
 /// (another host, or another device node of the same disk) would change them at the same time.
 pub(super) struct ForeignLockCheck {
     joiner: Joiner,
-    is_needed: bool,
     state: State,
 }
 
@@ -29,16 +28,14 @@ enum State {
 }
 
 impl ForeignLockCheck {
-    /// `is_needed`: records are compared and written under kernel locks here, or by a node that has a slot.
-    pub fn new(joiner: &Joiner, is_needed: bool) -> Self {
-        Self { joiner: joiner.clone(), is_needed, state: State::Reading }
+    /// Nothing is known of the slots.
+    pub fn new(joiner: &Joiner) -> Self {
+        Self { joiner: joiner.clone(), state: State::Reading }
     }
     /// # Errors
     /// [`LockError::ForeignLocks`].
     pub fn step(&mut self, now: Time, event: Option<Event>) -> Flow<()> {
-        let Some(event) = event else {
-            return if self.is_needed { act(Action::ReadSlots) } else { Ok(Step::End(())) };
-        };
+        let Some(event) = event else { return act(Action::ReadSlots) };
         match std::mem::replace(&mut self.state, State::Reading) {
             State::Reading => {
                 let Look { records, places, by_lock } = event.slots()?;

@@ -157,7 +157,6 @@ impl Take {
             replayed: record.replayed,
             damage: record.damage,
             serves: record.serves,
-            compares_by_lock: record.compares_by_lock,
             ..(*mine).clone()
         });
         let action = Action::Write { expected: record.clone(), new: taking.clone() };

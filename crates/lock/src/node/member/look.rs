@@ -115,12 +115,17 @@ impl NodeState {
         self.identity.sees_lock_of(record, &self.store.lock_places())
     }
 
+    /// Whether the slot says where this node's liveness lock is, and how it compares.
+    fn says_how(&self, mine: &SlotRecord) -> bool {
+        let by_lock = self.store.emulates_compare_and_write();
+        mine.lock_places == self.places() && mine.compares_by_lock == by_lock
+    }
+
     /// The members that carry the liveness lock may have changed: the slot says so, or others of this
     /// host could not tell this node's death. Nor could they if the slot cannot be read.
     pub(super) fn check_own_slot(self: &Arc<Self>) {
-        let places = self.places();
         let mine = self.mine.try_lock();
-        let same = places.is_empty() || mine.is_none_or(|mine| mine.lock_places == places);
+        let same = self.places().is_empty() || mine.is_none_or(|mine| self.says_how(&mine));
         let readable = self.unreadable.lock().iter().all(|u| u.slot != self.me.slot);
         if (same && readable) || self.placing.swap(true, Ordering::AcqRel) {
             return;
@@ -129,7 +134,7 @@ impl NodeState {
         let run = move || {
             let mut mine = this.mine.lock();
             let written = match this.mend_slot(&mine) {
-                Ok(()) if mine.lock_places == this.places() => Ok(true),
+                Ok(()) if this.says_how(&mine) => Ok(true),
                 Ok(()) => {
                     let (nonce, lock_places) = (this.nonce(), this.places());
                     let compares_by_lock = this.store.emulates_compare_and_write();
