@@ -139,38 +139,42 @@ impl Volume {
             Err(source) => self.other_copy(block).ok_or(Error::Damaged { block, source }),
         }
     }
-    /// The bodies of slots, ascending, as they stand on the devices: those that are near one another by one read, all
-    /// reads at once. None of those that a read fails for; nothing is verified.
+    /// The bodies of slots, ascending, as they stand on the devices: those that are near one another by one read. None of
+    /// those that a read fails for; nothing is verified.
     pub fn read_neighbours(&self, slots: &[BlockNo]) -> Vec<(BlockNo, AlignedBuf)> {
+        let held: Vec<BlockNo> = slots.iter().copied().filter(|slot| self.holds(*slot)).collect();
+        held.chunks(TOGETHER).flat_map(|chunk| self.read_runs(chunk)).collect()
+    }
+    /// Those of a few slots, all reads at once.
+    fn read_runs(&self, slots: &[BlockNo]) -> Vec<(BlockNo, AlignedBuf)> {
         let len = self.geo.body_len();
         let is_near = |a: &BlockNo, b: &BlockNo| {
             b.get().saturating_sub(a.get()) <= GAP * self.geo.slot_blocks()
         };
-        let held: Vec<BlockNo> = slots.iter().copied().filter(|slot| self.holds(*slot)).collect();
-        let runs = held.chunk_by(is_near).flat_map(|run| run.chunks(TOGETHER));
-        let mut runs: Vec<(&[BlockNo], AlignedBuf)> = runs
-            .map(|run| {
-                let (first, last) = (run[0], run[run.len() - 1]);
-                let bytes = self.body_at(last).0 - self.body_at(first).0 + len as u64;
-                (run, AlignedBuf::zeroed(Bytes(bytes).to_usize()))
+        // Of a run: its slots, from the first of them, and what is read.
+        let mut runs: Vec<(&[BlockNo], ByteOffset, AlignedBuf)> = slots
+            .chunk_by(is_near)
+            .filter_map(|run| {
+                let (first, last) = (self.body_at(*run.first()?), self.body_at(*run.last()?));
+                let bytes = Bytes(last.0 - first.0 + len as u64);
+                Some((run, first, AlignedBuf::zeroed(bytes.to_usize())))
             })
             .collect();
-        let requests = runs.iter_mut();
         let mut requests: Vec<PoolRequest<'_>> =
-            requests.map(|(run, buf)| PoolRequest::read(self.body_at(run[0]), buf)).collect();
+            runs.iter_mut().map(|(_, first, buf)| PoolRequest::read(*first, buf)).collect();
         self.pool.run(&mut requests);
         let read: Vec<bool> = requests.into_iter().map(|request| request.result.is_ok()).collect();
-        let whole = runs.iter().zip(read).filter(|(_, read)| *read).map(|(run, _)| run);
-        let bodies = whole.flat_map(|(run, buf)| {
-            let at = |slot: &BlockNo| Bytes(self.body_at(*slot).0 - self.body_at(run[0]).0);
-            run.iter().map(move |slot| (*slot, &buf[at(slot).to_usize()..][..len]))
-        });
-        let copied = bodies.map(|(slot, bytes)| {
-            let mut body = AlignedBuf::zeroed(len);
-            body.copy_from_slice(bytes);
-            (slot, body)
-        });
-        copied.collect()
+        let mut bodies = Vec::with_capacity(slots.len());
+        for ((run, first, buf), _) in runs.iter().zip(read).filter(|(_, read)| *read) {
+            for slot in *run {
+                let at = Bytes(self.body_at(*slot).0 - first.0).to_usize();
+                let Some(bytes) = buf.get(at..at + len) else { continue };
+                let mut body = AlignedBuf::zeroed(len);
+                body.copy_from_slice(bytes);
+                bodies.push((*slot, body));
+            }
+        }
+        bodies
     }
     /// A body whose checksum is right from another copy, or from parity; the damaged one is healed.
     pub fn other_copy(&self, block: BlockNo) -> Option<(AlignedBuf, MetaHeader, MetaKind)> {

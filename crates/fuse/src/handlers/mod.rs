@@ -21,7 +21,7 @@ use crate::abi::{
 };
 use crate::caches::lease_gate::HoldsPages;
 use crate::caches::nodes::{Keep, Nodes, Stamp};
-use crate::caches::notify::{DeferredAnswers, KernelLink};
+use crate::caches::notify::{DeferredAnswers, KernelLink, Near};
 use crate::counts::RequestCounters;
 use crate::error::BadRequest;
 use crate::terms::Terms;
@@ -189,7 +189,8 @@ impl<F: FileSystem> Server<F> {
     /// pages that are dropped.
     pub(crate) fn take_held_pages(&self, node: u64) -> Option<Kept> {
         [Near::Overlaps, Near::MayBeLocked].into_iter().find_map(|near| {
-            let wanted = |held: &HeldPages| held.node == node && self.link.is_held_up_by(held, near);
+            let wanted =
+                |held: &HeldPages| held.node == node && self.link.is_held_up_by(held, near);
             let of_users = || self.shares.calls().take_held_pages(&wanted);
             self.queue.take_held_pages(&wanted).or_else(of_users)
         })

@@ -115,10 +115,7 @@ pub(crate) struct HeldPages {
 
 impl HeldPages {
     /// The bytes of `node`'s pages that are filled by these messages.
-    pub fn filled<'a>(
-        messages: impl Iterator<Item = &'a Kept>,
-        node: u64,
-    ) -> Vec<(u64, u64)> {
+    pub fn filled<'a>(messages: impl Iterator<Item = &'a Kept>, node: u64) -> Vec<(u64, u64)> {
         let held = messages.filter_map(|message| held_pages(message.bytes()));
         held.filter(|held| held.node == node && held.are_filled).map(|held| held.bytes).collect()
     }

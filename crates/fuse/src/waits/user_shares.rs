@@ -389,9 +389,8 @@ mod tests {
         assert_eq!(waiting, (WAITING - others) / 2 - 1, "and one from before");
         assert!(fits(space(2, 1)), "others have room");
         // However many users there are.
-        let all: usize = (2..40)
-            .map(|uid| (0..100_000).take_while(|_| fits(space(uid, 1))).count())
-            .sum();
+        let all: usize =
+            (2..40).map(|uid| (0..100_000).take_while(|_| fits(space(uid, 1))).count()).sum();
         assert!(waiting + all < WAITING, "{all}");
         assert!(shares.state.lock().bytes <= fitting(BYTES));
     }

@@ -389,7 +389,8 @@ impl<W: Clone + PartialEq> Glock<W> {
         self.serve_queue(out);
         if self.fills.are_under_way() {
             let now = cx.record.now;
-            let is_due = |request: &Request| self.admits_fill_at(request).is_some_and(|at| at <= now);
+            let is_due =
+                |request: &Request| self.admits_fill_at(request).is_some_and(|at| at <= now);
             self.wake_fills(out, |n, request| n == 0 || is_due(request));
         } else {
             self.wake_fills_in_the_way(out);
