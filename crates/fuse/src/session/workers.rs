@@ -341,9 +341,9 @@ impl<F: FileSystem> Pool<F> {
     /// A request has just begun to wait for which the kernel holds pages. Whoever began to drop them before has not
     /// seen it.
     fn let_through_if_dropped(&self, held: Option<HeldPages>) {
-        let is_held_up = |held, near| self.server.link().is_held_up_by(held, near);
-        if let Some(held) = held.filter(|held| is_held_up(held, Near::MayBeLocked)) {
-            self.let_through(held.node, is_held_up(&held, Near::Overlaps));
+        let link = self.server.link();
+        if let Some(held) = held.filter(|held| link.is_held_up_by(held, Near::MayBeLocked)) {
+            self.let_through(held.node, link.is_held_up_by(&held, Near::Overlaps));
         }
     }
     /// Answers a request, unless too many of its kind or of its user are under way: then it waits until one of
