@@ -370,10 +370,12 @@ impl<W: Clone + PartialEq> Glock<W> {
         let waiting = filled.chain(unbegun).collect();
         self.drops = self.fills.next(now, waiting);
     }
-    /// A truncation needs the lock alone: fills that came later would keep it out.
+    /// A truncation needs the lock alone: fills that came later would keep it out. One that needs more than is held
+    /// waits for another node, and keeps nobody out.
     fn is_cut_waiting(&self) -> bool {
-        let fills = self.queue.iter().filter_map(|queued| queued.request.fill);
-        fills.map(|fill| fill.held).any(|held| held == Held::Cut)
+        let is_cut = |request: &Request| request.fill.is_some_and(|fill| fill.held == Held::Cut);
+        let may = |request: &Request| self.dlock.held().covers(request.cluster);
+        self.queue.iter().any(|queued| is_cut(&queued.request) && may(&queued.request))
     }
     /// Begins a use, if that needs neither I/O nor waiting.
     #[inline]

@@ -234,6 +234,13 @@ fn a_fill_begins_while_pages_are_dropped_if_something_is_held_and_nobody_is_in_i
     assert!(gets(EX, Local::Shared), "gets what there is");
     assert!(!gets(EX, Local::Exclusive) && gets(SH, Local::Exclusive));
     assert!(dropping(SH, &[1]).admits_fill_at(&shared).is_none(), "nothing is held");
+    // A truncation comes before fills, if it can come at all.
+    let cut = Fill { since: Time::ZERO, patience: Duration::ZERO, held: Held::Cut };
+    for (mode, keeps_out) in [(EX, true), (SH, false)] {
+        let mut glock = dropping(mode, &[0]);
+        glock.queue_up(1, Request { fill: Some(cut), ..request(EX, Local::Exclusive) });
+        assert_eq!(glock.admits_fill_at(&shared).is_none(), keeps_out, "{mode:?}");
+    }
 }
 
 #[test]
