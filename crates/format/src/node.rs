@@ -140,7 +140,7 @@ impl RawSlot {
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
     const VOUCHED: u16 = 2;
     const SERVES: u16 = 4;
-    const COMPARES_BY_LOCK: u16 = 8;
+    const EMULATES_COMPARE_AND_WRITE: u16 = 8;
 
     /// The places in use, if the others are the last ones.
     fn places(&self) -> Option<Vec<LockPlace>> {
@@ -151,7 +151,7 @@ impl RawSlot {
     }
     /// The damage noted, if these fields are what a writer makes of a slot in `state`.
     fn damage(&self, state: SlotState) -> Result<Option<SlotDamage>, FormatError> {
-        let others = Self::VOUCHED | Self::SERVES | Self::COMPARES_BY_LOCK;
+        let others = Self::VOUCHED | Self::SERVES | Self::EMULATES_COMPARE_AND_WRITE;
         let (block, flags) = (self.damaged_block.get(), self.flags.get() & !others);
         let raw = self.damaged_part.get();
         let part = DamagedPart::from_raw(raw);
@@ -269,7 +269,7 @@ pub struct SlotRecord {
     pub serves: bool,
     /// The node compares and writes under kernel locks, where its liveness lock is: who does so elsewhere, or by
     /// the device's own command, is not excluded. Never of a free slot.
-    pub compares_by_lock: bool,
+    pub emulates_compare_and_write: bool,
     /// The node's `io_timeout` in milliseconds; 0: the usual.
     pub io_timeout: u32,
     /// The key by which it is registered with every member; 0: with none.
@@ -308,7 +308,7 @@ impl SlotRecord {
             damage: None,
             vouched: false,
             serves: false,
-            compares_by_lock: false,
+            emulates_compare_and_write: false,
             io_timeout: 0,
             fence_key: 0,
             named: None,
@@ -361,8 +361,8 @@ impl SlotRecord {
         let damage = raw.damage(state)?;
         let vouched = raw.flags.get() & RawSlot::VOUCHED != 0;
         let serves = raw.flags.get() & RawSlot::SERVES != 0;
-        let compares_by_lock = raw.flags.get() & RawSlot::COMPARES_BY_LOCK != 0;
-        if (vouched || serves || compares_by_lock) && state == SlotState::Free {
+        let emulates_compare_and_write = raw.flags.get() & RawSlot::EMULATES_COMPARE_AND_WRITE != 0;
+        if (vouched || serves || emulates_compare_and_write) && state == SlotState::Free {
             return Err(bad("flags", u64::from(raw.flags.get())));
         }
         let named = Some(raw.named.get()).filter(|n| *n != 0);
@@ -386,7 +386,7 @@ impl SlotRecord {
             damage,
             vouched,
             serves,
-            compares_by_lock,
+            emulates_compare_and_write,
             io_timeout: raw.io_timeout.get(),
             fence_key: raw.fence_key.get(),
             named: named.map(Incarnation),
@@ -405,7 +405,10 @@ impl SlotRecord {
         assert!(!self.replayed || self.recoverer.is_some(), "replayed in recovery");
         assert!(!self.vouched || self.state != SlotState::Free, "nobody is to be dead");
         assert!(!self.serves || self.state != SlotState::Free, "nobody serves");
-        assert!(!self.compares_by_lock || self.state != SlotState::Free, "nobody compares");
+        assert!(
+            !self.emulates_compare_and_write || self.state != SlotState::Free,
+            "nobody compares"
+        );
         assert!(self.named.is_none_or(|n| n.0 > self.life.incarnation.0), "a name of a later life");
         let mut raw = RawSlot::new_zeroed();
         raw.magic = U32::new(RawSlot::MAGIC);
@@ -438,7 +441,8 @@ impl SlotRecord {
         }
         let vouched = if self.vouched { RawSlot::VOUCHED } else { 0 };
         let serves = if self.serves { RawSlot::SERVES } else { 0 };
-        let by_lock = if self.compares_by_lock { RawSlot::COMPARES_BY_LOCK } else { 0 };
+        let by_lock =
+            if self.emulates_compare_and_write { RawSlot::EMULATES_COMPARE_AND_WRITE } else { 0 };
         raw.flags = U16::new(u16::from(self.is_replayed()) | vouched | serves | by_lock);
         raw.crc = U32::new(crc32c_with_hole(raw.as_bytes(), RawSlot::CRC_AT));
         let (head, tail) = sector.split_at_mut(size_of::<RawSlot>());
@@ -688,7 +692,7 @@ mod tests {
             damage: None,
             vouched: false,
             serves: false,
-            compares_by_lock: false,
+            emulates_compare_and_write: false,
             io_timeout: 0x0201,
             fence_key: 0x0807_0605_0403_0201,
             named: None,
@@ -827,7 +831,7 @@ mod tests {
         record.encode(&mut sector);
         assert_eq!(sector[418], 4);
         assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));
-        let record = SlotRecord { compares_by_lock: true, ..slot() };
+        let record = SlotRecord { emulates_compare_and_write: true, ..slot() };
         record.encode(&mut sector);
         assert_eq!(sector[418], 8);
         assert_eq!(SlotRecord::decode(&sector, NodeId(3)), Ok(record));

@@ -377,7 +377,7 @@ impl<'a> Claim<'a> {
             damage: None,
             vouched: false,
             serves: self.options.serves,
-            compares_by_lock: self.store.emulates_compare_and_write(),
+            emulates_compare_and_write: self.store.emulates_compare_and_write(),
             io_timeout: self.options.timing.milliseconds(),
             fence_key: 0,
             named: None,

@@ -43,7 +43,7 @@ pub(super) fn is_recovered_by_other(record: &SlotRecord) -> bool {
 /// Whether the slot's node compares and writes under locks that are not seen at `places`, or in another way than
 /// under locks while this one does so (`by_lock`).
 pub(super) fn uses_foreign_locks(record: &SlotRecord, places: &[LockPlace], by_lock: bool) -> bool {
-    (by_lock || record.compares_by_lock)
+    (by_lock || record.emulates_compare_and_write)
         && record.state != SlotState::Free
         && !shares_lock(record, places)
 }
@@ -75,7 +75,7 @@ pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
         damage: None,
         vouched: false,
         serves: false,
-        compares_by_lock: false,
+        emulates_compare_and_write: false,
         nonce,
         pid: 0,
         address: String::new(),

@@ -489,7 +489,7 @@ fn a_beating_node_with_foreign_locks_keeps_others_out_and_a_silent_one_does_not(
     assert_eq!(world.join(None).unwrap().life, life(1, 1));
     assert!(world.now >= BEAT * 8);
     // One that compares under kernel locks, and here the device does that.
-    let by_lock = SlotRecord { compares_by_lock: true, ..foreign };
+    let by_lock = SlotRecord { emulates_compare_and_write: true, ..foreign };
     let mut world = World::new(vec![by_lock, SlotRecord::free(NodeId(1))]);
     world.beating.insert(NodeId(0));
     assert!(matches!(world.join(None), Err(LockError::ForeignLocks { .. })));

@@ -118,7 +118,7 @@ impl NodeState {
     /// Whether the slot says where this node's liveness lock is, and how it compares.
     fn says_how(&self, mine: &SlotRecord) -> bool {
         let by_lock = self.store.emulates_compare_and_write();
-        mine.lock_places == self.places() && mine.compares_by_lock == by_lock
+        mine.lock_places == self.places() && mine.emulates_compare_and_write == by_lock
     }
 
     /// The members that carry the liveness lock may have changed: the slot says so, or others of this
@@ -137,8 +137,13 @@ impl NodeState {
                 Ok(()) if this.says_how(&mine) => Ok(true),
                 Ok(()) => {
                     let (nonce, lock_places) = (this.nonce(), this.places());
-                    let compares_by_lock = this.store.emulates_compare_and_write();
-                    let new = SlotRecord { nonce, lock_places, compares_by_lock, ..mine.clone() };
+                    let emulates_compare_and_write = this.store.emulates_compare_and_write();
+                    let new = SlotRecord {
+                        nonce,
+                        lock_places,
+                        emulates_compare_and_write,
+                        ..mine.clone()
+                    };
                     let written = this.write_slot(&mine, &new);
                     if matches!(written, Ok(true)) {
                         *mine = new;
