@@ -42,6 +42,8 @@ const DEFERRED_THREADS_MAX: usize = 8;
 const DROPPERS: usize = 4;
 /// The kernel locks so many bytes of a file at a time, at most: the largest folio.
 const LOCKED_MAX: u64 = 2 << 20;
+/// What nobody holds up is dropped within this time.
+const DROPPED_WITHIN: Duration = Duration::from_millis(16);
 /// Between two tries to end the requests that keep pages from being dropped.
 const FAIL_AGAIN: Duration = Duration::from_millis(10);
 
@@ -100,7 +102,8 @@ pub struct KernelLink {
     cannot_prune: AtomicBool,
     gate: LeaseGate,
     /// What is being dropped of the pages of nodes: bytes (from, to), for each thread that does so.
-    going: Mutex<BTreeMap<u64, Vec<(u64, u64)>>>,
+    /// And since when.
+    going: Mutex<BTreeMap<u64, Vec<((u64, u64), Instant)>>>,
     through: OnceLock<Weak<dyn LetThrough>>,
     /// Held while everything is dropped: whether that was done since the mount was suspended for good.
     dropping: Mutex<bool>,
@@ -120,6 +123,8 @@ pub(crate) enum Near {
     Overlaps,
     /// The kernel may have locked them together: it locks more than a page at a time.
     MayBeLocked,
+    /// The same, and that takes longer than to drop what nobody holds up.
+    IsPerhapsLocked,
 }
 
 /// Pages of a node are being dropped, until this is dropped.
@@ -129,7 +134,7 @@ impl Drop for Going<'_> {
     fn drop(&mut self) {
         let mut going = self.0.going.lock();
         if let Some(ranges) = going.get_mut(&self.1) {
-            if let Some(own) = ranges.iter().position(|range| *range == self.2) {
+            if let Some(own) = ranges.iter().position(|(range, _)| *range == self.2) {
                 ranges.swap_remove(own);
             }
             if ranges.is_empty() {
@@ -184,13 +189,14 @@ impl KernelLink {
     pub(crate) fn is_held_up_by(&self, held: &HeldPages, near: Near) -> bool {
         let unit = match near {
             Near::Overlaps => 1,
-            Near::MayBeLocked => LOCKED_MAX,
+            Near::MayBeLocked | Near::IsPerhapsLocked => LOCKED_MAX,
         };
         let units = |(from, to): (u64, u64)| (from / unit, to.div_ceil(unit));
         let (from, to) = units(held.bytes);
-        let overlaps = |range: &(u64, u64)| {
+        let overlaps = |(range, since): &((u64, u64), Instant)| {
             let range = units(*range);
-            from < range.1 && range.0 < to
+            let is_late = near != Near::IsPerhapsLocked || since.elapsed() > DROPPED_WITHIN;
+            from < range.1 && range.0 < to && is_late
         };
         self.going.lock().get(&held.node).is_some_and(|ranges| ranges.iter().any(overlaps))
     }
@@ -198,7 +204,7 @@ impl KernelLink {
     /// holds some: also those that no thread has begun, and whose threads may all wait for who wants the drop.
     fn goes(&self, node: u64, (from, len): (u64, u64)) -> Going<'_> {
         let range = (from, if len == 0 { u64::MAX } else { from.saturating_add(len) });
-        self.going.lock().entry(node).or_default().push(range);
+        self.going.lock().entry(node).or_default().push((range, Instant::now()));
         let going = Going(self, node, range);
         if let Some(requests) = self.through.get().and_then(Weak::upgrade) {
             requests.let_through(node, true);

@@ -188,7 +188,7 @@ impl<F: FileSystem> Server<F> {
     /// Takes a request that no thread has begun, and that a drop of a node's pages waits for: first those of the very
     /// pages that are dropped.
     pub(crate) fn take_held_pages(&self, node: u64) -> Option<Kept> {
-        [Near::Overlaps, Near::MayBeLocked].into_iter().find_map(|near| {
+        [Near::Overlaps, Near::IsPerhapsLocked].into_iter().find_map(|near| {
             let wanted =
                 |held: &HeldPages| held.node == node && self.link.is_held_up_by(held, near);
             let of_users = || self.shares.calls().take_held_pages(&wanted);

@@ -241,6 +241,11 @@ impl<F: FileSystem> Pool<F> {
                 space.put(message);
                 self.answer_one(&mut space, &mut scratch);
             }
+            if self.server.has_held_pages(node) {
+                // Of pages that the kernel may have locked together with those that are dropped: mostly it has not.
+                std::thread::sleep(LOOK);
+                continue;
+            }
             let mut helped = self.helped.lock();
             // Whoever has put one into a queue before that may have seen that this thread is there.
             if !self.server.has_held_pages(node) {
@@ -332,10 +337,15 @@ impl<F: FileSystem> Pool<F> {
             if self.busy.fetch_sub(1, Ordering::SeqCst) > self.threads_max {
                 return;
             }
-            if !self.server.queue().pop(space) {
-                return;
+            if self.server.queue().pop(space) {
+                busy = self.busy.fetch_add(1, Ordering::SeqCst);
+                continue;
             }
-            busy = self.busy.fetch_add(1, Ordering::SeqCst);
+            // What unlocks and closes may have come while every thread was busy, and waits for a few of its kind.
+            let Some((class, uid)) = self.server.shares().begin_waiting(space) else { return };
+            self.busy.fetch_add(1, Ordering::SeqCst);
+            self.answer_for_users(class, uid, space, scratch);
+            queued = true;
         }
     }
     /// A request has just begun to wait for which the kernel holds pages. Whoever began to drop them before has not
@@ -366,18 +376,7 @@ impl<F: FileSystem> Pool<F> {
         let uid = self.server.user_of(space.message());
         match shares.begin(uid, space, busy >= self.threads_max) {
             Begun::Uncounted => self.answer_one(space, scratch),
-            Begun::Counted(uid) => {
-                let mut counted = Some(uid);
-                while let Some(uid) = counted {
-                    self.answer_one(space, scratch);
-                    // Whoever serves users without end serves in turn what waits because all threads were busy. Not
-                    // who unlocks: no unlock waits for anything else.
-                    if class == Class::Other && self.server.queue().pop(space) {
-                        self.answer_one(space, scratch);
-                    }
-                    counted = shares.end(uid, space);
-                }
-            }
+            Begun::Counted(uid) => self.answer_for_users(class, uid, space, scratch),
             Begun::Waits => self.let_through_if_dropped(held),
             Begun::Refused => {
                 if let Ok(request) = Request::parse(space.message()) {
@@ -386,6 +385,20 @@ impl<F: FileSystem> Pool<F> {
                 }
                 space.clear();
             }
+        }
+    }
+    /// Answers a request that counts for `uid`, and then those that waited for one of that class to end.
+    fn answer_for_users(&self, class: Class, uid: u32, space: &mut Space, scratch: &mut Vec<u8>) {
+        let Some(shares) = self.server.shares().of(class) else { return };
+        let mut counted = Some(uid);
+        while let Some(uid) = counted {
+            self.answer_one(space, scratch);
+            // Whoever serves users without end serves in turn what waits because all threads were busy. Not
+            // who unlocks: no unlock waits for anything else.
+            if class == Class::Other && self.server.queue().pop(space) {
+                self.answer_one(space, scratch);
+            }
+            counted = shares.end(uid, space);
         }
     }
     fn answer_one(&self, space: &mut Space, scratch: &mut Vec<u8>) {

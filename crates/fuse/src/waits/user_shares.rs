@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_device::fitting;
 use parking_lot::Mutex;
@@ -69,6 +70,15 @@ impl Shares {
     pub fn calls(&self) -> &UserShares {
         &self.calls
     }
+    /// Begins an unlock or a close that has begun to wait while every thread was busy, if it need not wait any more:
+    /// of which class, for whom, and its message is in `space`. [`UserShares::end`] follows.
+    pub fn begin_waiting(&self, space: &mut Space) -> Option<(Class, u32)> {
+        [Class::Unlocks, Class::Closes].into_iter().find_map(|class| {
+            let shares =
+                self.of(class).filter(|shares| shares.some_wait.load(Ordering::Relaxed))?;
+            Some((class, shares.begin_next(&mut shares.state.lock(), space)?))
+        })
+    }
     /// What waits.
     pub fn queues(&self) -> impl Iterator<Item = Arc<dyn QueuedRequests>> {
         [&self.calls, &self.unlocks, &self.closes].map(|s| Arc::clone(s) as _).into_iter()
@@ -86,6 +96,8 @@ pub(crate) struct UserShares {
     /// open files with locks.
     refuses: bool,
     state: Mutex<State>,
+    /// Something waited the last time that something began to wait, or to be answered.
+    some_wait: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -126,7 +138,14 @@ impl UserShares {
         let uncounted = threads / UNCOUNTED;
         let others = uncounted + 2 * Self::of_unlocks(threads).all;
         let all = (threads - threads / ROOT).saturating_sub(others).max(1);
-        Self { uncounted, all, all_kept: all, refuses: true, state: Mutex::default() }
+        Self {
+            uncounted,
+            all,
+            all_kept: all,
+            refuses: true,
+            state: Mutex::default(),
+            some_wait: AtomicBool::new(false),
+        }
     }
     /// For unlocks, or closes.
     fn of_unlocks(threads: usize) -> Self {
@@ -137,6 +156,7 @@ impl UserShares {
             all_kept: all.min(UNLOCKS_KEPT),
             refuses: false,
             state: Mutex::default(),
+            some_wait: AtomicBool::new(false),
         }
     }
     /// Whether requests count for their users while so many threads are busy.
@@ -162,6 +182,7 @@ impl UserShares {
         let full = user.waiting.len() >= half_left(WAITING, state.waiting, user.waiting.len())
             || user.bytes + weight > half_left(fitting(BYTES), state.bytes, user.bytes);
         if full && self.refuses {
+            state.forget_if_idle(uid);
             return Begun::Refused;
         }
         user.bytes += weight;
@@ -169,6 +190,7 @@ impl UserShares {
         state.waiting += 1;
         state.held += usize::from(held_pages(space.message()).is_some());
         user.waiting.push_back(space.take());
+        self.some_wait.store(true, Ordering::Relaxed);
         Begun::Waits
     }
     /// One has ended that counts for `uid`. Another that waited may begin: whose, and its message is in `space`.
@@ -179,6 +201,10 @@ impl UserShares {
             state.counted -= 1;
             state.forget_if_idle(uid);
         }
+        self.begin_next(state, space)
+    }
+    /// Begins one that waited, if it may: whose, and its message is in `space`.
+    fn begin_next(&self, state: &mut State, space: &mut Space) -> Option<u32> {
         let (left, none) = (self.all.saturating_sub(state.counted), state.counted == 0);
         let may_begin =
             |user: &User| !user.waiting.is_empty() && (may_have_more(user, left) || none);
@@ -191,6 +217,7 @@ impl UserShares {
         state.counted += 1;
         state.left(next, &message);
         state.last = next;
+        self.some_wait.store(state.waiting > 0, Ordering::Relaxed);
         space.put(message);
         Some(next)
     }
@@ -418,6 +445,21 @@ mod tests {
             assert_eq!(threads - threads / UNCOUNTED - all, left, "{threads}");
         }
         assert!(Shares::new(2).of(Class::Frees).is_none());
+    }
+
+    /// What came while every thread was busy does not wait for those few that began then.
+    #[test]
+    fn unlocks_of_a_crowd_begin_once_it_is_over() {
+        let shares = Shares::new(64);
+        let unlocks = shares.of(Class::Unlocks).unwrap();
+        let begun: Vec<Begun> =
+            (1..=6).map(|uid| unlocks.begin(uid, &mut space(uid, 1), true)).collect();
+        assert_eq!(begun.iter().filter(|begun| **begun == Begun::Waits).count(), 4, "{begun:?}");
+        let mut next = space(0, 0);
+        let later: Vec<_> = (0..4).map(|_| shares.begin_waiting(&mut next)).collect();
+        assert_eq!(later, [3, 4, 0, 0].map(|uid| (uid > 0).then_some((Class::Unlocks, uid))));
+        assert_eq!(unlocks.end(1, &mut next), Some(5));
+        assert_eq!(shares.begin_waiting(&mut next), None);
     }
 
     #[test]

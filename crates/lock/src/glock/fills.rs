@@ -66,6 +66,8 @@ const ALL: (u64, u64) = (0, u64::MAX);
 const PIECE: u64 = 256 << 10;
 /// ... but of a long run this part (divisor): it may be mostly holes.
 const PIECES: u64 = 16;
+/// ... and of all runs together this part.
+const PIECES_ALL: u64 = 4096;
 /// The kernel's pages are at least so large.
 const PAGE: u64 = 4096;
 /// Runs of bytes that are kept apart, at most.
@@ -77,19 +79,27 @@ const LONG: u32 = 32;
 /// ... or about any.
 const VERY_LONG: u32 = 1000;
 
+/// Which fills are let in that are of other pages than those that are being dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Others {
+    None,
+    Near,
+    Any,
+}
+
 /// What is being dropped.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     bytes: (u64, u64),
     since: Time,
-    /// When a use of the lock ended last since then.
-    ended: Time,
+    /// For so long, until `quiet_since`, no fill of that or near it was being answered ...
+    quiet: Duration,
+    /// ... and since then; `None`: one is.
+    quiet_since: Option<Time>,
+    others: Others,
 }
 
 impl Open {
-    fn new(bytes: (u64, u64), now: Time) -> Self {
-        Self { bytes, since: now, ended: now }
-    }
     fn overlaps(&self, (from, to): (u64, u64)) -> bool {
         from < self.bytes.1 && self.bytes.0 < to
     }
@@ -98,6 +108,25 @@ impl Open {
         let block = |(from, to): (u64, u64)| (from / LOCKED_MAX, to.div_ceil(LOCKED_MAX));
         let (own, other) = (block(self.bytes), block((from, to)));
         other.0 < own.1 && own.0 < other.1
+    }
+    /// When a fill is let in, if nothing changes until then.
+    fn admits_at(&self, fill: &Fill) -> Option<Time> {
+        let (bytes, soon) = (fill.held.bytes(), fill.since.max(self.since));
+        if matches!(fill.held, Held::Written(..)) {
+            return Some(soon);
+        }
+        let (near, patience) = (self.is_near(bytes), fill.patience);
+        if self.overlaps(bytes) || self.others == Others::Any || near && self.others == Others::Near
+        {
+            return Some(soon + patience);
+        }
+        let after_very_long = soon.max(self.since + patience * VERY_LONG);
+        if !near {
+            return Some(after_very_long);
+        }
+        let left = (patience * LONG).saturating_sub(self.quiet);
+        let after_long = self.quiet_since.map(|since| soon.max(since + left));
+        Some(after_long.map_or(after_very_long, |at| at.min(after_very_long)))
     }
 }
 
@@ -130,22 +159,26 @@ impl Fills {
     pub(super) fn next(&mut self, now: Time, mut waiting: Vec<(u64, u64)>) -> Option<ToDrop> {
         self.asked = true;
         self.open = None;
+        for (from, to) in &mut waiting {
+            (*from, *to) = (from.div_ceil(PAGE).saturating_mul(PAGE), *to / PAGE * PAGE);
+        }
+        waiting.retain(|(from, to)| from < to);
         merge(&mut waiting);
         while let Some(run) = self.runs.pop_front() {
             if run == ALL {
                 self.runs.clear();
                 self.attributes = false;
-                self.open = Some(Open::new(ALL, now));
+                self.open_for(ALL, now);
                 return Some(ToDrop::All);
             }
             if let Some((from, to)) = self.first_piece(run, &waiting) {
                 self.attributes = false;
-                self.open = Some(Open::new((from, to), now));
+                self.open_for((from, to), now);
                 return Some(ToDrop::Pages(from, to));
             }
         }
         std::mem::take(&mut self.attributes).then(|| {
-            self.open = Some(Open::new((0, 0), now));
+            self.open_for((0, 0), now);
             ToDrop::Attributes
         })
     }
@@ -170,36 +203,56 @@ impl Fills {
         if from >= to {
             return None;
         }
-        let end = end.min(from.saturating_add(PIECE.max((to - from) / PIECES)));
+        let all = self.runs.iter().fold(to - from, |all, run| all.saturating_add(run.1 - run.0));
+        let piece = PIECE.max((to - from) / PIECES).max(all / PIECES_ALL);
+        let end = end.min(from.saturating_add(piece));
         if end < to {
             self.runs.push_front((end, to));
         }
         Some((from, end))
     }
+    fn open_for(&mut self, bytes: (u64, u64), now: Time) {
+        let (quiet, others) = (Duration::ZERO, Others::None);
+        let mut open = Open { bytes, since: now, quiet, quiet_since: None, others };
+        let is_quiet = self.under_way.iter().all(|held| !open.is_near(held.bytes()));
+        open.quiet_since = is_quiet.then_some(now);
+        self.open = Some(open);
+    }
     /// All fills are let in from now on, or none until [`Self::next`]. None if no pages are dropped: then none is in
     /// the way of anything.
     pub(super) fn open_all(&mut self, now: Option<Time>) {
-        self.open = now.filter(|_| self.asked).map(|now| Open::new(ALL, now));
+        self.open = None;
+        if let Some(now) = now.filter(|_| self.asked) {
+            self.open_for(ALL, now);
+        }
     }
-    /// Whether a fill may hold up what is being dropped.
-    pub(super) fn is_in_the_way(&self, fill: &Fill) -> bool {
-        self.open.is_some_and(|open| open.overlaps(fill.held.bytes()))
+    /// Whether a fill may hold up what is being dropped, or be let in for that soon.
+    pub(super) fn may_be_in_the_way(&self, fill: &Fill) -> bool {
+        self.open.is_some_and(|open| open.is_near(fill.held.bytes()))
+            || self.open.is_some() && matches!(fill.held, Held::Written(..))
     }
     /// When a fill is let in, if nothing changes until then.
     pub(super) fn admits_at(&self, fill: &Fill) -> Option<Time> {
-        let open = self.open?;
-        let bytes = fill.held.bytes();
-        if open.overlaps(bytes) {
-            let times = u32::from(!matches!(fill.held, Held::Written(..)));
-            return Some(fill.since.max(open.since) + fill.patience * times);
-        }
-        // What is let in already may take long, and it is that which holds up.
-        let answered = self.under_way.iter().all(|held| !open.is_near(held.bytes()));
-        let times = if open.is_near(bytes) && answered { LONG } else { VERY_LONG };
-        Some(fill.since.max(open.ended) + fill.patience * times)
+        self.open?.admits_at(fill)
     }
-    /// A fill was let in.
-    pub(super) fn admitted(&mut self, fill: &Fill) {
+    /// A fill was let in. Whether others are let in for that.
+    pub(super) fn admitted(&mut self, fill: &Fill, now: Time) -> bool {
+        let bytes = fill.held.bytes();
+        let mut widens = false;
+        if let Some(open) = &mut self.open {
+            let near = open.is_near(bytes);
+            if let Some(since) = open.quiet_since.take_if(|_| near) {
+                open.quiet += now.saturating_sub(since);
+            }
+            let others = match fill.held {
+                Held::Written(..) => open.others,
+                _ if open.overlaps(bytes) || open.others == Others::Any => open.others,
+                _ if near => Others::Near,
+                _ => Others::Any,
+            };
+            widens = others != open.others;
+            open.others = others;
+        }
         self.under_way.push(fill.held);
         match fill.held {
             Held::Filled(from, to) => {
@@ -216,6 +269,7 @@ impl Fills {
             Held::Written(..) => {}
             Held::Cut => self.attributes = true,
         }
+        widens
     }
     /// Whether one is that was let in.
     pub(super) fn are_under_way(&self) -> bool {
@@ -227,11 +281,15 @@ impl Fills {
             self.under_way.swap_remove(at);
         }
     }
-    /// A use of the lock has ended.
-    pub(super) fn note_end(&mut self, now: Time) {
-        if let Some(open) = &mut self.open {
-            open.ended = now;
+    /// A use of the lock has ended. Whether no fill near what is being dropped is answered any more.
+    pub(super) fn note_end(&mut self, now: Time) -> bool {
+        let Some(open) = &mut self.open else { return false };
+        let is_quiet = self.under_way.iter().all(|held| !open.is_near(held.bytes()));
+        let begins = is_quiet && open.quiet_since.is_none();
+        if begins {
+            open.quiet_since = Some(now);
         }
+        begins
     }
 }
 
@@ -283,7 +341,7 @@ mod tests {
         for one in
             [fill(10 * PIECE + 1, 12 * PIECE), fill(0, PAGE), fill(12 * PIECE, 12 * PIECE + 1)]
         {
-            fills.admitted(&one);
+            fills.admitted(&one, at(5));
         }
         assert!(fills.are_left());
         let mut dropped = Vec::new();
@@ -302,12 +360,12 @@ mod tests {
     fn what_is_about_to_be_filled_is_not_dropped() {
         let mut fills = begun();
         fills.next(at(0), Vec::new());
-        fills.admitted(&fill(0, 10 * PAGE));
+        fills.admitted(&fill(0, 10 * PAGE), at(0));
         let waiting = || vec![(2 * PAGE, 3 * PAGE), (0, PAGE), (9 * PAGE, 20 * PAGE)];
         assert_eq!(fills.next(at(1), waiting()), Some(ToDrop::Pages(PAGE, 2 * PAGE)));
         assert_eq!(fills.next(at(1), waiting()), Some(ToDrop::Pages(3 * PAGE, 9 * PAGE)));
         assert_eq!(fills.next(at(1), waiting()), None);
-        fills.admitted(&fill(0, PAGE));
+        fills.admitted(&fill(0, PAGE), at(1));
         let written = Fill { held: Held::Written(0, PAGE), ..fill(0, PAGE) };
         assert_eq!(fills.next(at(1), Vec::new()), Some(ToDrop::Pages(0, PAGE)));
         assert_eq!(fills.admits_at(&written), Some(at(1)));
@@ -319,7 +377,7 @@ mod tests {
         fills.next(at(0), Vec::new());
         let cut = Fill { held: Held::Cut, ..fill(0, 0) };
         assert_eq!(fills.admits_at(&cut), Some(at(1)));
-        fills.admitted(&cut);
+        fills.admitted(&cut, at(1));
         assert!(fills.are_left());
         assert_eq!(fills.next(at(1), Vec::new()), Some(ToDrop::Attributes));
         assert_eq!(fills.next(at(1), Vec::new()), None);
@@ -331,7 +389,7 @@ mod tests {
         fills.next(at(0), Vec::new());
         let filled = |n: u64| (n * 7 % 9001 * 2 * PAGE, (n * 7 % 9001 * 2 + 1) * PAGE);
         for (from, to) in (0..9001).map(filled) {
-            fills.admitted(&fill(from, to));
+            fills.admitted(&fill(from, to), at(0));
             assert!(fills.runs.len() <= RUNS_MAX);
         }
         for (from, to) in (0..9001).map(filled) {
@@ -345,7 +403,7 @@ mod tests {
         fills.next(at(0), Vec::new());
         let far = |n: u64| n << 48;
         for n in 0..5000 {
-            fills.admitted(&fill(far(n), far(n) + PAGE));
+            fills.admitted(&fill(far(n), far(n) + PAGE), at(0));
         }
         let dropped = std::iter::from_fn(|| fills.next(at(1), Vec::new())).count();
         assert!(dropped < 300_000, "{dropped}");
@@ -357,14 +415,24 @@ mod tests {
         let mut fills = begun();
         fills.next(at(0), Vec::new());
         let slow = fill(0, PAGE);
-        fills.admitted(&slow);
+        assert!(!fills.admitted(&slow, at(0)), "it is in the way");
         assert_eq!(fills.next(at(1), Vec::new()), Some(ToDrop::Pages(0, PAGE)));
         let (near, far) = (fill(PAGE, 2 * PAGE), fill(LOCKED_MAX, 2 * LOCKED_MAX));
-        assert_eq!([near, far].map(|f| fills.admits_at(&f)), [Some(at(1 + VERY_LONG)); 2]);
+        let admits_at = |fills: &Fills| [near, far].map(|f| fills.admits_at(&f).unwrap());
+        assert_eq!(admits_at(&fills), [at(1 + VERY_LONG); 2]);
         fills.ended(slow.held);
-        fills.note_end(at(500));
-        assert_eq!(fills.admits_at(&near), Some(at(500 + LONG)), "the kernel may have locked both");
-        assert_eq!(fills.admits_at(&far), Some(at(500 + VERY_LONG)));
+        assert!(fills.note_end(at(500)) && !fills.note_end(at(501)));
+        assert_eq!(admits_at(&fills)[0], at(500 + LONG), "the kernel may have locked both");
+        // Others that come and go put it off by the time for which they are answered, and no more.
+        fills.admitted(&slow, at(510));
+        fills.ended(slow.held);
+        assert!(fills.note_end(at(520)));
+        assert_eq!(admits_at(&fills), [at(510 + LONG), at(1 + VERY_LONG)]);
+        // Once one is let in, all are that are no farther.
+        assert!(fills.admitted(&near, at(510 + LONG)));
+        assert_eq!(admits_at(&fills), [at(2), at(1 + VERY_LONG)]);
+        assert!(fills.admitted(&far, at(1 + VERY_LONG)));
+        assert_eq!(admits_at(&fills), [at(2); 2]);
     }
 
     #[test]

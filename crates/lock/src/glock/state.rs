@@ -396,12 +396,11 @@ impl<W: Clone + PartialEq> Glock<W> {
         Admission { mode, local, first, tenure: self.tenure, fill: None }
     }
     /// Begins a use of a fill during a demotion.
-    pub(super) fn admit_fill(&mut self, request: &Request) -> Admission {
-        if let Some(fill) = &request.fill {
-            self.fills.admitted(fill);
-        }
+    /// Whether others are let in for that, too.
+    pub(super) fn admit_fill(&mut self, request: &Request, now: Time) -> (Admission, bool) {
+        let widens = request.fill.is_some_and(|fill| self.fills.admitted(&fill, now));
         let admission = self.admit(request.cluster.meet(self.dlock.held()), request.local);
-        Admission { fill: request.fill.map(|fill| fill.held), ..admission }
+        (Admission { fill: request.fill.map(|fill| fill.held), ..admission }, widens)
     }
     /// Ends a use. Whether somebody can go on for that: then the step [`super::step::Event::Ended`]
     /// follows.

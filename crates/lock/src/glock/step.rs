@@ -151,11 +151,15 @@ impl<W: Clone + PartialEq> Glock<W> {
             Event::Turn(waiter) => self.turn(cx, &waiter, &mut out),
             Event::GaveUp(waiter) => {
                 self.leave_queue(&waiter);
+                // It may have been a truncation, which kept fills out.
+                self.wake_fills_in_the_way(&mut out);
                 // The next in the queue, or a demoter, goes on with the record.
                 self.settle(cx, &mut out);
             }
             Event::Ended => {
-                self.fills.note_end(cx.record.now);
+                if self.fills.note_end(cx.record.now) {
+                    self.wake_fills_in_the_way(&mut out);
+                }
                 self.settle(cx, &mut out);
             }
             Event::Look => {
@@ -227,10 +231,9 @@ impl<W: Clone + PartialEq> Glock<W> {
         let request = queued.request;
         if self.admits_fill_at(&request).is_some_and(|at| at <= cx.record.now) {
             self.leave_queue(waiter);
-            let admission = self.admit_fill(&request);
+            let (admission, widens) = self.admit_fill(&request, cx.record.now);
             out.push(Action::Admit(waiter.clone(), admission));
-            if request.fill.is_some_and(|fill| !self.fills.is_in_the_way(&fill)) {
-                // They may all have waited for so long.
+            if widens {
                 self.wake_fills(out, |_, _| true);
             }
             self.settle(cx, out);
@@ -424,7 +427,7 @@ impl<W: Clone + PartialEq> Glock<W> {
     /// first of all tells when the others are.
     fn wake_fills_in_the_way(&self, out: &mut Out<W>) {
         self.wake_fills(out, |n, request| {
-            n == 0 || request.fill.is_some_and(|fill| self.fills.is_in_the_way(&fill))
+            n == 0 || request.fill.is_some_and(|fill| self.fills.may_be_in_the_way(&fill))
         });
     }
 
