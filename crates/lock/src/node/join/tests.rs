@@ -196,8 +196,9 @@ fn a_free_slot_is_taken_in_this_order() {
     let joined = world.join(None).unwrap();
     assert_eq!(joined.life, life(0, 1));
     assert_eq!(world.slots[0], *joined);
-    let order = ["ReadSlots", "ReadSlots", "LockLife", "Confirm", "Prepare", "Register", "Write"];
-    assert_eq!(world.done, order);
+    let reads = ["ReadSlots"; 3];
+    let order = ["LockLife", "Confirm", "Prepare", "Register", "Write"];
+    assert_eq!(world.done, [&reads[..], &order].concat());
 }
 
 #[test]
