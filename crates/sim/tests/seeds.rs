@@ -166,9 +166,9 @@ fn errors_of_the_past_are_found() {
     for (sabotage, cluster, seed, why) in [
         (S::OpenerForEver, files, 2, "is an opener of lock"),
         (S::UnflushedContents, files, 7, "of a file is left with"),
-        (S::SplitCopies, mirrors, 617, "copies differ"),
-        (S::IgnoreFailedFlushes, mirrors, 71, "of a file"),
-        (S::LeaveItsDead, parity, 102, "waits since"),
+        (S::SplitCopies, mirrors, 223, "copies differ"),
+        (S::IgnoreFailedFlushes, mirrors, 18, "of a file"),
+        (S::LeaveItsDead, parity, 562, "waits since"),
         (S::TrustUnseenLocks, hosts, 0, "which is not fenced"),
         (S::TrustSilence, hosts, 180, "which is not fenced"),
         (S::OneBadSlot, usual, 26, "was never recovered"),
