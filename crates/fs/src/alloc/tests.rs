@@ -1339,7 +1339,11 @@ fn what_are_no_counters_is_not_read_as_such() {
     read_counters(&c.volume).unwrap();
     let block = BlockNo::from(c.volume.named(RawSuperblock::NAMED_COUNTERS));
     let mut slot = AlignedBuf::zeroed(Bytes(c.volume.geo.slot_bytes()).to_usize());
-    image::Fresh::own(block, MetaKind::Free, image::Birth::now(1)).write(c.volume.geo, &mut slot, |_| {});
+    image::Fresh::own(block, MetaKind::Free, image::Birth::now(1)).write(
+        c.volume.geo,
+        &mut slot,
+        |_| {},
+    );
     c.pool.write(c.volume.slot_at(block), &slot).unwrap();
     assert!(matches!(read_counters(&c.volume), Err(Error::Inconsistent { .. })));
 }

@@ -44,7 +44,8 @@ fn made(disks: &[Arc<FaultyDevice>], redundancy: Redundancy) -> Pool {
 
 /// Makes a file system on `pool` where another one was.
 fn make_again(pool: &Pool) {
-    let options = MakeOptions { journal_size: Some(JOURNAL), force: true, ..MakeOptions::default() };
+    let options =
+        MakeOptions { journal_size: Some(JOURNAL), force: true, ..MakeOptions::default() };
     make(pool, &options, &mut |_, _| {}).unwrap();
 }
 
@@ -421,7 +422,8 @@ fn a_scrub_takes_the_newer_of_two_sound_versions() {
             slots.map(|slot| slot[512..].to_vec()).collect::<Vec<_>>()
         };
         let wanted = bodies(&sound);
-        (0..disks.len()).for_each(|i| assert!(bodies(&read(i)) == wanted, "{n} {stale} {anew}: {i}"));
+        (0..disks.len())
+            .for_each(|i| assert!(bodies(&read(i)) == wanted, "{n} {stale} {anew}: {i}"));
         let problems = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap().problems;
         assert_eq!(problems, Vec::<String>::new(), "{n} {stale} {anew}");
     }

@@ -129,7 +129,8 @@ impl Addition {
             blank(pool, part.start, part.len)?;
         }
         let (owner, fs, external_store) = ((0, 0), uuid::Uuid::nil(), None);
-        let maker = Maker { pool, plan, geo, birth: Birth::now(random()), base, owner, fs, external_store };
+        let maker =
+            Maker { pool, plan, geo, birth: Birth::now(random()), base, owner, fs, external_store };
         maker.groups(&mut |_, _| {})
     }
 }
@@ -268,12 +269,16 @@ impl Maker<'_> {
     fn journal_header(&self, fresh: Fresh, n: u64, first_sequence: u64, slot: &mut [u8]) {
         let copy = n - RawSuperblock::AREA_JOURNAL_HEADERS;
         let generation = Generation(fresh.birth.generation.get() + copy);
-        Fresh { birth: Birth { generation, ..fresh.birth }, ..fresh }.write(self.geo, slot, |body| {
-            let mut raw = RawJournalHeader::new_zeroed();
-            raw.tail_sequence.set(first_sequence);
-            raw.clean.set(1);
-            let _ = raw.write_to_prefix(body);
-        });
+        Fresh { birth: Birth { generation, ..fresh.birth }, ..fresh }.write(
+            self.geo,
+            slot,
+            |body| {
+                let mut raw = RawJournalHeader::new_zeroed();
+                raw.tail_sequence.set(first_sequence);
+                raw.clean.set(1);
+                let _ = raw.write_to_prefix(body);
+            },
+        );
     }
     /// Slot records, free; heartbeats, silent.
     fn node_records(&self) -> Result<()> {

@@ -36,8 +36,8 @@ mod transaction;
 mod writeback;
 
 pub(crate) use crate::volume::Body;
-pub use metadata::MetaStats;
 pub(crate) use metadata::Meta;
+pub use metadata::MetaStats;
 pub(crate) use thread_state::outside_transaction;
 pub(crate) use transaction::Tx;
 

@@ -257,7 +257,11 @@ impl Pool {
         if let Some(d) = devices.get_mut(usize::from(member.0)) {
             *d = device.clone();
         }
-        let joining = Joining::new(std::slice::from_ref(device), force);
+        let joining = if catches_up {
+            Joining::returning(device, member)
+        } else {
+            Joining::new(std::slice::from_ref(device), force)
+        };
         self.0.change_with(topology, next, devices, &joining)
     }
 

@@ -49,14 +49,16 @@ impl Pool {
     /// [`ChangeError::CannotGoOffline`], [`ChangeError::HoldsNothing`]; those of [`Pool::fail_member`]: then it stays
     /// in use.
     pub fn take_offline(&self, member: impl Into<MemberSelector>) -> Result<bool, PoolError> {
-        let _pass = self.1.pass()?;
         let resolved = self.0.resolve_member(member.into())?;
-        let mut was_in_use = false;
-        self.0.changing(|| self.try_take_offline(&resolved, &mut was_in_use))?;
+        let was_in_use = {
+            let _pass = self.1.pass()?;
+            self.0.changing(|| self.try_take_offline(&resolved))?
+        };
         if !was_in_use {
-            let topology = self.0.epochs.read();
+            let topology = self.0.epochs.read().snapshot();
             let index = topology.place_of(&resolved)?;
-            return Ok(check_comes_back(&topology, index, topology.device(index)).unwrap_or(false));
+            let found = Found::read(topology.device(index).clone());
+            return Ok(check_comes_back(&topology, index, &found).unwrap_or(false));
         }
         match self.say_farewell(&resolved) {
             Ok(trusted) => Ok(trusted),
@@ -68,22 +70,18 @@ impl Pool {
         }
     }
 
-    fn try_take_offline(
-        &self,
-        resolved: &ResolvedMember,
-        was_in_use: &mut bool,
-    ) -> Result<(), PoolError> {
+    /// Whether it was in use.
+    fn try_take_offline(&self, resolved: &ResolvedMember) -> Result<bool, PoolError> {
         let topology = self.0.epochs.write();
         let index = topology.place_of(resolved)?;
         if may_go_offline(&topology, index)? == MemberState::Failed {
-            return Ok(());
+            return Ok(false);
         }
         // Another node may be about to do without another member. A change claims only the members that stay, so
         // neither would meet the other's claim, and each would go on without the other's member.
         let shared = self.0.cluster.shared().is_some();
         let alone = shared.then(|| self.0.hold_labels(&topology, &FailedMembers::new()));
         let _alone = alone.transpose().map_err(|e| e.1)?;
-        *was_in_use = true;
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         if let Some(m) = next.members.get_mut(usize::from(index.0)) {
@@ -91,7 +89,8 @@ impl Pool {
         }
         settle_move(&mut next);
         let devices = topology.devices.clone();
-        self.0.change(topology, next, devices)
+        self.0.change(topology, next, devices)?;
+        Ok(true)
     }
 
     /// What [`Pool::take_offline`] would refuse; nothing is changed.
@@ -117,8 +116,9 @@ impl Pool {
             let topology = self.0.enter()?;
             topology.device(place_of(&topology)?).clone()
         };
-        // All use an epoch without it. It may not answer, and nobody waits for it.
+        // All use an epoch without it. It may not answer, and nobody waits for it, nor does a withdrawal.
         device.flush()?;
+        let _pass = self.1.pass()?;
         self.0.changing(|| {
             let topology = self.0.epochs.write();
             if !topology.ready() {
@@ -147,14 +147,15 @@ impl Pool {
         let _pass = self.1.pass()?;
         let resolved = self.0.resolve_member(member.into())?;
         self.0.follow()?;
-        {
-            let topology = self.0.epochs.read();
-            check_comes_back(&topology, topology.place_of(&resolved)?, device)?;
-        }
+        // Nobody waits for the device. If it is brought online, and taken offline again, after this, then its member
+        // has been offline since another epoch than its label says here.
+        let found = Found::read(device.clone());
+        let topology = self.0.epochs.read().snapshot();
+        check_comes_back(&topology, topology.place_of(&resolved)?, &found)?;
         let index = self.0.changing(|| {
             let topology = self.0.epochs.write();
             let index = topology.place_of(&resolved)?;
-            let known = check_comes_back(&topology, index, device)?;
+            let known = check_comes_back(&topology, index, &found)?;
             // It gets another identity, in the same place.
             self.put_in_place(topology, index, device, (true, known))?;
             Ok(index)
@@ -174,13 +175,11 @@ impl Pool {
         device: &Arc<dyn Device>,
     ) -> Result<CatchUp, PoolError> {
         let resolved = self.0.resolve_member(member.into())?;
-        let (index, known) = {
-            let topology = self.0.epochs.read();
-            let index = topology.place_of(&resolved)?;
-            (index, check_comes_back(&topology, index, device)?)
-        };
+        let topology = self.0.epochs.read().snapshot();
+        let index = topology.place_of(&resolved)?;
+        let known = check_comes_back(&topology, index, &Found::read(device.clone()))?;
         let all = self.all_spans_of(index)?.1;
-        let part = if known { missed_of(&self.0.epochs.read(), &all) } else { all.clone() };
+        let part = if known { missed_of(&topology, &all) } else { all.clone() };
         Ok(CatchUp { fill: bytes_of(&part), whole: bytes_of(&all) })
     }
 
@@ -191,8 +190,8 @@ impl Pool {
         who: Filled,
     ) -> Result<Vec<Span>, PoolError> {
         let (now, spans) = self.all_spans_of(member)?;
-        // All nodes write to it before it is read what it lacks.
-        let topology = self.0.enter()?;
+        // All nodes write to it before it is read what it lacks. Nobody waits while that is read.
+        let topology = self.0.enter()?.snapshot();
         let entry = topology.label.members.get(usize::from(member.0));
         if now != who || entry.map(filled) != Some(who) {
             return Err(topology.overtaken(format!("member {member}"), (Some(member), who.0)));
@@ -228,16 +227,15 @@ fn may_go_offline(topology: &Topology, index: MemberIndex) -> Result<MemberState
     Ok(member.state)
 }
 
-/// Whether a member that is out, and is back on `device`, lacks only what is noted: it is offline, and by its own label
+/// Whether a member that is out, and is back on the device that was `found`, lacks only what is noted: it is offline, and by its own label
 /// it went in good order. One that went so, and is not marked any more, may come back, too.
 fn check_comes_back(
     topology: &Topology,
     index: MemberIndex,
-    device: &Arc<dyn Device>,
+    found: &Found,
 ) -> Result<bool, PoolError> {
     let member = topology.label.members.get(usize::from(index.0));
     let member = member.ok_or(PoolError::NoSuchMember { member: index })?;
-    let found = Found::read(device.clone());
     let own = found.newest().filter(|l| l.pool == topology.label.pool).and_then(own_uuid);
     let is_own = own == Some(member.uuid);
     let went_well = is_own && found.offline_since() == Some(member.state_epoch);
@@ -247,7 +245,7 @@ fn check_comes_back(
         return Err(ChangeError::NotOffline { member: name, index, state }.into());
     }
     if !is_own {
-        let path = device.info().name.clone();
+        let path = found.device.info().name.clone();
         return Err(ChangeError::NotItsDevice { member: name, index, path }.into());
     }
     Ok(member.offline && went_well && !topology.is_suspected(index))

@@ -271,6 +271,7 @@ impl PoolState {
             Ok(unwritten) => unwritten,
             Err(refused) => {
                 take_back(&topology, &next);
+                joining.restore(&topology.label, &topology.devices);
                 self.let_go(&topology, &next);
                 // What stands of it now goes before anything is changed.
                 topology.durable.store(false, Ordering::Release);

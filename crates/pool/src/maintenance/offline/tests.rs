@@ -1,8 +1,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use braid_device::{CawOutcome, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On};
+use braid_device::{
+    CawOutcome, CommandKind, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Rule,
+    ScriptedDevice,
+};
 use braid_format::ByteOffset;
+use braid_testkit::wait_until;
 
 use super::*;
 use crate::assembly::create::CreateOptions;
@@ -420,6 +424,7 @@ fn a_damaged_record_says_that_everything_was_missed() {
     {
         let mut topology = pool.0.epochs.write();
         topology.devices[2] = bad;
+        pool.0.epochs.replace_snapshot(&topology);
     }
     let part = planned(&pool, &all[1]);
     assert_eq!(part.fill, part.whole);
@@ -563,4 +568,58 @@ fn what_was_being_written_when_a_member_went_counts_as_missed() {
     assert!(pool.take_offline(ONE).unwrap());
     let caught = pool.plan_online(ONE, &(all[1].clone() as _)).unwrap();
     assert_eq!(caught.fill, Bytes((64 + 16) * MIB));
+}
+
+/// The disk that an operator takes out may be one that no longer answers.
+#[test]
+fn a_member_that_does_not_answer_holds_nobody_up() {
+    let all = disks(2);
+    let mute = ScriptedDevice::over(all[1].clone());
+    let devices = vec![all[0].clone() as Arc<dyn Device>, mute.clone()];
+    let options = CreateOptions {
+        redundancy: Redundancy::Mirror(2),
+        log_slots: 2,
+        ..CreateOptions::new("p")
+    };
+    let pool = Pool::create(devices, &options).unwrap();
+    pool.attach(0).unwrap();
+    let writes = |pool: &Pool| pool.write(ByteOffset(100 * MIB), &[5; 4096]).unwrap();
+    writes(&pool);
+    let epochs = pool.clone();
+    let is_out = move || epochs.0.epochs.snapshot().label.members[1].offline;
+    let flush = mute.add(Rule::on(&[CommandKind::Flush]).when(move |_, _| is_out()).holds());
+    std::thread::scope(|s| {
+        let gone = s.spawn(|| pool.take_offline(ONE));
+        wait_until("it is to make durable what it holds", || flush.hits() > 0);
+        writes(&pool);
+        flush.release();
+        assert!(gone.join().unwrap().unwrap());
+        for comes_back in [false, true] {
+            let read = mute.add(Rule::on(&[CommandKind::Read]).holds());
+            let (pool, device) = (&pool, mute.clone() as Arc<dyn Device>);
+            let asked = s.spawn(move || match comes_back {
+                false => pool.plan_online(ONE, &device),
+                true => pool.bring_online(ONE, &device),
+            });
+            wait_until("its label is to be read", || read.hits() > 0);
+            writes(pool);
+            read.release();
+            asked.join().unwrap().unwrap();
+        }
+    });
+    assert!(pool.rebuild(ONE, &|_| true).unwrap());
+    consistent(&pool, &all);
+}
+
+/// The change that was to bring it back may fail, and be asked for again.
+#[test]
+fn a_member_that_did_not_come_back_can_still_catch_up() {
+    let (all, pool) = gone(2, Redundancy::Mirror(2));
+    all[0].arm(On::Write, 0, FaultKind::Fails);
+    online(&pool, &all[1]).unwrap_err();
+    assert!(pool.label().members[1].offline);
+    let caught = online(&pool, &all[1]).unwrap();
+    assert!(caught.fill < caught.whole, "{caught:?}");
+    assert!(pool.rebuild(ONE, &|_| true).unwrap());
+    consistent(&pool, &all);
 }

@@ -157,23 +157,29 @@ impl Intents {
         for region in regions() {
             self.touched.set(region);
         }
-        if self.unwritten.load(Ordering::Acquire) {
-            self.rewrite(topology, slot, reach, lost)?;
-        }
-        if regions().all(|r| self.noted.get(r)) {
+        // In this order: what was not written everywhere is called so before it counts as noted.
+        let is_noted = || regions().all(|r| self.noted.get(r));
+        if is_noted() && !self.unwritten.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut sequences = self.sectors.lock();
+        // Another thread may have written it meanwhile.
+        if self.unwritten.load(Ordering::Acquire) {
+            self.rewrite_all(topology, slot, &mut sequences, reach, lost)?;
+        }
         let new: Vec<u64> = regions().filter(|r| !self.noted.get(*r)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
         let mut sectors: Vec<u64> = new.iter().map(|r| r / RawIntents::BITS).collect();
         sectors.dedup();
         let failed = lost.len();
         self.write(topology, slot, &mut sequences, &sectors, &new, reach, lost)?;
-        for region in new {
-            self.noted.set(region);
-        }
         if lost.len() != failed {
             self.unwritten.store(true, Ordering::Release);
+        }
+        for region in new {
+            self.noted.set(region);
         }
         Ok(())
     }
@@ -237,20 +243,37 @@ impl Intents {
         lost: &mut Lost,
     ) -> Result<(), PoolError> {
         let mut sequences = self.sectors.lock();
+        // What is not written yet is not left so.
+        let unwritten = self.unwritten.load(Ordering::Acquire);
+        let reach = if unwritten { reach.durable() } else { reach };
+        self.rewrite_all(topology, slot, &mut sequences, reach, lost)
+    }
+
+    /// As [`Intents::rewrite`], under the lock of the sectors.
+    fn rewrite_all(
+        &self,
+        topology: &Topology,
+        slot: u16,
+        sequences: &mut [u64],
+        reach: Reach,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
         let all: Vec<u64> = (0..sequences.len() as u64).collect();
         let failed = lost.len();
-        self.unwritten.store(true, Ordering::Release);
-        if self.renumbered.load(Ordering::Acquire) {
-            for n in all {
-                self.write(topology, slot, &mut sequences, &[n], &[], reach.durable(), lost)?;
-            }
-            self.renumbered.store(false, Ordering::Release);
+        let written = if self.renumbered.load(Ordering::Acquire) {
+            let mut each = all.iter();
+            each.try_for_each(|n| {
+                self.write(topology, slot, sequences, &[*n], &[], reach.durable(), lost)
+            })
         } else {
-            self.write(topology, slot, &mut sequences, &all, &[], reach, lost)?;
+            self.write(topology, slot, sequences, &all, &[], reach, lost)
+        };
+        if written.is_ok() {
+            self.renumbered.store(false, Ordering::Release);
         }
         // A member that did not take it may stay in use for a while.
-        self.unwritten.store(lost.len() != failed, Ordering::Release);
-        Ok(())
+        self.unwritten.store(written.is_err() || lost.len() != failed, Ordering::Release);
+        written
     }
 
     #[expect(clippy::too_many_arguments, reason = "one caller's locals, another's constants")]
