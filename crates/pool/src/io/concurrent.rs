@@ -142,7 +142,9 @@ impl PoolState {
                 continue;
             }
             let mut lost = Lost::new();
-            topology.note(&[(from, to)], &mut lost)?;
+            if let Some(log) = &topology.log {
+                log.intents.note(&topology, log.slot, &[(from, to)], &mut lost)?;
+            }
             resync(&topology, (from, to), (&NoChecksums, &CopyDamage::default()), &mut lost)?;
             let lost = topology.named(&lost);
             drop(topology);

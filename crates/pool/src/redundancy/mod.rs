@@ -21,7 +21,6 @@ pub(crate) mod fill;
 pub(crate) mod log;
 pub(crate) mod log_recovery;
 mod mirror_resync;
-pub(crate) mod missed;
 pub mod parity;
 pub(crate) mod reconstruct;
 pub(crate) mod resync;
