@@ -253,7 +253,8 @@ fn a_server_tells_of_its_clients() {
         of_url(&json(&["status", "--json"]))["clients"] == Value::Array(vec![])
     });
     served.end();
-    assert!(!ok(&["status"]).contains("served at"));
+    // Other pools of this host may be served.
+    assert!(!ok(&["status"]).contains(url));
     assert!(!std::path::Path::new(&socket).exists());
 }
 
