@@ -23,9 +23,9 @@ use crate::groups::{GroupShape, Groups, takes_data};
 const AROUND: u64 = 4;
 
 /// Slots so far from one another are read at once.
-const GAP: u64 = 4;
+const GAP: u64 = 2;
 /// Slots that are read at once, at most.
-const TOGETHER: usize = 64;
+const TOGETHER: usize = 32;
 
 /// A metadata body, shared and immutable.
 pub(crate) type Body = Arc<AlignedBuf>;
