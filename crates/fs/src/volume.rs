@@ -24,6 +24,8 @@ const AROUND: u64 = 4;
 
 /// Slots so far from one another are read at once.
 const GAP: u64 = 2;
+/// Reads of such slots that are under way at a time.
+const AT_ONCE: usize = 4;
 /// Slots that are read at once, at most.
 const TOGETHER: usize = 32;
 
@@ -145,7 +147,7 @@ impl Volume {
         let held: Vec<BlockNo> = slots.iter().copied().filter(|slot| self.holds(*slot)).collect();
         held.chunks(TOGETHER).flat_map(|chunk| self.read_runs(chunk)).collect()
     }
-    /// Those of a few slots, all reads at once.
+    /// Those of a few slots.
     fn read_runs(&self, slots: &[BlockNo]) -> Vec<(BlockNo, AlignedBuf)> {
         let len = self.geo.body_len();
         let is_near = |a: &BlockNo, b: &BlockNo| {
@@ -162,7 +164,8 @@ impl Volume {
             .collect();
         let mut requests: Vec<PoolRequest<'_>> =
             runs.iter_mut().map(|(_, first, buf)| PoolRequest::read(*first, buf)).collect();
-        self.pool.run(&mut requests);
+        // Each that is under way may take a thread, and memory.
+        requests.chunks_mut(AT_ONCE).for_each(|some| self.pool.run(some));
         let read: Vec<bool> = requests.into_iter().map(|request| request.result.is_ok()).collect();
         let mut bodies = Vec::with_capacity(slots.len());
         for ((run, first, buf), _) in runs.iter().zip(read).filter(|(_, read)| *read) {
