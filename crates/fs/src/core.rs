@@ -94,6 +94,17 @@ impl Core {
             let _ = self.locks.acquire_unless(lock, Mode::Shared, Local::Shared, is_over);
         }
     }
+    /// As [`Self::take_shared`], and loads its state.
+    pub fn prefetch(&self, ino: InodeNo, is_over: &dyn Fn() -> bool) {
+        let lock = LockNo::from(ino);
+        if self.check_ino(ino).is_ok()
+            && self.check_alive().is_ok()
+            && let Ok(Some(guard)) =
+                self.locks.acquire_unless(lock, Mode::Shared, Local::Shared, is_over)
+        {
+            let _ = self.loaded(ino, guard);
+        }
+    }
     /// Reads the dinodes of those of `inos`, ascending, whose locks are here, shared: neighbours by one read. Ignores
     /// failures. Waits for no lock.
     pub fn read_ahead(&self, inos: &[InodeNo]) {

@@ -1,6 +1,6 @@
 //! The locks of a directory's children. Those that another node holds are asked of it by one message. All others are
-//! taken side by side: each is a round trip to a device. One after the other, listing a directory with attributes on a SAN
-//! would be as slow as its files are many. The dinodes under them are read together.
+//! taken side by side: each is a round trip to a device, and the dinode under it another. One after the other, listing
+//! a directory with attributes on a SAN would be as slow as its files are many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -125,7 +125,7 @@ pub(super) fn take_locks(
     {
         let came = is_missing(first);
         let began = Instant::now();
-        core.take_shared(*first, &is_over);
+        core.prefetch(*first, &is_over);
         slow = if began.elapsed() < SLOW { 0 } else { slow + 1 };
         rest = others;
         // Who had it probably has those, too.
@@ -136,8 +136,6 @@ pub(super) fn take_locks(
     if !rest.is_empty() {
         side_by_side(core, rest, &is_over);
     }
-    // Whoever is to have their attributes would read them one by one.
-    core.read_ahead(&missing);
 }
 
 fn side_by_side(core: &Core, children: &[InodeNo], is_over: &(dyn Fn() -> bool + Sync)) {
@@ -146,7 +144,7 @@ fn side_by_side(core: &Core, children: &[InodeNo], is_over: &(dyn Fn() -> bool +
         while let Some(ino) = children.get(next.fetch_add(1, Ordering::Relaxed))
             && !is_over()
         {
-            core.take_shared(*ino, &is_over);
+            core.prefetch(*ino, &is_over);
         }
     };
     std::thread::scope(|scope| {
