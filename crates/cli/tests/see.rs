@@ -252,9 +252,10 @@ fn a_server_tells_of_its_clients() {
     wait_until("the client has left", || {
         of_url(&json(&["status", "--json"]))["clients"] == Value::Array(vec![])
     });
+    let url = url.to_owned();
     served.end();
     // Other pools of this host may be served.
-    assert!(!ok(&["status"]).contains(url));
+    assert!(!ok(&["status"]).contains(&url));
     assert!(!std::path::Path::new(&socket).exists());
 }
 

@@ -231,6 +231,7 @@ pub struct SlotDamage {
 
 /// A verified node slot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each a bit on disk")]
 pub struct SlotRecord {
     /// Which slot, and its current (or, when free, last) incarnation.
     pub life: Life,

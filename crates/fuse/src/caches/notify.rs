@@ -101,9 +101,8 @@ pub struct KernelLink {
     /// This kernel cannot be told to let go of an inode (before Linux 6.18).
     cannot_prune: AtomicBool,
     gate: LeaseGate,
-    /// What is being dropped of the pages of nodes: bytes (from, to), for each thread that does so.
-    /// And since when.
-    going: Mutex<BTreeMap<u64, Vec<((u64, u64), Instant)>>>,
+    /// What is being dropped of the pages of nodes, for each thread that does so.
+    going: Mutex<BTreeMap<u64, Vec<Dropped>>>,
     through: OnceLock<Weak<dyn LetThrough>>,
     /// Held while everything is dropped: whether that was done since the mount was suspended for good.
     dropping: Mutex<bool>,
@@ -115,6 +114,9 @@ impl std::fmt::Debug for KernelLink {
         f.debug_struct("KernelLink").field("nodes", &self.nodes).finish_non_exhaustive()
     }
 }
+
+/// Bytes (from, to) that are being dropped, and since when.
+type Dropped = ((u64, u64), Instant);
 
 /// How near pages are to those that are being dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,7 +195,7 @@ impl KernelLink {
         };
         let units = |(from, to): (u64, u64)| (from / unit, to.div_ceil(unit));
         let (from, to) = units(held.bytes);
-        let overlaps = |(range, since): &((u64, u64), Instant)| {
+        let overlaps = |(range, since): &Dropped| {
             let range = units(*range);
             let is_late = near != Near::IsPerhapsLocked || since.elapsed() > DROPPED_WITHIN;
             from < range.1 && range.0 < to && is_late

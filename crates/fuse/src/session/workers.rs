@@ -177,7 +177,7 @@ impl<F: FileSystem> LetThrough for Pool<F> {
         let thread = std::thread::Builder::new().name("fuse-fill".into());
         if let Err(error) = thread.spawn(move || pool.help(node)) {
             tracing::error!(%error, "cannot start a thread: programs wait for pages");
-            self.helps_no_more(&mut self.helped.lock(), node);
+            Self::helps_no_more(&mut self.helped.lock(), node);
             self.ended_one();
         }
     }
@@ -249,7 +249,7 @@ impl<F: FileSystem> Pool<F> {
             let mut helped = self.helped.lock();
             // Whoever has put one into a queue before that may have seen that this thread is there.
             if !self.server.has_held_pages(node) {
-                self.helps_no_more(&mut helped, node);
+                Self::helps_no_more(&mut helped, node);
                 break;
             }
         }
@@ -263,7 +263,7 @@ impl<F: FileSystem> Pool<F> {
         *threads += usize::from(begins);
         begins
     }
-    fn helps_no_more(&self, helped: &mut HashMap<u64, usize>, node: u64) {
+    fn helps_no_more(helped: &mut HashMap<u64, usize>, node: u64) {
         if let Some(threads) = helped.get_mut(&node) {
             *threads -= 1;
             if *threads == 0 {

@@ -110,23 +110,23 @@ impl Open {
         other.0 < own.1 && own.0 < other.1
     }
     /// When a fill is let in, if nothing changes until then.
-    fn admits_at(&self, fill: &Fill) -> Option<Time> {
+    fn admits_at(&self, fill: &Fill) -> Time {
         let (bytes, soon) = (fill.held.bytes(), fill.since.max(self.since));
         if matches!(fill.held, Held::Written(..)) {
-            return Some(soon);
+            return soon;
         }
         let (near, patience) = (self.is_near(bytes), fill.patience);
         if self.overlaps(bytes) || self.others == Others::Any || near && self.others == Others::Near
         {
-            return Some(soon + patience);
+            return soon + patience;
         }
         let after_very_long = soon.max(self.since + patience * VERY_LONG);
         if !near {
-            return Some(after_very_long);
+            return after_very_long;
         }
         let left = (patience * LONG).saturating_sub(self.quiet);
         let after_long = self.quiet_since.map(|since| soon.max(since + left));
-        Some(after_long.map_or(after_very_long, |at| at.min(after_very_long)))
+        after_long.map_or(after_very_long, |at| at.min(after_very_long))
     }
 }
 
@@ -233,7 +233,7 @@ impl Fills {
     }
     /// When a fill is let in, if nothing changes until then.
     pub(super) fn admits_at(&self, fill: &Fill) -> Option<Time> {
-        self.open?.admits_at(fill)
+        Some(self.open?.admits_at(fill))
     }
     /// A fill was let in. Whether others are let in for that.
     pub(super) fn admitted(&mut self, fill: &Fill, now: Time) -> bool {

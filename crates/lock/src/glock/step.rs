@@ -204,14 +204,8 @@ impl<W: Clone + PartialEq> Glock<W> {
             }
             Event::Demoted(left) => self.demoted(cx, left, &mut out),
             Event::Forgotten => self.forgotten(cx, &mut out),
-            Event::Drops(unbegun) => {
-                self.next_drop(cx.record.now, unbegun);
-                self.wake_fills_in_the_way(&mut out);
-            }
-            Event::LetsIn(all) => {
-                self.fills.open_all(all.then_some(cx.record.now));
-                self.wake_fills_in_the_way(&mut out);
-            }
+            Event::Drops(unbegun) => self.drops_next(cx, unbegun, &mut out),
+            Event::LetsIn(all) => self.lets_in(cx, all, &mut out),
             Event::Hopeless(error) => {
                 self.refuse_all(&error, &mut out);
                 self.settle(cx, &mut out);
@@ -421,6 +415,16 @@ impl<W: Clone + PartialEq> Glock<W> {
         {
             out.push(Action::Wake(head.waiter.clone()));
         }
+    }
+
+    fn drops_next(&mut self, cx: &Context, unbegun: Vec<(u64, u64)>, out: &mut Out<W>) {
+        self.next_drop(cx.record.now, unbegun);
+        self.wake_fills_in_the_way(out);
+    }
+
+    fn lets_in(&mut self, cx: &Context, all: bool, out: &mut Out<W>) {
+        self.fills.open_all(all.then_some(cx.record.now));
+        self.wake_fills_in_the_way(out);
     }
 
     /// Those that may hold up what is being dropped are let in after some time, and nobody else would wake them. The
