@@ -16,8 +16,8 @@ use braid_format::node::{RawHeartbeat, SlotRecord, SlotState};
 use braid_format::superblock::RawSuperblock;
 use braid_format::{LockNo, NodeId};
 use braid_lock::{
-    DemoteFailed, Demoted, GlockOps, Guard, JoinOptions, Life, Liveness, Local, LockError,
-    LockManager, LockStore, ManagerOptions, Membership, Mode, NodeStore, PageDrops, PeerObserver,
+    DemoteFailed, Demoted, Demoting, GlockOps, Guard, JoinOptions, Life, Liveness, Local,
+    LockError, LockManager, LockStore, ManagerOptions, Membership, Mode, NodeStore, PeerObserver,
     Peers, simulation,
 };
 use braid_pool::{EpochTag, HeldRegions, Others, Pool, PoolError, RegionHold, RegionLocks};
@@ -600,13 +600,8 @@ impl GlockOps for Cluster {
             self.grants.fetch_add(1, Ordering::AcqRel);
         }
     }
-    fn demote(
-        &self,
-        lock: LockNo,
-        from: Mode,
-        _: Mode,
-        _: &dyn PageDrops,
-    ) -> std::result::Result<Demoted, DemoteFailed> {
+    fn demote(&self, what: &Demoting<'_>) -> std::result::Result<Demoted, DemoteFailed> {
+        let Demoting { lock, from, .. } = *what;
         if from == Mode::Exclusive
             && lock != self.recovery
             && let Err(error) = self.pool.give_up_regions()

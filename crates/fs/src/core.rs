@@ -86,24 +86,17 @@ impl Core {
     pub fn lock_shared(&self, ino: InodeNo) -> Result<Locked> {
         self.lock(ino, Mode::Shared, Local::Shared)
     }
-    /// Takes an inode's shared lock, for whoever needs it next, unless that is over before. Ignores failures. No lock
-    /// may be held.
-    pub fn take_shared(&self, ino: InodeNo, is_over: &dyn Fn() -> bool) {
+    /// Shared; `None`: that was over before, or failed. No lock may be held.
+    pub fn lock_shared_unless(&self, ino: InodeNo, is_over: &dyn Fn() -> bool) -> Option<Locked> {
+        self.check_ino(ino).and_then(|()| self.check_alive()).ok()?;
         let lock = LockNo::from(ino);
-        if self.check_ino(ino).is_ok() && self.check_alive().is_ok() {
-            let _ = self.locks.acquire_unless(lock, Mode::Shared, Local::Shared, is_over);
-        }
+        let guard = self.locks.acquire_unless(lock, Mode::Shared, Local::Shared, is_over);
+        self.loaded(ino, guard.ok()??).ok()
     }
-    /// As [`Self::take_shared`], and loads its state.
+    /// Takes an inode's shared lock and loads its state, for whoever needs it next, unless that is over before. Ignores
+    /// failures. No lock may be held.
     pub fn prefetch(&self, ino: InodeNo, is_over: &dyn Fn() -> bool) {
-        let lock = LockNo::from(ino);
-        if self.check_ino(ino).is_ok()
-            && self.check_alive().is_ok()
-            && let Ok(Some(guard)) =
-                self.locks.acquire_unless(lock, Mode::Shared, Local::Shared, is_over)
-        {
-            let _ = self.loaded(ino, guard);
-        }
+        drop(self.lock_shared_unless(ino, is_over));
     }
     /// Reads the dinodes of those of `inos`, ascending, whose locks are here, shared: neighbours by one read. Ignores
     /// failures. Waits for no lock.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 
 use braid_format::{InodeNo, LockNo};
-use braid_lock::{DemoteFailed, Demoted, DemotionWaits, GlockOps, Mode, PageDrops};
+use braid_lock::{DemoteFailed, Demoted, Demoting, DemotionWaits, GlockOps, Mode};
 
 use crate::core::Core;
 use crate::meta::Meta;
@@ -39,14 +39,8 @@ impl GlockOps for DeferredOps {
             meta.note_granted();
         }
     }
-    fn demote(
-        &self,
-        lock: LockNo,
-        from: Mode,
-        to: Mode,
-        pages: &dyn PageDrops,
-    ) -> std::result::Result<Demoted, DemoteFailed> {
-        self.get().ok_or(DemoteFailed)?.demote(lock, from, to, pages)
+    fn demote(&self, what: &Demoting<'_>) -> std::result::Result<Demoted, DemoteFailed> {
+        self.get().ok_or(DemoteFailed)?.demote(what)
     }
     fn demotion_waits(&self, lock: LockNo) -> DemotionWaits {
         match self.volume.get() {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use braid_format::{InodeNo, LockNo};
-use braid_lock::{DemoteFailed, Demoted, GlockOps, Mode, PageDrops, ToDrop};
+use braid_lock::{DemoteFailed, Demoted, Demoting, GlockOps, Mode, PageDrops, ToDrop};
 
 use crate::core::Core;
 use crate::error::Result;
@@ -14,13 +14,8 @@ use crate::inode::Inode;
 use crate::mode::{S_IFDIR, S_IFMT};
 
 impl GlockOps for Core {
-    fn demote(
-        &self,
-        lock: LockNo,
-        from: Mode,
-        to: Mode,
-        pages: &dyn PageDrops,
-    ) -> std::result::Result<Demoted, DemoteFailed> {
+    fn demote(&self, what: &Demoting<'_>) -> std::result::Result<Demoted, DemoteFailed> {
+        let Demoting { lock, from, to, .. } = *what;
         if lock == self.volume.space_lock() {
             return self.hand_space_out(to);
         }
@@ -30,7 +25,7 @@ impl GlockOps for Core {
             self.alloc.note_change_by_others();
         }
         let done = match &inode {
-            Some(inode) => self.demote_inode(inode, (from, to), pages),
+            Some(inode) => self.demote_inode(inode, what),
             // Metadata without an inode (resource group, bucket, counters).
             None if from == Mode::Exclusive => {
                 self.plocks.store(self, lock).and_then(|()| self.meta.sync_owner(lock))
@@ -41,7 +36,7 @@ impl GlockOps for Core {
             Ok(()) => {
                 let written = inode.as_ref().and_then(|inode| inode.deferred_mtime_for(to));
                 let opened = to == Mode::Unlocked
-                    && inode.is_some_and(|i| i.leaves_opener(|| self.is_in_kernel(&i, pages)));
+                    && inode.is_some_and(|i| i.leaves_opener(|| self.is_in_kernel(&i, what.pages)));
                 Ok(Demoted { opened, written })
             }
             Err(e) => {
@@ -82,12 +77,8 @@ impl Core {
         Ok(Demoted::default())
     }
     /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
-    fn demote_inode(
-        &self,
-        inode: &Arc<Inode>,
-        (from, to): (Mode, Mode),
-        drops: &dyn PageDrops,
-    ) -> Result<()> {
+    fn demote_inode(&self, inode: &Arc<Inode>, what: &Demoting<'_>) -> Result<()> {
+        let Demoting { from, to, .. } = *what;
         if let Some(st) = inode.peek() {
             let is_dir = st.raw.mode.get() & S_IFMT == S_IFDIR;
             let writable = inode.writers.load(std::sync::atomic::Ordering::Acquire) > 0;
@@ -101,7 +92,7 @@ impl Core {
                     Mode::Concurrent | Mode::Unlocked => false,
                 };
                 if pages {
-                    self.drop_pages(inode, drops);
+                    self.drop_pages(inode, what.pages);
                 } else {
                     self.kernel.invalidate_inode(inode.ino, false);
                 }

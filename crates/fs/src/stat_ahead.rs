@@ -5,9 +5,9 @@
 //! files that follow by number in the same directory are asked for, too: as many more each time as that goes on. A
 //! node answers for many at once hardly later than for one.
 //!
-//! Who lists a directory with attributes will need all of its files, and gets them in the order of its tree, which is
-//! none of theirs. So after a few pages of which most locks are not here, each file is asked for with those beside it by
-//! number: one read then brings the dinodes of many.
+//! A program that lists a directory with attributes will need all of its files. It gets them in the order of the
+//! directory's tree, which is not the order of their numbers. So after a few pages of which most locks are not here, each
+//! file is asked for with those beside it by number: one read then brings the dinodes of many.
 //!
 //! A directory's files by number are listed once. What is made or removed afterwards makes a wrong guess, nothing worse.
 
@@ -38,7 +38,7 @@ pub(crate) enum Advice {
     Nothing,
     /// List the directory, say [`StatAhead::listed`], and ask again.
     List,
-    /// Ask for these, of which the file is one, or those are that can be known.
+    /// Ask for these: the file that is looked up, or files of the page, and others.
     Fetch(Vec<InodeNo>),
 }
 

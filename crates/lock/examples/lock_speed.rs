@@ -17,8 +17,8 @@ use braid_device::{Device, OpenOptions};
 use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
 use braid_lock::{
-    DemoteFailed, Demoted, DeviceStore, GlockOps, HintsBy, HostIdentity, JoinOptions, Life, Local,
-    LockManager, LockStore, ManagerOptions, Membership, Mode, NodeAreas, NotRecovered, PageDrops,
+    DemoteFailed, Demoted, Demoting, DeviceStore, GlockOps, HintsBy, HostIdentity, JoinOptions,
+    Life, Local, LockManager, LockStore, ManagerOptions, Membership, Mode, NodeAreas, NotRecovered,
     PoolNodes, Recover,
 };
 use braid_pool::{CreateOptions, Pool};
@@ -27,13 +27,7 @@ type Any = Box<dyn Error + Send + Sync>;
 
 struct Clean;
 impl GlockOps for Clean {
-    fn demote(
-        &self,
-        _: LockNo,
-        _: Mode,
-        _: Mode,
-        _: &dyn PageDrops,
-    ) -> Result<Demoted, DemoteFailed> {
+    fn demote(&self, _: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
         Ok(Demoted::default())
     }
 }

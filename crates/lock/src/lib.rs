@@ -45,8 +45,9 @@ pub use dlock::Hint;
 pub use error::{LockError, StoreError};
 pub use etcd::{Etcd, EtcdAddress, EtcdNodes, EtcdStore};
 pub use glock::{
-    AskStats, DemoteFailed, Demoted, DemotionWaits, GlockOps, GlockView, Guard, Held, Keep, Local,
-    LockManager, LockStats, ManagerOptions, NoFills, PageDrops, ToDrop,
+    AskStats, DemoteFailed, Demoted, Demoting, DemotionWaits, GlockOps, GlockView, Guard, Held,
+    Keep, Local, LockManager, LockStats, ManagerOptions, PageDrops, ToDrop, may_be_locked_together,
+    overlap,
 };
 pub use hints::{HintsBy, MessageWay, TcpHints};
 pub use node::{

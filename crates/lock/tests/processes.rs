@@ -16,8 +16,8 @@ use braid_format::lock_record::LockRecord;
 use braid_format::{BlockNo, BlockSize, Bytes, LockNo};
 use braid_iscsi_target::{Chap, LunOptions, Target, TargetOptions};
 use braid_lock::{
-    DemoteFailed, Demoted, DeviceStore, GlockOps, JoinOptions, Life, Local, LockManager,
-    ManagerOptions, Membership, Mode, NodeAreas, NotRecovered, PageDrops, PoolNodes, Recover,
+    DemoteFailed, Demoted, Demoting, DeviceStore, GlockOps, JoinOptions, Life, Local, LockManager,
+    ManagerOptions, Membership, Mode, NodeAreas, NotRecovered, PoolNodes, Recover,
 };
 use braid_pool::{CreateOptions, Pool};
 
@@ -32,13 +32,7 @@ struct Ops {
     recovered: AtomicU32,
 }
 impl GlockOps for Ops {
-    fn demote(
-        &self,
-        _: LockNo,
-        _: Mode,
-        _: Mode,
-        _: &dyn PageDrops,
-    ) -> Result<Demoted, DemoteFailed> {
+    fn demote(&self, _: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
         Ok(Demoted::default())
     }
 }

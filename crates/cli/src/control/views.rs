@@ -191,7 +191,8 @@ pub fn view(fs: &Fs) -> View {
         files: maintenance.files.files.iter().map(FileView::of).collect(),
         files_complete: maintenance.files.complete,
     };
-    let found = maintenance.scrubbing.as_ref().map(|s| &s.1).or(maintenance.scrubbed.as_ref());
+    let last_scrub = maintenance.scrubbed.as_ref().map(scrub);
+    let under_way = maintenance.scrubbing.as_ref().map(|(_, found)| scrub(found));
     View {
         redundant: pool.info().redundant,
         uuid: pool.info().uuid.to_string(),
@@ -207,8 +208,8 @@ pub fn view(fs: &Fs) -> View {
         leaving: fs.leaving(),
         scrubbing: maintenance.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
         scrubs: maintenance.scrubs,
-        scrubbed: found.map(scrub),
-        last_scrub: maintenance.scrubbed.as_ref().map(scrub),
+        scrubbed: under_way.or_else(|| last_scrub.clone()),
+        last_scrub,
         error: maintenance.error,
         differed: maintenance.differed,
         stuck: fs.stuck().into_iter().filter_map(stuck).collect(),

@@ -13,8 +13,8 @@ use braid_format::rgrp::BlockState;
 use braid_format::superblock::{RawLeaving, RawSuperblock};
 use braid_format::{BlockNo, Bytes, Incarnation, LockNo, NodeId};
 use braid_lock::{
-    Deltas, DemoteFailed, Demoted, GlockOps, Hint, Life, Liveness, Local, LockManager,
-    ManagerOptions, Mode, PageDrops, Peers,
+    Deltas, DemoteFailed, Demoted, Demoting, GlockOps, Hint, Life, Liveness, Local, LockManager,
+    ManagerOptions, Mode, Peers,
 };
 use braid_pool::device::{AlignedBuf, Device, FaultPlan, MemoryDevice};
 use braid_pool::layout::LayoutFile;
@@ -60,13 +60,8 @@ impl Peers for Net {
 #[derive(Default)]
 struct Ops(OnceLock<Weak<Meta>>);
 impl GlockOps for Ops {
-    fn demote(
-        &self,
-        lock: LockNo,
-        from: Mode,
-        to: Mode,
-        _: &dyn PageDrops,
-    ) -> std::result::Result<Demoted, DemoteFailed> {
+    fn demote(&self, what: &Demoting<'_>) -> std::result::Result<Demoted, DemoteFailed> {
+        let Demoting { lock, from, to, .. } = *what;
         let meta = self.0.get().and_then(Weak::upgrade).ok_or(DemoteFailed)?;
         if from == Mode::Exclusive {
             meta.sync_owner(lock).map_err(|_| DemoteFailed)?;

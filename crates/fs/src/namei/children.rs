@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::{InodeNo, LockNo};
-use braid_lock::{Local, Mode};
+use braid_lock::Mode;
 use braid_pool::device::processors;
 
 use crate::core::Core;
@@ -88,10 +88,7 @@ fn expected_of_page(
     if advice == Advice::List {
         let began = Instant::now();
         let is_over = || is_over() || began.elapsed() > LISTING_MAX;
-        core.take_shared(dir, &is_over);
-        let Ok(Some(locked)) = core.try_lock(dir, Mode::Shared, Local::Shared) else {
-            return Vec::new();
-        };
+        let Some(locked) = core.lock_shared_unless(dir, &is_over) else { return Vec::new() };
         core.stat_ahead.listed(dir, files(core, &locked, &is_over).unwrap_or_default());
         drop(locked);
         advice = core.stat_ahead.page(dir, missing);

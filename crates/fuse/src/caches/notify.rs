@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
+use braid_fs::lock::{may_be_locked_together, overlap};
 use braid_fs::{KernelCache, UnseenWrite};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -40,8 +41,6 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 const DEFERRED_THREADS_MAX: usize = 8;
 /// Threads that drop everything.
 const DROPPERS: usize = 4;
-/// The kernel locks so many bytes of a file at a time, at most: the largest folio.
-const LOCKED_MAX: u64 = 2 << 20;
 /// What nobody holds up is dropped within this time.
 const DROPPED_WITHIN: Duration = Duration::from_millis(16);
 /// Between two tries to end the requests that keep pages from being dropped.
@@ -82,7 +81,8 @@ impl Connection {
 
 /// Has requests answered that wait for a thread, and for which the kernel holds a node's pages.
 pub(crate) trait LetThrough: Send + Sync {
-    /// As long as they hold up what is being dropped of it. `another`: also if a thread does so, which may wait itself.
+    /// Begins a thread that answers them as long as they hold up what is being dropped of it. `another`: also if there is
+    /// one, because that one may be waiting itself.
     fn let_through(&self, node: u64, another: bool);
     /// The bytes of its pages that are to be filled by requests that wait for a thread. Never blocks.
     fn unbegun_fills(&self, node: u64) -> Vec<(u64, u64)>;
@@ -189,18 +189,14 @@ impl KernelLink {
     /// Whether pages are being dropped that the kernel holds, or may hold: whatever it holds them for does not wait for
     /// a thread.
     pub(crate) fn is_held_up_by(&self, held: &HeldPages, near: Near) -> bool {
-        let unit = match near {
-            Near::Overlaps => 1,
-            Near::MayBeLocked | Near::IsPerhapsLocked => LOCKED_MAX,
+        let is_held_up = |(bytes, since): &Dropped| match near {
+            Near::Overlaps => overlap(*bytes, held.bytes),
+            Near::MayBeLocked => may_be_locked_together(*bytes, held.bytes),
+            Near::IsPerhapsLocked => {
+                since.elapsed() > DROPPED_WITHIN && may_be_locked_together(*bytes, held.bytes)
+            }
         };
-        let units = |(from, to): (u64, u64)| (from / unit, to.div_ceil(unit));
-        let (from, to) = units(held.bytes);
-        let overlaps = |(range, since): &Dropped| {
-            let range = units(*range);
-            let is_late = near != Near::IsPerhapsLocked || since.elapsed() > DROPPED_WITHIN;
-            from < range.1 && range.0 < to && is_late
-        };
-        self.going.lock().get(&held.node).is_some_and(|ranges| ranges.iter().any(overlaps))
+        self.going.lock().get(&held.node).is_some_and(|ranges| ranges.iter().any(is_held_up))
     }
     /// Pages of a node are about to be dropped, which waits until each request is answered for which the kernel
     /// holds some: also those that no thread has begun, and whose threads may all wait for who wants the drop.

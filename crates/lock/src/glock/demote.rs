@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::core::{Core, Entry};
 use super::fills::ToDrop;
-use super::ops::{NoFills, PageDrops};
+use super::ops::{Demoting, NoFills, PageDrops};
 use super::post::Post;
 use super::state::Local;
 use super::step::Event;
@@ -50,7 +50,9 @@ impl Core {
             // Keeps everybody out, fills included, until the process has gone.
             let alone = state.admit(held, Local::Exclusive);
             let done = MutexGuard::unlocked(&mut state, || {
-                self.ops.demote(entry.lock, held, Mode::Unlocked, &NoFills::default())
+                let pages = &NoFills::default();
+                let (lock, from, to) = (entry.lock, held, Mode::Unlocked);
+                self.ops.demote(&Demoting { lock, from, to, pages })
             });
             if done.is_ok() {
                 MutexGuard::unlocked(&mut state, || self.ops.forget(entry.lock));

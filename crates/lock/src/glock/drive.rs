@@ -12,6 +12,7 @@ use parking_lot::MutexGuard;
 use super::core::{Core, Entry, RUNNING, WITHDRAWN};
 use super::demote::Drops;
 use super::hold::Keep;
+use super::ops::Demoting;
 use super::post::Post;
 use super::step::{Action, Context, Event};
 use super::table::{State, Thread};
@@ -222,8 +223,8 @@ impl Core {
                 Err(error) => Event::RecordFailed(error),
             }),
             Action::Demote { from, to } => {
-                let pages = Drops { core: self, entry };
-                Some(Event::Demoted(self.ops.demote(lock, from, to, &pages).ok()))
+                let pages = &Drops { core: self, entry };
+                Some(Event::Demoted(self.ops.demote(&Demoting { lock, from, to, pages }).ok()))
             }
             Action::Forget => {
                 self.ops.forget(lock);

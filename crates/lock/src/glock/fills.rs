@@ -1,9 +1,9 @@
 //! Page fills, and the like, that come while a lock is being given up.
 //!
-//! Before a lock is given up, the kernel drops its pages under it. That waits for each page that the kernel has
-//! locked until a request of its is answered: a *fill*. So the fill must be let in although the lock is being given
-//! up. Whatever it has brought into the kernel must be dropped again. Programs may fill pages without a pause; and yet
-//! this has to end. So
+//! Before a lock is given up, the kernel drops its pages under it. It cannot drop a page that it has locked until a
+//! request of its own for that page is answered: a *fill*. So the fill must be let in although the lock is being given
+//! up, and what it has brought into the kernel must be dropped again. This has to end although programs may fill pages
+//! without a pause. So
 //! * a fill is let in only while pages are being dropped that it may hold up, and only after a while: dropping what
 //!   nobody holds up takes less than that (what is written back brings nothing into the kernel, and need not wait);
 //! * first all pages are dropped, then, in small pieces, only what was filled meanwhile, the oldest first;
@@ -79,6 +79,18 @@ const LONG: u32 = 32;
 /// ... or about any.
 const VERY_LONG: u32 = 1000;
 
+/// Whether some byte is in both; bytes are (from, to).
+pub fn overlap(one: (u64, u64), other: (u64, u64)) -> bool {
+    one.0 < other.1 && other.0 < one.1
+}
+
+/// Whether the kernel may have locked pages of both at once (bytes from, to): it locks a folio, which is at most 2 MiB
+/// and stands at a multiple of its size.
+pub fn may_be_locked_together(one: (u64, u64), other: (u64, u64)) -> bool {
+    let folios = |(from, to): (u64, u64)| (from / LOCKED_MAX, to.div_ceil(LOCKED_MAX));
+    overlap(folios(one), folios(other))
+}
+
 /// Which fills are let in that are of other pages than those that are being dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Others {
@@ -100,14 +112,11 @@ struct Open {
 }
 
 impl Open {
-    fn overlaps(&self, (from, to): (u64, u64)) -> bool {
-        from < self.bytes.1 && self.bytes.0 < to
+    fn overlaps(&self, bytes: (u64, u64)) -> bool {
+        overlap(self.bytes, bytes)
     }
-    /// Whether the kernel may have locked what is being dropped together with these bytes.
-    fn is_near(&self, (from, to): (u64, u64)) -> bool {
-        let block = |(from, to): (u64, u64)| (from / LOCKED_MAX, to.div_ceil(LOCKED_MAX));
-        let (own, other) = (block(self.bytes), block((from, to)));
-        other.0 < own.1 && own.0 < other.1
+    fn is_near(&self, bytes: (u64, u64)) -> bool {
+        may_be_locked_together(self.bytes, bytes)
     }
     /// When a fill is let in, if nothing changes until then.
     fn admits_at(&self, fill: &Fill) -> Time {
@@ -235,7 +244,7 @@ impl Fills {
     pub(super) fn admits_at(&self, fill: &Fill) -> Option<Time> {
         Some(self.open?.admits_at(fill))
     }
-    /// A fill was let in. Whether others are let in for that.
+    /// A fill is let in. Returns whether more fills than before are let in for that.
     pub(super) fn admitted(&mut self, fill: &Fill, now: Time) -> bool {
         let bytes = fill.held.bytes();
         let mut widens = false;
@@ -271,7 +280,11 @@ impl Fills {
         }
         widens
     }
-    /// Whether one is that was let in.
+    /// Pages are being dropped: some fills are let in.
+    pub(super) fn are_let_in(&self) -> bool {
+        self.open.is_some()
+    }
+    /// Some that were let in have not ended.
     pub(super) fn are_under_way(&self) -> bool {
         !self.under_way.is_empty()
     }
@@ -281,7 +294,7 @@ impl Fills {
             self.under_way.swap_remove(at);
         }
     }
-    /// A use of the lock has ended. Whether no fill near what is being dropped is answered any more.
+    /// A use of the lock has ended. Returns whether since then no fill near what is being dropped is being answered.
     pub(super) fn note_end(&mut self, now: Time) -> bool {
         let Some(open) = &mut self.open else { return false };
         let is_quiet = self.under_way.iter().all(|held| !open.is_near(held.bytes()));

@@ -60,6 +60,19 @@ impl DemotionWaits {
     }
 }
 
+/// A lock that is being given up, or in part.
+#[derive(Clone, Copy)]
+pub struct Demoting<'a> {
+    /// Which.
+    pub lock: LockNo,
+    /// What is held.
+    pub from: Mode,
+    /// What is kept.
+    pub to: Mode,
+    /// What becomes of the kernel's pages under it.
+    pub pages: &'a dyn PageDrops,
+}
+
 /// In which order the kernel's pages are dropped under a lock that is being given up, and which page fills are
 /// let in meanwhile: see [`super::fills`].
 pub trait PageDrops {
@@ -92,21 +105,15 @@ pub trait GlockOps: Send + Sync {
     fn granted(&self, lock: LockNo, mode: Mode) {
         let _ = (lock, mode);
     }
-    /// Called on a demotion thread, after users incompatible with `to` have drained. On return
-    /// `Ok`: nothing dirty remains under the lock, all of it is stable; if `to` is
+    /// Called on a demotion thread, after users incompatible with `what.to` have drained. On return
+    /// `Ok`: nothing dirty remains under the lock, all of it is stable; if `what.to` is
     /// [`Mode::Unlocked`] nothing is cached. It may be called again for the same demotion.
     ///
-    /// The kernel's pages are dropped as `pages` says, all of them at first.
+    /// The kernel's pages are dropped as `what.pages` says, all of them at first.
     ///
     /// # Errors
     /// The lock is then kept and the manager withdraws.
-    fn demote(
-        &self,
-        lock: LockNo,
-        from: Mode,
-        to: Mode,
-        pages: &dyn PageDrops,
-    ) -> Result<Demoted, DemoteFailed>;
+    fn demote(&self, what: &Demoting<'_>) -> Result<Demoted, DemoteFailed>;
     /// What giving this lock up may wait for.
     fn demotion_waits(&self, lock: LockNo) -> DemotionWaits {
         let _ = lock;

@@ -342,13 +342,21 @@ impl<W: Clone + PartialEq> Glock<W> {
     /// When a fill may begin during the demotion under way, if nothing changes until then. One that must be alone gets
     /// nothing weaker than it asks for.
     pub(super) fn admits_fill_at(&self, request: &Request) -> Option<Time> {
+        self.admits_fill_beside(request, self.is_cut_waiting())
+    }
+    /// The same, if it is known whether a truncation waits.
+    pub(super) fn admits_fill_beside(
+        &self,
+        request: &Request,
+        is_cut_waiting: bool,
+    ) -> Option<Time> {
         let least = match request.local {
             Local::Shared => Mode::Shared,
             Local::Exclusive => request.cluster,
         };
         let fill = request.fill.as_ref()?;
         let at = self.fills.admits_at(fill)?;
-        if matches!(fill.held, Held::Filled(..)) && self.is_cut_waiting() {
+        if matches!(fill.held, Held::Filled(..)) && is_cut_waiting {
             return None;
         }
         let may = self.demotion.is_some_and(|d| d.phase == Phase::Calling)
@@ -372,7 +380,7 @@ impl<W: Clone + PartialEq> Glock<W> {
     }
     /// A truncation needs the lock alone: fills that came later would keep it out. One that needs more than is held
     /// waits for another node, and keeps nobody out.
-    fn is_cut_waiting(&self) -> bool {
+    pub(super) fn is_cut_waiting(&self) -> bool {
         let is_cut = |request: &Request| request.fill.is_some_and(|fill| fill.held == Held::Cut);
         let may = |request: &Request| self.dlock.held().covers(request.cluster);
         self.queue.iter().any(|queued| is_cut(&queued.request) && may(&queued.request))
@@ -395,8 +403,7 @@ impl<W: Clone + PartialEq> Glock<W> {
         let first = std::mem::replace(&mut self.fresh, false);
         Admission { mode, local, first, tenure: self.tenure, fill: None }
     }
-    /// Begins a use of a fill during a demotion.
-    /// Whether others are let in for that, too.
+    /// Begins a use of a fill during a demotion. Returns, too, whether more fills than before are let in for that.
     pub(super) fn admit_fill(&mut self, request: &Request, now: Time) -> (Admission, bool) {
         let widens = request.fill.is_some_and(|fill| self.fills.admitted(&fill, now));
         let admission = self.admit(request.cluster.meet(self.dlock.held()), request.local);

@@ -8,9 +8,10 @@
 
 use std::time::Duration;
 
+use super::fills::Fill;
 use super::hold::Keep;
 use super::ops::Demoted;
-use super::state::{Admission, Demotion, Driver, Glock, Phase, Request};
+use super::state::{Admission, Demotion, Driver, Glock, Phase, Queued};
 use crate::dlock::{self, Hint, Time};
 use crate::error::LockError;
 use crate::{Life, Mode};
@@ -228,7 +229,7 @@ impl<W: Clone + PartialEq> Glock<W> {
             let (admission, widens) = self.admit_fill(&request, cx.record.now);
             out.push(Action::Admit(waiter.clone(), admission));
             if widens {
-                self.wake_fills(out, |_, _| true);
+                self.wake_fills(out, |_, _, _| true);
             }
             self.settle(cx, out);
         } else if self.is_head(waiter)
@@ -385,10 +386,7 @@ impl<W: Clone + PartialEq> Glock<W> {
     fn settle(&mut self, cx: &Context, out: &mut Out<W>) {
         self.serve_queue(out);
         if self.fills.are_under_way() {
-            let now = cx.record.now;
-            let is_due =
-                |request: &Request| self.admits_fill_at(request).is_some_and(|at| at <= now);
-            self.wake_fills(out, |n, request| n == 0 || is_due(request));
+            self.wake_fills(out, |n, _, at| n == 0 || at <= cx.record.now);
         } else {
             self.wake_fills_in_the_way(out);
         }
@@ -430,16 +428,22 @@ impl<W: Clone + PartialEq> Glock<W> {
     /// Those that may hold up what is being dropped are let in after some time, and nobody else would wake them. The
     /// first of all tells when the others are.
     fn wake_fills_in_the_way(&self, out: &mut Out<W>) {
-        self.wake_fills(out, |n, request| {
-            n == 0 || request.fill.is_some_and(|fill| self.fills.may_be_in_the_way(&fill))
-        });
+        self.wake_fills(out, |n, fill, _| n == 0 || self.fills.may_be_in_the_way(fill));
     }
 
-    /// Wakes those fills in the queue that may be let in at some time, and that are `wanted`, by their number.
-    fn wake_fills(&self, out: &mut Out<W>, wanted: impl Fn(usize, &Request) -> bool) {
-        let fills = self.queue.iter().filter(|q| self.admits_fill_at(&q.request).is_some());
-        let wanted = fills.enumerate().filter(|(n, queued)| wanted(*n, &queued.request));
-        out.extend(wanted.map(|(_, queued)| Action::Wake(queued.waiter.clone())));
+    /// Wakes those fills in the queue that may be let in at some time, and that are `wanted`: by their number, what they
+    /// are, and when that is.
+    fn wake_fills(&self, out: &mut Out<W>, wanted: impl Fn(usize, &Fill, Time) -> bool) {
+        if !self.fills.are_let_in() {
+            return;
+        }
+        let is_cut_waiting = self.is_cut_waiting();
+        let fills = self.queue.iter().filter_map(|Queued { waiter, request }| {
+            let at = self.admits_fill_beside(request, is_cut_waiting)?;
+            Some((waiter, request.fill.as_ref()?, at))
+        });
+        let wanted = fills.enumerate().filter(|(n, (_, fill, at))| wanted(*n, fill, *at));
+        out.extend(wanted.map(|(_, (waiter, ..))| Action::Wake(waiter.clone())));
     }
 
     /// Whether a demoter could do something about the lock now.

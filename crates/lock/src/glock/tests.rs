@@ -63,13 +63,8 @@ struct Plain {
     calls: AtomicUsize,
 }
 impl GlockOps for Plain {
-    fn demote(
-        &self,
-        _: LockNo,
-        from: Mode,
-        to: Mode,
-        _: &dyn PageDrops,
-    ) -> Result<Demoted, DemoteFailed> {
+    fn demote(&self, what: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
+        let Demoting { from, to, .. } = *what;
         assert!(to < from);
         self.calls.fetch_add(1, Ordering::Relaxed);
         Ok(Demoted::default())
@@ -148,13 +143,7 @@ impl Drop for Cluster {
 #[derive(Default)]
 struct Threads(Mutex<Vec<std::thread::ThreadId>>);
 impl GlockOps for Threads {
-    fn demote(
-        &self,
-        _: LockNo,
-        _: Mode,
-        _: Mode,
-        _: &dyn PageDrops,
-    ) -> Result<Demoted, DemoteFailed> {
+    fn demote(&self, _: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
         self.0.lock().push(std::thread::current().id());
         Ok(Demoted::default())
     }
@@ -306,13 +295,7 @@ fn grants_are_told_before_anybody_is_let_in_and_only_once() {
             assert_eq!(lock, LOCK);
             self.0.lock().push(mode);
         }
-        fn demote(
-            &self,
-            _: LockNo,
-            _: Mode,
-            _: Mode,
-            _: &dyn PageDrops,
-        ) -> Result<Demoted, DemoteFailed> {
+        fn demote(&self, _: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
             Ok(Demoted::default())
         }
     }
@@ -379,13 +362,7 @@ fn readers_share_and_a_writer_makes_them_go() {
 fn openers_are_recorded_and_the_dead_left_out() {
     struct Open;
     impl GlockOps for Open {
-        fn demote(
-            &self,
-            _: LockNo,
-            _: Mode,
-            _: Mode,
-            _: &dyn PageDrops,
-        ) -> Result<Demoted, DemoteFailed> {
+        fn demote(&self, _: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
             Ok(Demoted { opened: true, ..Demoted::default() })
         }
     }
@@ -481,14 +458,8 @@ struct WaitsForFill {
     dropped: Mutex<Vec<ToDrop>>,
 }
 impl GlockOps for WaitsForFill {
-    fn demote(
-        &self,
-        _: LockNo,
-        _: Mode,
-        _: Mode,
-        pages: &dyn PageDrops,
-    ) -> Result<Demoted, DemoteFailed> {
-        while let Some(next) = pages.next(&Vec::new) {
+    fn demote(&self, what: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
+        while let Some(next) = what.pages.next(&Vec::new) {
             self.dropped.lock().push(next);
             *self.asked.0.lock() += 1;
             self.asked.1.notify_all();
@@ -542,13 +513,7 @@ fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
 fn a_failed_demotion_withdraws_and_keeps_the_lock() {
     struct Fails;
     impl GlockOps for Fails {
-        fn demote(
-            &self,
-            _: LockNo,
-            _: Mode,
-            _: Mode,
-            _: &dyn PageDrops,
-        ) -> Result<Demoted, DemoteFailed> {
+        fn demote(&self, _: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
             Err(DemoteFailed)
         }
     }

@@ -40,8 +40,8 @@ pub(super) fn is_recovered_by_other(record: &SlotRecord) -> bool {
     record.recoverer.is_some_and(|by| by.slot != record.life.slot)
 }
 
-/// Whether the slot's node compares and writes under locks that are not seen at `places`, or in another way than
-/// under locks while this one does so (`by_lock`).
+/// Whether the slot's node and one that holds its locks at `places` do not exclude each other's compare-and-writes: one
+/// of the two makes them under kernel locks (this one if `by_lock`), and they have no lock in common.
 pub(super) fn uses_foreign_locks(record: &SlotRecord, places: &[LockPlace], by_lock: bool) -> bool {
     (by_lock || record.emulates_compare_and_write)
         && record.state != SlotState::Free

@@ -112,6 +112,7 @@ impl Observer<'_> {
             sequence: beats.of(record.acting()).map(|(beat, _)| beat.sequence),
             life_locked,
             lock_visible,
+            // Of two that have met, the one that compares under kernel locks leaves.
             foreign_locks: record.life != self.me
                 && self.by_lock
                 && uses_foreign_locks(&record, &self.places, self.by_lock),

@@ -8,9 +8,7 @@ use braid_testkit::wait_until;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::glock::{
-    DemoteFailed, Demoted, GlockOps, Local, LockManager, ManagerOptions, PageDrops,
-};
+use crate::glock::{DemoteFailed, Demoted, Demoting, GlockOps, Local, LockManager, ManagerOptions};
 use crate::peers::Peers;
 use crate::store::{CawOutcome, MemoryStore};
 use crate::{LockError, Mode};
@@ -44,13 +42,7 @@ impl Recover for Log {
 
 struct Plain;
 impl GlockOps for Plain {
-    fn demote(
-        &self,
-        _: LockNo,
-        _: Mode,
-        _: Mode,
-        _: &dyn PageDrops,
-    ) -> Result<Demoted, DemoteFailed> {
+    fn demote(&self, _: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
         Ok(Demoted::default())
     }
 }
