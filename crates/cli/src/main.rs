@@ -100,6 +100,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == "guard") {
+        guard::block_end();
+    }
     limits::lifted(program)
 }
 

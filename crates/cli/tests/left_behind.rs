@@ -188,3 +188,27 @@ fn a_pool_whose_only_node_was_killed_with_its_guard_can_be_checked() {
     wait_until("nobody has it mounted", check);
     drop(victim);
 }
+
+/// The kernel tells a guard of the end of one thread of its node after the other.
+#[test]
+fn a_guard_outlives_every_thread_of_its_node_but_the_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let connection = dir.path().join("abort");
+    std::fs::write(&connection, "").unwrap();
+    // The first thread ends with no word to the others, as threads of a killed process do: two end soon, one stays.
+    let node = "import ctypes, os, subprocess, sys, threading, time\n\
+        subprocess.Popen([sys.argv[1], 'guard', str(os.getpid())], stdin=open(sys.argv[2], 'w'))\n\
+        time.sleep(0.5)\n\
+        for stays in (0.1, 0.15, 5): threading.Thread(target=time.sleep, args=(stays,)).start()\n\
+        ctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)";
+    let node = Command::new("python3")
+        .args(["-c", node, env!("CARGO_BIN_EXE_braid")])
+        .arg(&connection)
+        .spawn();
+    let mut node = node.unwrap();
+    let ended = || std::fs::read(&connection).unwrap() == b"1";
+    wait_until("the guard ends the connection of a node with a thread that is stuck", ended);
+    assert!(node.try_wait().unwrap().is_none(), "the last thread had ended");
+    node.kill().ok();
+    node.wait().unwrap();
+}

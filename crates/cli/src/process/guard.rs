@@ -69,16 +69,27 @@ impl Drop for Guard {
     }
 }
 
-/// Runs it.
+/// What says that a thread of the node has ended.
+fn end() -> SigSet {
+    SigSet::from(Signal::SIGTERM)
+}
+
+/// To be called before this process has a second thread, which would not inherit it: the signal that a guard waits
+/// for then ends none of its threads.
+///
+/// It comes several times. Once the thread has ended that started the guard, the kernel takes another thread of the
+/// node for the one that did, and tells of that one's end, too.
+pub fn block_end() {
+    // It fails for no valid set.
+    end().thread_block().ok();
+}
+
+/// Runs it, in a process that has called [`block_end`].
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let mut end = SigSet::empty();
-    end.add(Signal::SIGTERM);
-    end.thread_block()?;
-    // Comes when the thread ends that started this process.
     set_parent_process_death_signal(Some(Death::TERM))?;
     let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     if parent == args.node {
-        end.wait()?;
+        end().wait()?;
     }
     let mut stuck = 0;
     for _ in 0..LOOKS_MAX {
