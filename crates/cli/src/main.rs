@@ -36,7 +36,7 @@ use commands::{
     add, advise, check, completion, cp, create, destroy, dump_label, evacuate, events, export,
     fail, fence, generate, grow, history, iostat, label, locks, mount, nodes, probe, rebalance,
     remove, rename, replace, scan, scrub, serve, spare, status, target, top, trim, unmount,
-    version,
+    version, why,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::{answer, lost_output};
@@ -57,6 +57,7 @@ enum Command {
     Status(status::Args),
     Nodes(nodes::Args),
     Locks(locks::Args),
+    Why(why::Args),
     Iostat(iostat::Args),
     Top(top::Args),
     Fence(fence::Args),
@@ -209,6 +210,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(a) => status::run(&a),
         Command::Nodes(a) => nodes::run(&a),
         Command::Locks(a) => locks::run(&a),
+        Command::Why(a) => why::run(&a),
         Command::Iostat(a) => iostat::run(&a),
         Command::Top(a) => top::run(&a),
         Command::Fence(a) => fence::run(&a),

@@ -84,6 +84,10 @@ failed = []
 def work(n):
     try:
         fd = os.open(f"{where}/f{n % 32}", flags | direct)
+        if how == "copy":
+            to = os.open(f"{where}/copy{n}", os.O_WRONLY | os.O_CREAT)
+            assert os.copy_file_range(fd, to, MIB, n // 32 * MIB, 0) > 0
+            return
         # What is not whole blocks goes through the cache.
         part = memory if direct or flags == os.O_RDONLY else memory[:MIB - 100]
         move = os.pwrite if flags & os.O_RDWR else lambda fd, to, at: os.preadv(fd, [to], at)
@@ -115,6 +119,11 @@ const THREADS: u64 = 16;
 #[test]
 fn a_storm_on_slow_devices_stays_within_the_bound() {
     storms(BOUND, &[128, 512], &["direct-write", "direct-read", "write", "read"]);
+}
+
+#[test]
+fn so_do_copies_within_the_file_system() {
+    storms(BOUND, &[128], &["write", "copy"]);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use braid_format::{ByteOffset, Bytes};
 
+use crate::tasks::{self, Awaited, DeviceKey};
 use crate::traffic::IoCounters;
 use crate::{Abilities, Command, Completion, Device, DeviceError, DeviceInfo, Route};
 
@@ -72,6 +73,7 @@ impl Device for CountedDevice {
     }
     #[inline(always)]
     fn submit(&self, at: ByteOffset, command: Command<'_>) -> Result<Completion, DeviceError> {
+        let _waits = tasks::wait(Awaited::Device(DeviceKey::of(self.inner.info())));
         match &command {
             Command::Read(_) => return self.transfer(at, command, false),
             Command::Write(_) => return self.transfer(at, command, true),

@@ -29,6 +29,7 @@
 //!  traffic             counts and sizes of requests
 //!  info                what a device is
 //!  abilities           what only some devices can do
+//!  tasks               what threads are doing, and what they wait for
 //!  block, host_locks   block devices under this kernel; locks that all of this host see
 //!  lock_holder         the process that holds one of those locks
 //!  backing             the bytes that a name stands for: loop devices, and what is under them
@@ -90,6 +91,7 @@ mod scratch;
 mod scripted;
 pub mod scsi;
 mod signature;
+pub mod tasks;
 mod times;
 mod traffic;
 mod traits;

@@ -9,6 +9,7 @@ use braid_format::{ByteOffset, Bytes};
 use crate::engine::{EngineKind, Flight, Transfer, Wait, engine_kind};
 use crate::iscsi::{Gathered, UnitTransfer};
 use crate::model::Ticket;
+use crate::tasks::{self, Awaited, DeviceKey};
 use crate::{AlignedBuf, Device, DeviceError, Op, RingTarget, Route};
 
 /// What an owned request does.
@@ -279,6 +280,7 @@ impl IoQueue {
     /// If none is in flight.
     pub fn complete(&mut self) -> (u64, AlignedBuf, Result<(), DeviceError>) {
         assert!(self.in_flight != 0, "a request in flight");
+        let _waits = tasks::wait(Awaited::Device(DeviceKey::SEVERAL));
         loop {
             if let Some(done) = self.completed() {
                 return done;

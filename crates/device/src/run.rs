@@ -9,6 +9,7 @@ use braid_format::Bytes;
 
 use crate::engine::{Flight, Transfer, Wait, engine_kind};
 use crate::iscsi::{Gathered, ToUnit, UnitTransfer};
+use crate::tasks::{self, Awaited, DeviceKey};
 use crate::traffic::IoCounters;
 use crate::{DeviceError, Op, Request, RingTarget, Route};
 
@@ -29,6 +30,7 @@ pub fn run(requests: &mut [Request<'_>]) {
     if let [only] = requests {
         return inline(only);
     }
+    let _waits = tasks::wait(Awaited::Device(DeviceKey::SEVERAL));
     for r in requests.iter_mut() {
         if let Op::Read(buf) = &r.op
             && let Some(below) = r.device.unchanged(r.at, Bytes::from(buf.len()))

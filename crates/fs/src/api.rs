@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use braid_format::{InodeNo, MemberIndex};
+use braid_format::{InodeNo, LockNo, MemberIndex};
 use braid_lock::{Life, Local, Mode, NodeView, NodeWait};
 use braid_pool::device::{AlignedBuf, Device};
 use braid_pool::{MemberSelector, Pool};
@@ -175,7 +175,11 @@ impl Fs {
     pub fn locks(&self, hot: bool, most: usize) -> Vec<crate::mount::NamedLock> {
         self.mounted.locks(hot, most)
     }
-    /// What this node is and does, for status displays.
+    /// One lock of this node, if it is in memory.
+    pub fn lock_view(&self, lock: LockNo) -> Option<crate::mount::NamedLock> {
+        self.mounted.lock(lock)
+    }
+    /// Changes of the pool that this node waits for, and for whom.
     pub fn waits(&self) -> Vec<NodeWait> {
         self.mounted.waits()
     }

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use braid_format::InodeNo;
+use braid_pool::device::tasks::{self, Awaited};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::Error;
@@ -97,6 +98,7 @@ impl InflightWrites {
         let mut state = self.state.lock();
         let before = state.next;
         while state.under_way.iter().any(|w| w.number < before && which(w)) {
+            let _waits = tasks::wait(Awaited::Request);
             self.ended.wait(&mut state);
         }
     }

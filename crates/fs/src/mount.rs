@@ -414,6 +414,12 @@ impl Mounted {
         all.into_iter().map(|view| NamedLock { of: volume.name_of(view.lock), view }).collect()
     }
 
+    /// One lock of this node, if it is in memory.
+    pub fn lock(&self, lock: LockNo) -> Option<NamedLock> {
+        let view = self.core.locks.view(lock)?;
+        Some(NamedLock { of: self.core.volume.name_of(lock), view })
+    }
+
     /// For status displays.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {

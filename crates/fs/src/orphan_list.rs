@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use braid_format::node::RawOrphans;
 use braid_format::{BlockNo, InodeNo};
+use braid_pool::device::tasks::{self, Awaited};
 use parking_lot::{Condvar, Mutex};
 use zerocopy::FromBytes;
 
@@ -156,6 +157,7 @@ impl Orphans {
     /// Waits until what the kernel is about to give back is deleted, at most for `patience`. Returns
     /// whether anything was. The caller holds nothing that a deletion needs.
     pub fn await_leaving(&self, patience: Duration) -> bool {
+        let _waits = tasks::wait(Awaited::Space);
         let until = Instant::now() + patience;
         let mut kernel = self.kernel.lock();
         let before = kernel.leaving.len();

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 
+use braid_pool::device::tasks::{self, Awaited};
 use parking_lot::Mutex;
 
 /// Bytes that an open file may have under way before others wait: half of what `read_ahead=` is
@@ -81,6 +82,7 @@ impl ReadaheadLimiter {
         let thread = std::thread::current();
         state.waiting.insert(key, Waiting { len, thread, called: Arc::clone(&called) });
         drop(state);
+        let _waits = tasks::wait(Awaited::Memory);
         while !called.load(Ordering::Acquire) {
             std::thread::park();
         }

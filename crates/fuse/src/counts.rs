@@ -1,13 +1,16 @@
 //! Counts of the kernel's requests, by operation: how many, how long until the file system was done with them,
-//! bytes, errors; and by program, as long as somebody looks.
+//! bytes, errors; and by program, as long as somebody looks. And which are under way, and what these wait for.
 //!
 //! Threads count in shards, so that they seldom write the same cache line. Nothing here waits for anything but
 //! the map of programs, which is not used unless somebody looks.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use braid_device::tasks::{self, Awaited, Begun, Doing, KINDS, Task, Watched};
 use braid_device::{TimeCounters, Times};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -52,6 +55,43 @@ pub struct ProgramCounts {
     pub written: u64,
     /// How long they took together, in nanoseconds.
     pub nanos: u64,
+    /// How long of it they waited for what, in nanoseconds: by kind of [`Awaited`].
+    pub waited: [u64; KINDS],
+}
+
+/// A request under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestUnderWay {
+    /// Which operation.
+    pub operation: &'static str,
+    /// Whose: a thread of a program; 0: the kernel's own.
+    pub thread: u32,
+    /// Which file, by the kernel's number: 1 is the root directory, others are inodes.
+    pub node: u64,
+    /// How long it has been under way.
+    pub time: Duration,
+    /// What it waits for, and how long already; `None`: for nothing that is known.
+    pub awaited: Option<(Awaited, Duration)>,
+    /// How long it has waited altogether, by kind of [`Awaited`].
+    pub waited: [Duration; KINDS],
+}
+
+/// Requests that no thread answers at the moment.
+pub(crate) trait Unanswered: Send + Sync {
+    /// Those that wait for a lock of another program: thread, file, and for how long.
+    fn for_locks(&self) -> Vec<(u32, u64, Duration)>;
+    /// Those that wait until a thread is free: the programs' threads.
+    fn for_threads(&self) -> Vec<u32>;
+}
+
+/// What requests without a thread wait for.
+#[derive(Debug, Clone, Default)]
+pub struct WaitingRequests {
+    /// Those that wait for a lock of another program (fcntl or flock): thread, file by the kernel's number, and for how
+    /// long.
+    pub for_locks: Vec<(u32, u64, Duration)>,
+    /// Those that wait until a thread is free, because all are busy, or all of their user's: the programs' threads.
+    pub for_threads: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -71,13 +111,21 @@ struct Shard {
 }
 
 /// The counts, kept while requests are answered.
-#[derive(Debug)]
 pub struct RequestCounters {
     shards: Box<[Shard]>,
     epoch: Instant,
     /// Until when programs are counted, in milliseconds since `epoch`.
     programs_until: AtomicU64,
     programs: Mutex<HashMap<u32, ProgramCounts>>,
+    /// The threads that answer.
+    threads: Mutex<Vec<Watched>>,
+    unanswered: OnceLock<Weak<dyn Unanswered>>,
+}
+
+impl std::fmt::Debug for RequestCounters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestCounters").finish_non_exhaustive()
+    }
 }
 
 impl Default for RequestCounters {
@@ -90,6 +138,8 @@ impl Default for RequestCounters {
             epoch: Instant::now(),
             programs_until: AtomicU64::new(0),
             programs: Mutex::default(),
+            threads: Mutex::default(),
+            unanswered: OnceLock::new(),
         }
     }
 }
@@ -109,17 +159,51 @@ pub(crate) struct Counted<'a> {
     opcode: u32,
     pid: u32,
     begun: Instant,
+    task: Begun,
 }
 
 impl RequestCounters {
-    /// A request that came just now, from process `pid`.
-    pub(crate) fn begin(&self, opcode: u32, pid: u32) -> Counted<'_> {
+    /// A request that came just now, from thread `pid`, about the file that the kernel calls `node`; this thread
+    /// answers it.
+    pub(crate) fn begin(&self, opcode: u32, pid: u32, node: u64) -> Counted<'_> {
+        self.watch_this_thread();
         let shard = self.shards.get(place() % self.shards.len());
         let operation = shard.and_then(|shard| shard.operations.get(opcode as usize));
         if let Some(operation) = operation {
             operation.begun.fetch_add(1, Ordering::Relaxed);
         }
-        Counted { all: self, operation, opcode, pid, begun: Instant::now() }
+        let task = tasks::begin(Task { operation: opcode, thread: pid, file: node });
+        Counted { all: self, operation, opcode, pid, begun: Instant::now(), task }
+    }
+    fn watch_this_thread(&self) {
+        thread_local!(static WATCHED_BY: Cell<usize> = const { Cell::new(0) });
+        let me = std::ptr::from_ref(self).addr();
+        if WATCHED_BY.replace(me) != me {
+            let mut threads = self.threads.lock();
+            threads.retain(Watched::lives);
+            threads.push(Watched::this_thread());
+        }
+    }
+    /// From now on these are told of, too.
+    pub(crate) fn tell_of(&self, unanswered: Weak<dyn Unanswered>) {
+        // A session serves once.
+        let _ = self.unanswered.set(unanswered);
+    }
+    /// The requests that threads answer just now, the oldest first.
+    pub fn under_way(&self) -> Vec<RequestUnderWay> {
+        let threads = self.threads.lock().clone();
+        let mut all: Vec<RequestUnderWay> =
+            threads.iter().filter_map(|thread| under_way(&thread.now()?)).collect();
+        all.sort_by_key(|request| std::cmp::Reverse(request.time));
+        all
+    }
+    /// The requests that no thread answers just now.
+    pub fn waiting(&self) -> WaitingRequests {
+        let all = self.unanswered.get().and_then(Weak::upgrade);
+        all.map_or_else(WaitingRequests::default, |all| WaitingRequests {
+            for_locks: all.for_locks(),
+            for_threads: all.for_threads(),
+        })
     }
     /// What was counted so far, of each operation that there was.
     pub fn operations(&self) -> Vec<(&'static str, OperationCounts)> {
@@ -166,11 +250,35 @@ impl RequestCounters {
         all.read += one.read;
         all.written += one.written;
         all.nanos += one.nanos;
+        for (all, one) in all.waited.iter_mut().zip(one.waited) {
+            *all += one;
+        }
     }
+}
+
+fn under_way(doing: &Doing) -> Option<RequestUnderWay> {
+    let (_, operation) = NAMES.iter().find(|(opcode, _)| *opcode == doing.task.operation)?;
+    let awaited = doing.awaited.map(|(awaited, since)| (awaited, since.elapsed()));
+    let mut waited = doing.waited;
+    if let Some((awaited, time)) = awaited {
+        waited[awaited.kind()] += time;
+    }
+    Some(RequestUnderWay {
+        operation,
+        thread: doing.task.thread,
+        node: doing.task.file,
+        time: doing.begun.elapsed(),
+        awaited,
+        waited,
+    })
 }
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Counted<'_> {
@@ -193,12 +301,13 @@ impl Counted<'_> {
         }
         let until = self.all.programs_until.load(Ordering::Relaxed);
         if until != 0 && millis(self.all.epoch.elapsed()) < until {
-            let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            let nanos = nanoseconds(took);
             let (read, written) = match self.opcode {
                 op::READ => (bytes, 0),
                 _ => (0, bytes),
             };
-            let one = ProgramCounts { requests: 1, read, written, nanos };
+            let waited = self.task.waited().map(nanoseconds);
+            let one = ProgramCounts { requests: 1, read, written, nanos, waited };
             self.all.count_program(self.pid, &one);
         }
     }
@@ -292,34 +401,34 @@ mod tests {
         assert!(all.operations().is_empty());
         std::thread::scope(|scope| {
             for _ in 0..20 {
-                scope.spawn(|| all.begin(op::READ, 7).end(4096, None));
+                scope.spawn(|| all.begin(op::READ, 7, 1).end(4096, None));
             }
         });
-        let under_way = all.begin(op::READ, 7);
+        let under_way = all.begin(op::READ, 7, 1);
         let read = of(&all, "read");
         assert_eq!((read.times.count(), read.bytes, read.in_progress), (20, 20 << 12, 1));
         under_way.end(0, Some(Errno::IO));
         for errno in [Errno::NOSPC, Errno::NOENT, Errno::EXIST] {
-            all.begin(op::RENAME2, 7).end(0, Some(errno));
+            all.begin(op::RENAME2, 7, 1).end(0, Some(errno));
         }
-        all.begin(op::RENAME, 7).end(0, None);
+        all.begin(op::RENAME, 7, 1).end(0, None);
         let (read, rename) = (of(&all, "read"), of(&all, "rename"));
         assert_eq!((read.in_progress, read.errors_io, read.errors_other), (0, 1, 0));
         assert_eq!((rename.times.count(), rename.errors_space, rename.errors_other), (4, 1, 2));
         // Whatever number the kernel may send.
-        all.begin(4096, 7).end(1, None);
-        all.begin(u32::MAX, 7).end(1, None);
+        all.begin(4096, 7, 1).end(1, None);
+        all.begin(u32::MAX, 7, 1).end(1, None);
         assert_eq!(all.operations().len(), 2);
     }
 
     #[test]
     fn programs_are_counted_once_somebody_looks() {
         let all = RequestCounters::default();
-        all.begin(op::READ, 7).end(4096, None);
+        all.begin(op::READ, 7, 1).end(4096, None);
         assert_eq!(all.programs(), []);
-        all.begin(op::READ, 7).end(4096, None);
-        all.begin(op::WRITE, 7).end(512, None);
-        all.begin(op::WRITE, 8).end(1, None);
+        all.begin(op::READ, 7, 1).end(4096, None);
+        all.begin(op::WRITE, 7, 1).end(512, None);
+        all.begin(op::WRITE, 8, 1).end(1, None);
         let mut programs = all.programs();
         programs.sort_by_key(|p| p.0);
         let seen: Vec<_> =
@@ -328,8 +437,40 @@ mod tests {
         // Nobody has looked for long.
         all.programs_until.store(1, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(3));
-        all.begin(op::WRITE, 8).end(1, None);
+        all.begin(op::WRITE, 8, 1).end(1, None);
         assert_eq!(all.programs(), []);
+    }
+
+    #[test]
+    fn what_is_under_way_is_told_with_what_it_waits_for() {
+        let all = RequestCounters::default();
+        all.programs();
+        let request = all.begin(op::FSYNC, 7, 99);
+        {
+            let _waits = tasks::wait(Awaited::Commit);
+            std::thread::sleep(Duration::from_millis(3));
+            // Asked by another thread, as always.
+            std::thread::scope(|scope| {
+                let look = || {
+                    let [one] = all.under_way()[..] else { panic!("one request") };
+                    assert_eq!((one.operation, one.thread, one.node), ("fsync", 7, 99));
+                    let (awaited, time) = one.awaited.unwrap();
+                    assert!(awaited == Awaited::Commit && time >= Duration::from_millis(3));
+                    assert!(one.waited[awaited.kind()] >= time && one.time >= time);
+                };
+                scope.spawn(look).join().unwrap();
+            });
+        }
+        request.end(0, None);
+        assert!(all.under_way().is_empty() && all.waiting().for_threads.is_empty());
+        let (_, program) = all.programs()[0];
+        assert!(program.waited[Awaited::Commit.kind()] >= 3_000_000, "{program:?}");
+        assert_eq!(program.waited.iter().filter(|waited| **waited > 0).count(), 1);
+        // Threads that have ended are looked at no more.
+        for _ in 0..50 {
+            std::thread::scope(|s| drop(s.spawn(|| all.begin(op::READ, 7, 1).end(1, None))));
+        }
+        assert!(all.threads.lock().len() < 5);
     }
 
     #[test]

@@ -44,7 +44,9 @@ mod transport;
 mod waits;
 
 pub use caches::notify::KernelLink;
-pub use counts::{OperationCounts, ProgramCounts, RequestCounters};
+pub use counts::{
+    OperationCounts, ProgramCounts, RequestCounters, RequestUnderWay, WaitingRequests,
+};
 pub use error::{BadRequest, FuseError};
 pub use options::{CacheNames, FuseOptions};
 pub use session::Session;

@@ -357,27 +357,13 @@ impl LockManager {
     /// Every lock in memory, for status.
     pub fn snapshot(&self) -> Vec<GlockView> {
         let mut all = Vec::with_capacity(self.count());
-        self.core.table.for_each(|entry| {
-            let state = entry.state.lock();
-            let known = state.dlock().known();
-            let held_since = state.held_since();
-            all.push(GlockView {
-                lock: entry.lock,
-                held: state.dlock().held(),
-                wanted: state.dlock().want(),
-                users: state.users(),
-                waiting: u32::try_from(state.waiters().count()).unwrap_or(u32::MAX),
-                demoting: state.demoting(),
-                holders: known.map_or_else(Vec::new, |k| k.holders.clone()),
-                waiters: known.map_or_else(Vec::new, |k| {
-                    k.waiters.iter().map(|w| (w.life, w.mode)).collect()
-                }),
-                held_for: held_since.map(|since| self.core.now().saturating_sub(since)),
-                hand_overs: self.core.counters.hand_overs.of(entry.lock),
-            });
-        });
+        self.core.table.for_each(|entry| all.push(self.core.view_of(entry)));
         all.sort_by_key(|view| view.lock);
         all
+    }
+    /// One lock, if it is in memory, for status.
+    pub fn view(&self, lock: LockNo) -> Option<GlockView> {
+        Some(self.core.view_of(&*self.core.table.get(lock)?))
     }
     /// The locks that went to other nodes most often, and how often; at most `most`.
     pub fn hottest(&self, most: usize) -> Vec<(LockNo, u64)> {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use braid_device::tasks::DeviceKey;
 use braid_device::{Device, IoCounters, Issued};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
@@ -321,6 +322,13 @@ impl Pool {
         let of =
             |d: &Arc<dyn Device>| d.abilities().counters.map(IoCounters::now).unwrap_or_default();
         topology.devices.iter().map(of).collect()
+    }
+
+    /// The member on the device with this key, if there is one now.
+    pub fn member_with(&self, key: DeviceKey) -> Option<MemberInfo> {
+        let topology = self.0.epochs.read();
+        let at = topology.devices.iter().position(|d| DeviceKey::of(d.info()) == key)?;
+        topology.info.members.get(at).cloned()
     }
 
     /// The member and device offset of a logical byte, for messages; of its first copy where it

@@ -47,3 +47,4 @@ pub mod top;
 pub mod trim;
 pub mod unmount;
 pub mod version;
+pub mod why;

@@ -48,7 +48,8 @@ fn counts(s: &LockStats) -> Value {
     })
 }
 
-fn mode(mode: Mode) -> &'static str {
+/// The word for a mode.
+pub fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Unlocked => "-",
         Mode::Shared => "shared",

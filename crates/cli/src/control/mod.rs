@@ -20,6 +20,7 @@ pub mod resync;
 mod serve;
 pub mod session;
 mod views;
+pub mod why;
 
 pub use client::{LOOK_TIME, answering, find, look, member, named, order, value, values, views};
 pub use member::MemberId;

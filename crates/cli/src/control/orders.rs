@@ -36,6 +36,8 @@ pub enum Order {
         /// Most that are told.
         lines: usize,
     },
+    /// What requests of programs wait for.
+    Why,
     /// The operator's word that a node's host is off.
     Fence {
         /// Its slot.
@@ -139,6 +141,7 @@ impl Order {
                 | Self::Io
                 | Self::Nodes
                 | Self::Locks { .. }
+                | Self::Why
                 | Self::Fence { .. }
         )
     }

@@ -1,6 +1,7 @@
 //! What programs ask of a node: the answer to [`Order::Programs`](crate::control::Order::Programs).
 
 use braid_fuse::RequestCounters;
+use braid_pool::device::tasks::KINDS;
 use serde::{Deserialize, Serialize};
 
 /// A program's requests since somebody began to look.
@@ -18,6 +19,40 @@ pub struct ProgramView {
     pub written: u64,
     /// How long they took together, in nanoseconds.
     pub nanos: u64,
+    /// How long of it they waited for what, in nanoseconds: by [`Awaited::NAMES`](braid_pool::device::tasks::Awaited).
+    #[serde(default)]
+    pub waited: [u64; KINDS],
+}
+
+impl ProgramView {
+    /// What came since `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        // It may have been forgotten and counted anew.
+        let since = |now: u64, was: u64| now.checked_sub(was).unwrap_or(now);
+        let mut waited = self.waited;
+        for (now, before) in waited.iter_mut().zip(before.waited) {
+            *now = since(*now, before);
+        }
+        Self {
+            pid: self.pid,
+            name: self.name.clone(),
+            requests: since(self.requests, before.requests),
+            read: since(self.read, before.read),
+            written: since(self.written, before.written),
+            nanos: since(self.nanos, before.nanos),
+            waited,
+        }
+    }
+    /// As if another thread's were its own.
+    pub fn add(&mut self, other: &Self) {
+        self.requests += other.requests;
+        self.read += other.read;
+        self.written += other.written;
+        self.nanos += other.nanos;
+        for (all, one) in self.waited.iter_mut().zip(other.waited) {
+            *all += one;
+        }
+    }
 }
 
 /// The answer.
@@ -29,11 +64,13 @@ pub fn answer(requests: &RequestCounters) -> Vec<ProgramView> {
         read: counts.read,
         written: counts.written,
         nanos: counts.nanos,
+        waited: counts.waited,
     };
     requests.programs().into_iter().map(view).collect()
 }
 
-fn name_of(pid: u32) -> String {
+/// The name of a program's thread, as far as it lives.
+pub fn name_of(pid: u32) -> String {
     if pid == 0 {
         return "(kernel)".into();
     }

@@ -19,7 +19,7 @@ use crate::control::member::MemberId;
 use crate::control::node::Node;
 use crate::control::orders::{Answer, Order, Target};
 use crate::control::views::{View, view};
-use crate::control::{clients, history, locks, nodes, programs, requests};
+use crate::control::{clients, history, locks, nodes, programs, requests, why};
 use crate::pools::shape::ShapeArgs;
 use crate::pools::topology;
 use crate::process::mounts;
@@ -106,6 +106,7 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
         Ok(Order::Io) => Ok(Answer::Value(serde_json::to_value(requests::answer(node))?)),
         Ok(Order::Nodes) => Ok(Answer::Value(nodes::answer(fs))),
         Ok(Order::Locks { hot, lines }) => Ok(Answer::Value(locks::answer(fs, hot, lines))),
+        Ok(Order::Why) => Ok(Answer::Value(serde_json::to_value(why::answer(node))?)),
         Ok(Order::History) => Ok(Answer::Value(history::answered(fs.pool()).into())),
         Ok(Order::Fence { node }) => {
             let order = Order::Fence { node };
@@ -166,6 +167,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         | Order::Nodes
         | Order::History
         | Order::Locks { .. }
+        | Order::Why
         | Order::Fence { .. } => {
             bail!("only a node that has the pool mounted can be asked for that")
         }

@@ -6,6 +6,7 @@ use braid_format::rgrp::BlockState;
 use braid_format::{Bytes, LockNo};
 use braid_lock::interrupt::is_interrupted;
 use braid_lock::{Local, Mode};
+use braid_pool::device::tasks::{self, Awaited};
 use parking_lot::MutexGuard;
 
 use super::bits;
@@ -157,6 +158,7 @@ impl Inner {
         }
         let mut state = self.state.lock();
         if state.log_free() < frees {
+            let _waits = tasks::wait(Awaited::Space);
             self.released.wait_for(&mut state, LOG_WAIT);
         }
         Ok(())

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use braid_lock::{Local, Mode};
-use braid_pool::device::AlignedBuf;
 
-use super::read::with_bytes;
+use super::read::{with_bytes, with_copy_buffer};
 use super::{HeldInode, require_regular, write};
 use crate::attr::{EarlyReply, Write, WriteFlags};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::handle::OpenFile;
 
-/// Bytes copied under one pair of locks.
+/// Bytes copied under one pair of locks, in one buffer: how many there are at a time is bounded, whoever copies.
 const STEP: u64 = 1 << 20;
 /// Bytes copied by one call: the caller asks again for the rest.
 const CALL_MAX: u64 = 64 << 20;
@@ -41,12 +40,15 @@ pub(crate) fn copy_file_range(
     if source.inode.ino == target.inode.ino && from < to_end && to < from_end {
         return Err(Error::Invalid("overlapping ranges"));
     }
-    let mut memory = AlignedBuf::zeroed(usize::try_from(len.min(STEP)).unwrap_or(0));
     let mut done = 0;
     while done < len {
         let step = (len - done).min(STEP);
         let (source, target) = ((source, from + done), (target, to + done));
-        match copy_step(core, source, target, step, &mut memory, reply) {
+        // Others have a turn between any two steps.
+        let copied = with_copy_buffer(usize::try_from(step).unwrap_or(0), |memory| {
+            copy_step(core, source, target, memory, reply)
+        });
+        match copied {
             Ok(0) => break,
             Ok(n) => done += n,
             Err(e) if done == 0 || e.is_fatal() => return Err(e),
@@ -60,14 +62,13 @@ fn copy_step(
     core: &Arc<Core>,
     (source, from): (&OpenFile, u64),
     (target, to): (&OpenFile, u64),
-    len: u64,
-    memory: &mut AlignedBuf,
+    memory: &mut [u8],
     reply: &mut dyn EarlyReply,
 ) -> Result<u64> {
     let n = {
         let locked = core.lock(source.inode.ino, Mode::Shared, Local::Shared)?;
         require_regular(&locked)?;
-        with_bytes(HeldInode::of(core, &locked), from, len, |bytes| {
+        with_bytes(HeldInode::of(core, &locked), from, memory.len() as u64, |bytes| {
             if let Some(to) = memory.get_mut(..bytes.len()) {
                 to.copy_from_slice(bytes);
             }

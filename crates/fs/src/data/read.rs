@@ -41,9 +41,26 @@ const READS_LEAST: u64 = 16 << 10;
 static READS: ReadaheadLimiter =
     ReadaheadLimiter::new(|| memory_part(READS_PART) as u64, READS_LEAST);
 
+/// What part of it copies within the file system may fill, of what they read and have not yet written. What they write
+/// takes several times as much for a moment, so this is little.
+const COPIES_PART: usize = 64;
+
+/// The copies under way that have memory.
+static COPIES: ReadaheadLimiter =
+    ReadaheadLimiter::new(|| memory_part(COPIES_PART) as u64, READS_LEAST);
+
 /// Lends `f`, which waits for nothing but devices, a buffer, `len` bytes of whatever was in it before.
 pub(super) fn with_scratch<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
-    let _turn = READS.wait(0, len as u64);
+    lend(&READS, len, f)
+}
+
+/// The same to a copy, which may take locks meanwhile. The caller holds none: it may wait for one that does.
+pub(super) fn with_copy_buffer<R>(len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    lend(&COPIES, len, f)
+}
+
+fn lend<R>(limiter: &ReadaheadLimiter, len: usize, f: impl FnOnce(&mut [u8]) -> R) -> R {
+    let _turn = limiter.wait(0, len as u64);
     let kept = SCRATCH.lock().pop().filter(|b| b.len() >= len);
     let mut buf = kept.unwrap_or_else(|| HugeBuf::new(len));
     let r = f(buf.get_mut(..len).unwrap_or_default());

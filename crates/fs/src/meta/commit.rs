@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use braid_pool::device::tasks::{self, Awaited};
+
 use super::metadata::Meta;
 use super::running::Running;
 use crate::error::Result;
@@ -45,6 +47,7 @@ impl Meta {
         while group.durable < wanted {
             self.check()?;
             if group.leading {
+                let _waits = tasks::wait(Awaited::Commit);
                 self.group_changed.wait(&mut group);
                 continue;
             }
@@ -69,7 +72,9 @@ impl Meta {
         if self.data_flushed.load(Ordering::Acquire) >= written {
             return Ok(());
         }
+        let waits = tasks::wait(Awaited::Commit);
         let _turn = self.data_flush.lock();
+        drop(waits);
         // The thread before us may have flushed for us, too.
         if self.data_flushed.load(Ordering::Acquire) < written {
             self.check()?;

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use braid_lock::{Local, Mode};
+use braid_pool::device::tasks::{self, Awaited};
 
 use super::flush;
 use super::held::HeldInode;
@@ -41,6 +42,7 @@ pub(crate) fn make_room(core: &Core, len: u64, may_wait: bool) -> Result<()> {
             dirty.call_waiting();
             return Ok(());
         }
+        let _waits = tasks::wait(Awaited::Memory);
         dirty.wait(LOOK);
     }
 }

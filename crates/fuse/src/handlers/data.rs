@@ -419,7 +419,7 @@ impl<F: FileSystem> Call<'_, F> {
         let (server, unique) = (self.server, self.reply.unique);
         // An INTERRUPT that comes before the wait is known.
         let early = server.interrupts.enter(unique);
-        server.waits.begin(unique, self.cred.pid);
+        server.waits.begin(unique, self.cred.pid, self.nodeid);
         match self.files().lock_later(self.ino(), lock, whole, answer) {
             Ok(Some(wait)) => {
                 if server.waits.waits(unique, wait) && early.canceller.is_cancelled() {

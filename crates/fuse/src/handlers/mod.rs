@@ -10,7 +10,7 @@ mod truncate;
 mod wire;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use crate::abi::{
 use crate::caches::lease_gate::HoldsPages;
 use crate::caches::nodes::{Keep, Nodes, Stamp};
 use crate::caches::notify::{DeferredAnswers, KernelLink, Near};
-use crate::counts::RequestCounters;
+use crate::counts::{RequestCounters, Unanswered};
 use crate::error::BadRequest;
 use crate::terms::Terms;
 use crate::transport::queue::{HeldPages, QueuedRequests, RequestQueue};
@@ -110,6 +110,15 @@ impl<F: FileSystem> Parked for Server<F> {
     }
 }
 
+impl<F: FileSystem> Unanswered for Server<F> {
+    fn for_locks(&self) -> Vec<(u32, u64, Duration)> {
+        self.waits.waiting()
+    }
+    fn for_threads(&self) -> Vec<u32> {
+        self.killed.queued().into_values().collect()
+    }
+}
+
 /// One request under way.
 struct Call<'a, F: FileSystem> {
     server: &'a Server<F>,
@@ -156,9 +165,12 @@ impl<F: FileSystem> Server<F> {
     pub fn counting(self, counters: Arc<RequestCounters>) -> Self {
         Self { counters, ..self }
     }
-    /// Waits for locks end with their programs, too, from now on.
+    /// Waits for locks end with their programs, too, from now on; and who asks what requests wait for is told of those
+    /// without a thread.
     pub fn end_waits_of_killed(self: &Arc<Self>) {
         self.killed.look_at(Arc::downgrade(self));
+        let this: std::sync::Weak<Self> = Arc::downgrade(self);
+        self.counters.tell_of(this);
     }
     /// What was agreed on with the kernel.
     pub fn terms(&self) -> Terms {
@@ -237,7 +249,7 @@ impl<F: FileSystem> Server<F> {
         };
         let header = request.header;
         let reply = Reply { way, unique: header.unique };
-        let counted = self.counters.begin(header.opcode, header.pid);
+        let counted = self.counters.begin(header.opcode, header.pid, header.nodeid);
         let mut call = Call {
             server: self,
             nodeid: header.nodeid,

@@ -176,7 +176,7 @@ impl KilledPrograms {
         }
     }
     /// The threads that wait for requests that no thread answers yet.
-    fn queued(&self) -> HashMap<u64, u32> {
+    pub fn queued(&self) -> HashMap<u64, u32> {
         self.queues.iter().flat_map(|queue| queue.whose()).collect()
     }
     /// Takes such a request out of its queue: whoever does answers it.

@@ -7,6 +7,7 @@
 //! one user, so that entries are left for requests that free the locks.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -25,6 +26,9 @@ pub(crate) struct LockWaits<W> {
 struct LockWait<W> {
     /// The thread of the program that waits.
     thread: u32,
+    /// The file, by the kernel's number.
+    node: u64,
+    since: Instant,
     named: Option<W>,
 }
 
@@ -35,9 +39,10 @@ impl<W> Default for LockWaits<W> {
 }
 
 impl<W: Copy> LockWaits<W> {
-    /// A request of a program's thread is about to ask for a lock.
-    pub fn begin(&self, unique: u64, thread: u32) {
-        self.by_request.lock().insert(unique, LockWait { thread, named: None });
+    /// A request of a program's thread is about to ask for a lock of a file.
+    pub fn begin(&self, unique: u64, thread: u32, node: u64) {
+        let wait = LockWait { thread, node, since: Instant::now(), named: None };
+        self.by_request.lock().insert(unique, wait);
     }
     /// It waits, as `wait`. Returns whether it still does.
     pub fn waits(&self, unique: u64, wait: W) -> bool {
@@ -54,6 +59,12 @@ impl<W: Copy> LockWaits<W> {
     /// All waits.
     pub fn all(&self) -> Vec<W> {
         self.by_request.lock().values().filter_map(|w| w.named).collect()
+    }
+    /// Those that wait: the program's thread, the file, and for how long.
+    pub fn waiting(&self) -> Vec<(u32, u64, Duration)> {
+        let waits = self.by_request.lock();
+        let waiting = waits.values().filter(|wait| wait.named.is_some());
+        waiting.map(|wait| (wait.thread, wait.node, wait.since.elapsed())).collect()
     }
     /// The requests that wait, each with its program's thread.
     pub fn whose(&self) -> Vec<(u64, u32)> {
@@ -118,11 +129,12 @@ mod tests {
     #[test]
     fn a_wait_is_known_until_it_ends() {
         let waits = LockWaits::default();
-        waits.begin(4, 10);
+        waits.begin(4, 10, 30);
         assert_eq!((waits.of(4), waits.whose()), (None, vec![]));
         assert!(waits.waits(4, 'a'));
         assert_eq!((waits.of(4), waits.all()), (Some('a'), vec!['a']));
         assert_eq!(waits.whose(), [(4, 10)]);
+        assert!(matches!(waits.waiting()[..], [(10, 30, _)]));
         waits.ended(4);
         assert!(!waits.waits(4, 'a') && waits.of(4).is_none() && waits.all().is_empty());
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use braid_device::tasks::{self, Awaited};
 use braid_format::LockNo;
 use braid_format::lock_record::LockRecord;
 use parking_lot::MutexGuard;
@@ -101,6 +102,7 @@ impl Core {
         cancelled: Option<&dyn Fn() -> bool>,
     ) -> Result<Admission, LockError> {
         self.counters.slow.fetch_add(1, Ordering::Relaxed);
+        let _waits = tasks::wait(Awaited::Lock(entry.lock.get()));
         let thread = Thread::default();
         state.queue_up(thread.clone(), request);
         let interruptible = self.options.interruptible;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use braid_device::tasks::{self, Awaited};
 use braid_format::LockNo;
 
 use super::core::{Core, Entry};
@@ -93,6 +94,7 @@ impl Core {
         until: Time,
         is_over: &dyn Fn() -> bool,
     ) {
+        let _waits = tasks::wait(Awaited::Lock(entry.lock.get()));
         let mut state = entry.state.lock();
         loop {
             if thread.answer().is_some() {

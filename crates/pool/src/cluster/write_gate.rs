@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_device::Moment;
+use braid_device::tasks::{self, Awaited};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use crate::error::PoolError;
@@ -91,6 +92,7 @@ impl WriteGate {
     }
     /// Waits until the lease is extended, for [`LOOK`] at most.
     fn wait_for_lease(&self) {
+        let _waits = tasks::wait(Awaited::Lease);
         let mut lapsed = self.lapsed.lock();
         if !self.is_leased() {
             self.extended.wait_for(&mut lapsed, LOOK);

@@ -7,6 +7,7 @@
 //! that one is served or still waits, and never for a later one. So there is no deadlock and no
 //! starvation.
 
+use braid_device::tasks::{self, Awaited};
 use parking_lot::{Condvar, Mutex};
 
 /// Bytes from `.0` to `.1` of the group.
@@ -52,6 +53,7 @@ impl RangeLocks {
             if !before.iter().any(|e| overlap(&e.1, own)) {
                 return RangeGuard { locks: self, ticket };
             }
+            let _waits = tasks::wait(Awaited::Request);
             self.freed.wait(&mut queue);
         }
     }

@@ -294,19 +294,7 @@ fn programs(now: &Look, before: &Look, stretch: &Stretch, order: Order) -> Part 
     let mut all: Vec<ProgramView> = now
         .programs
         .iter()
-        .map(|p| {
-            let was = was.get(&p.pid).copied().unwrap_or(&none);
-            // It may have been forgotten and counted anew.
-            let since = |now: u64, was: u64| now.checked_sub(was).unwrap_or(now);
-            ProgramView {
-                pid: p.pid,
-                name: p.name.clone(),
-                requests: since(p.requests, was.requests),
-                read: since(p.read, was.read),
-                written: since(p.written, was.written),
-                nanos: since(p.nanos, was.nanos),
-            }
-        })
+        .map(|p| p.since(was.get(&p.pid).copied().unwrap_or(&none)))
         .filter(|p| p.requests > 0)
         .collect();
     all.sort_by(|a, b| {
@@ -418,6 +406,7 @@ mod tests {
             read: read * scale,
             written: written * scale,
             nanos: u64::from(pid) * scale * 1_000_000,
+            ..ProgramView::default()
         };
         let lock = json!({"of": "inode 7", "held": "shared", "holders": [0, 1], "users": 0, "waiting": 2,
             "waiters": [{"node": 1, "mode": "exclusive"}], "hand_overs": 3, "giving_up_to": null});

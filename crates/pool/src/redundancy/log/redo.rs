@@ -10,6 +10,7 @@
 
 use std::collections::HashSet;
 
+use braid_device::tasks::{self, Awaited};
 use braid_device::{AlignedBuf, Request, run};
 use braid_format::crc::crc32c_with_hole;
 use braid_format::redundancy::{LogPlace, RawRedoHeader, RawRedoPart, RawRedoRecord};
@@ -270,6 +271,7 @@ impl Redo {
                 return result.map(|()| Unfinished(self));
             }
             if ring.busy {
+                let _waits = tasks::wait(Awaited::Commit);
                 self.changed.wait(&mut ring);
             } else {
                 self.serve(topology, slot, &mut ring, lost);

@@ -1,0 +1,152 @@
+//! `braid why`: what programs, files and pools wait for.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::process::{Child, Command};
+
+use common::mute::Group;
+use common::{Cluster, Disks, can_mount, fails, ok, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A Python program on a node's directory; killed when this is dropped.
+struct Program(Child);
+impl Program {
+    fn new(text: &str, dir: &str) -> Self {
+        let program = format!("import fcntl, os, sys, time\nd = sys.argv[1]\n{text}");
+        Self(Command::new("python3").args(["-c", &program, dir]).spawn().unwrap())
+    }
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// A process that goes on when this is dropped.
+struct Stopped(Pid);
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::CONT).ok();
+    }
+}
+
+/// Says what `why` says of `what` until it says all of `words`.
+fn says(what: &str, words: &[&str]) -> String {
+    let mut said = String::new();
+    wait_until(&format!("why says {words:?}"), || {
+        said = ok(&["why", what]);
+        words.iter().all(|word| said.contains(word))
+    });
+    said
+}
+
+#[test]
+fn who_waits_for_a_node_that_is_stopped_is_told_so() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::of(Disks::new(2, 256), 0, &["--nodes", "4"]);
+    // It may be silent for longer than this takes.
+    let dirs = [0, 1].map(|_| c.mount(&["io_timeout=60"]).to_str().unwrap().to_owned());
+    let [here, there] = &dirs;
+    std::fs::write(format!("{there}/file"), b"theirs").unwrap();
+    let stopped = Pid::from_raw(c.pid(1)).unwrap();
+    kill_process(stopped, Signal::STOP).unwrap();
+    let stopped = Stopped(stopped);
+
+    let reader = Program::new("os.open(d + '/file', os.O_RDONLY); time.sleep(100)", here);
+    let said = says(&reader.pid(), &["waits for the lock of inode", "node 1 on ", "has it"]);
+    assert!(said.contains(&format!("python3 ({})", reader.pid())), "{said}");
+    // The path cannot be looked up either, and the pool says the same of everybody.
+    says(&format!("{here}/file"), &["/file up waits, too", "waits for the lock of inode"]);
+    says(here, &["python3", "waits for the lock of inode"]);
+    let json = ok(&["--json", "why", &reader.pid()]);
+    assert!(json.contains(r#""kind":"lock""#), "{json}");
+
+    drop(stopped);
+    wait_until("it is over", || ok(&["why", &reader.pid()]).contains("sleeps"));
+    drop(reader);
+    c.finish();
+}
+
+#[test]
+fn who_waits_for_a_lock_of_another_program_is_told_so() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 1);
+    let dir = c.node(0).to_str().unwrap();
+    let take = "f = open(d + '/file', 'w'); fcntl.flock(f, fcntl.LOCK_EX)\nopen(d + '/has', 'w')\ntime.sleep(100)";
+    let holder = Program::new(take, dir);
+    wait_until("it has the lock", || c.node(0).join("has").exists());
+    let waiter = Program::new(take, dir);
+    let words = ["waits for a lock (fcntl or flock) that another program has on inode"];
+    says(&waiter.pid(), &words);
+    says(&format!("{dir}/file"), &words);
+    says("test", &words);
+    let said = ok(&["why", &holder.pid()]);
+    assert!(
+        said.contains("asked no mounted pool for anything") && said.contains("sleeps"),
+        "{said}"
+    );
+    assert!(ok(&["why", &format!("{dir}/has")]).contains("no request is under way"));
+    // What makes no sense is named.
+    assert!(fails(&["why", "4194305"]).contains("there is no process 4194305"));
+    assert!(fails(&["why", "/nowhere/at/all"]).contains("/nowhere/at/all: no process, no path"));
+    assert!(fails(&["why", &format!("{dir}/no")]).contains("No such file"));
+    drop((holder, waiter));
+    c.finish();
+}
+
+#[test]
+fn what_the_last_second_went_to_is_said() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 1);
+    let dir = c.node(0).to_str().unwrap();
+    let busy = "f = os.open(d + '/file', os.O_RDWR | os.O_CREAT)\n\
+                while True: os.pwrite(f, b'x' * 65536, 0); os.fsync(f)";
+    let busy = Program::new(busy, dir);
+    let said = says(&busy.pid(), &["in the last second: ", "device "]);
+    let shares = said.lines().find_map(|line| line.trim().strip_prefix("of that: ")).unwrap();
+    let percent = |part: &str| part.split(' ').nth(1)?.parse::<u32>().ok();
+    let sum: u32 = shares.split(", ").filter_map(percent).sum();
+    assert!((95..=105).contains(&sum), "{said}");
+    drop(busy);
+    c.finish();
+}
+
+#[test]
+fn who_waits_for_a_member_that_answers_nothing_is_told_which() {
+    if !can_mount() {
+        return;
+    }
+    let Some(group) = Group::new() else { return };
+    let disks = Disks::new(1, 256);
+    let Some(disk) = common::device::Loop::new(&disks.paths[0]) else {
+        return braid_testkit::skip("there are no loop devices");
+    };
+    ok(&["create", "why", &disk.0]);
+    let dir = disks.path("node");
+    std::fs::create_dir(&dir).unwrap();
+    let mounted = group.braid(&["mount", &disk.0, &dir, "-o", "io_timeout=60"]);
+    assert!(mounted.status.success(), "{mounted:?}");
+    let writer = Program::new(
+        "f = os.open(d + '/file', os.O_WRONLY | os.O_CREAT)\n\
+         while True: os.pwrite(f, b'x' * 4096, 0); os.fsync(f)",
+        &dir,
+    );
+    wait_until("it writes", || std::fs::metadata(format!("{dir}/file")).is_ok());
+    let muted = group.mute(&disk.0);
+    says(&writer.pid(), &["waits for member 0", &disk.0]);
+    drop(muted);
+    drop(writer);
+    common::unmount_idle(dir.as_ref());
+}
