@@ -87,17 +87,19 @@ pub fn block_end() {
 /// Runs it, in a process that has called [`block_end`].
 pub fn run(args: &Args) -> Result<ExitCode> {
     set_parent_process_death_signal(Some(Death::TERM))?;
-    let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
-    if parent == args.node {
+    // Once the node's last thread has gone, this process is another one's child.
+    let is_there = || getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == args.node);
+    if is_there() {
         end().wait()?;
     }
     let mut stuck = 0;
     for _ in 0..LOOKS_MAX {
         std::thread::sleep(LOOK);
-        match left_behind(args.node) {
-            None | Some(0) => return Ok(ExitCode::SUCCESS),
-            Some(_) => stuck += 1,
+        if !is_there() {
+            break;
         }
+        // On a busy machine its first thread may end later than others.
+        stuck += u32::from(has_threads_left(args.node));
         if stuck == LOOKS_STUCK {
             connection::abort(std::io::stdin()).context("cannot end the node's connection")?;
         }
@@ -105,13 +107,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Threads that a process has left whose first thread has ended; `None`: it is gone, or lives.
-fn left_behind(pid: i32) -> Option<usize> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let state = stat.rsplit_once(") ")?.1.chars().next()?;
-    if !matches!(state, 'Z' | 'X') {
-        return None;
-    }
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
-    Some(tasks.saturating_sub(1))
+/// Whether a process's first thread has ended, and others have not.
+fn has_threads_left(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    matches!(state, Some('Z' | 'X')) && tasks > 1
 }
