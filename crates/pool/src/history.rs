@@ -88,17 +88,27 @@ pub(crate) fn changes(before: &Label, now: &Label) -> Vec<String> {
     for (index, m) in (0_u16..).zip(&now.members) {
         let who = format!("member {index} ({})", m.path);
         let Some(was) = old(m) else {
+            if m.offline {
+                texts.push(format!("{who} is back: what it has missed is filled"));
+                continue;
+            }
             texts.push(format!("{who} joined: {}", state_word(m.state)));
             continue;
         };
         if was.state != m.state {
             texts.push(match m.state {
+                MemberState::Failed if m.offline => format!("{who} is offline"),
                 MemberState::Failed => format!("{who} has failed"),
                 MemberState::Active if was.state == MemberState::Rebuilding => {
                     format!("{who} is filled and in use")
                 }
                 _ => format!("{who} is {}, was {}", state_word(m.state), state_word(was.state)),
             });
+        }
+        if was.offline && !m.offline && was.state == m.state {
+            texts.push(format!(
+                "all of {who} is filled when it is back: what it misses is not noted any more"
+            ));
         }
         if was.suspected != m.suspected {
             let now = if m.suspected { "is" } else { "is no longer" };

@@ -78,6 +78,7 @@ pub use labels::discover::{
 };
 pub use labels::{Hint, LABEL_LOCK_BYTE, Moving};
 pub use layout::map::{Map, MapError, Piece, Place, ZoneInfo};
+pub use maintenance::offline::is_offline;
 pub use maintenance::scrub::ReadPath;
 pub use membership::fencing::{FenceHow, Reservable};
 pub use membership::liveness::PoolByteLock;
@@ -86,6 +87,7 @@ pub use pace::{Pace, Progress};
 pub use pool::Pool;
 pub use redundancy::compare::Scrubbed;
 pub use redundancy::log_recovery::Recovered;
+pub use redundancy::missed::CatchUp;
 pub use redundancy::verification::Verification;
 pub use redundancy::verifier::{ChecksumVerifier, NoChecksums};
 pub use reshape::{

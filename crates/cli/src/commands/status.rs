@@ -49,7 +49,7 @@ pub struct Args {
 }
 
 /// Behind the name of a member that was not found.
-const MISSING: &str = " (missing)";
+pub(super) const MISSING: &str = " (missing)";
 
 /// What there is to say of a pool.
 struct Seen {
@@ -192,7 +192,8 @@ fn devices_of(mounts: &[Mount]) -> Result<Option<(Vec<String>, Option<View>)>> {
     // A failed member may not answer, and its labels do not count.
     let failed = topology::state_name(MemberState::Failed);
     let silent = |m: &MemberView| view.silent.iter().any(|(member, ..)| *member == m.index);
-    let answers = view.members.iter().filter(|m| m.state != failed && !silent(m));
+    let out = |m: &MemberView| m.state == failed || m.state == topology::OFFLINE;
+    let answers = view.members.iter().filter(|m| !out(m) && !silent(m));
     let paths = answers.map(|m| m.path.clone());
     let paths = paths.filter(|path| device::exists(path.as_ref())).collect();
     Ok(Some((paths, Some(view))))
@@ -256,7 +257,7 @@ impl Seen {
             None if self.is_missing(m) => "missing".into(),
             None => {
                 let member = self.label.members.get(usize::from(m.index.get()));
-                member.map_or_else(String::new, |m| topology::state_name(m.state).to_owned())
+                member.map_or_else(String::new, |m| topology::member_state(m).to_owned())
             }
         }
     }
@@ -311,6 +312,9 @@ impl Seen {
             ..PoolFacts::default()
         }
     }
+    fn is_offline(&self, index: MemberIndex) -> bool {
+        self.label.members.get(usize::from(index.get())).is_some_and(|m| m.offline)
+    }
     /// What the devices say.
     fn facts(&self) -> PoolFacts {
         let suspected = |index: MemberIndex| {
@@ -323,6 +327,7 @@ impl Seen {
             let state = self.label.members.get(usize::from(m.index.get())).map(|m| m.state);
             let lost = match state {
                 _ if self.is_missing(m) => Lost::Missing,
+                Some(MemberState::Failed) if self.is_offline(m.index) => Lost::Offline,
                 Some(MemberState::Failed) => Lost::Failed,
                 _ => Lost::No,
             };

@@ -38,6 +38,10 @@ fn told(order: &Order) -> Option<String> {
     Some(match order {
         Order::Fence { node } => format!("fence --confirm: node {node}"),
         Order::Fail { member, .. } => format!("fail: member {member}"),
+        Order::Offline { member, dry_run: false } => format!("offline: member {member}"),
+        Order::Online { member, device, dry_run: false } => {
+            format!("online: member {member}, {}", device.display())
+        }
         Order::Replace { member, device, .. } => {
             format!("replace: member {member} by {}", device.display())
         }

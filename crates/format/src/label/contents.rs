@@ -121,6 +121,9 @@ pub struct Member {
     pub state_epoch: Epoch,
     /// It has returned garbage where others had what is right: it is read last, by every node.
     pub suspected: bool,
+    /// An operator has taken it out of use for a while. Failed, it is offline, and every node notes what it misses;
+    /// rebuilding, only what it has missed is filled. It is never marked while it is in use.
+    pub offline: bool,
     /// Kind of device.
     pub class: DeviceClass,
     /// Bandwidth, bytes per second; 0 unknown.
@@ -355,6 +358,9 @@ impl Label {
         }
         if self.members.iter().any(|m| m.suspected) {
             bits |= features::SUSPECTED;
+        }
+        if self.members.iter().any(|m| m.offline) {
+            bits |= features::OFFLINE;
         }
         bits
     }

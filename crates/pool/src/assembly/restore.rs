@@ -22,6 +22,7 @@ use crate::labels::{
     Found, LABEL_LOCK_BYTE, counts, id, on_all, own_uuid, same_device, second, write_boot_sector,
     write_copies,
 };
+use crate::maintenance::offline::is_offline;
 
 /// Which member of a pool, as the operator says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +126,18 @@ pub enum RestoreError {
         /// The device.
         path: String,
         /// Who it is.
+        index: MemberIndex,
+        /// The pool.
+        pool: String,
+    },
+    /// A member that is out of use for a while. Its own label said whether it went in good order.
+    #[error(
+        "member {index} of pool {pool:?} is offline, and has lost the label by which it would catch up: `braid replace {pool} {index} {path} --force` fills all of it"
+    )]
+    Offline {
+        /// The device.
+        path: String,
+        /// The member.
         index: MemberIndex,
         /// The pool.
         pool: String,
@@ -413,6 +426,9 @@ fn step(
     let (index, member) = resolve_member(label, target, others)?;
     let found = Found::read(target.device.clone());
     let path = found.path().to_owned();
+    if is_offline(member) {
+        return Err(RestoreError::Offline { path, index, pool: label.name.clone() });
+    }
     check_device(&target.device, label, index, member, force)?;
     let overwrites = check_contents(&found, label, index, force)?;
     let too_small = || PoolError::TooSmall {
