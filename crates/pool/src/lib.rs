@@ -78,7 +78,6 @@ pub use labels::discover::{
 };
 pub use labels::{Hint, LABEL_LOCK_BYTE, Moving};
 pub use layout::map::{Map, MapError, Piece, Place, ZoneInfo};
-pub use maintenance::offline::is_offline;
 pub use maintenance::scrub::ReadPath;
 pub use membership::fencing::{FenceHow, Reservable};
 pub use membership::liveness::PoolByteLock;

@@ -138,6 +138,13 @@ pub struct Member {
     pub serial: String,
 }
 
+impl Member {
+    /// Whether it is out of use for a while: an operator took it out, and is to bring it back.
+    pub fn is_offline(&self) -> bool {
+        self.offline && self.state == MemberState::Failed
+    }
+}
+
 /// A child of a node, with its share of each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Child {

@@ -22,7 +22,6 @@ use crate::labels::{
     Found, LABEL_LOCK_BYTE, counts, id, on_all, own_uuid, same_device, second, write_boot_sector,
     write_copies,
 };
-use crate::maintenance::offline::is_offline;
 
 /// Which member of a pool, as the operator says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -426,7 +425,7 @@ fn step(
     let (index, member) = resolve_member(label, target, others)?;
     let found = Found::read(target.device.clone());
     let path = found.path().to_owned();
-    if is_offline(member) {
+    if member.is_offline() {
         return Err(RestoreError::Offline { path, index, pool: label.name.clone() });
     }
     check_device(&target.device, label, index, member, force)?;

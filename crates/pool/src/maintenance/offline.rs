@@ -109,7 +109,7 @@ impl Pool {
         let place_of = |topology: &Topology| {
             let index = topology.place_of(resolved)?;
             let member = topology.label.members.get(usize::from(index.0));
-            let is_out = member.is_some_and(is_offline);
+            let is_out = member.is_some_and(Member::is_offline);
             if is_out { Ok(index) } else { Err(resolved.overtaken(topology)) }
         };
         let device = {
@@ -203,11 +203,6 @@ impl Pool {
     }
 }
 
-/// Whether a member is out of use for a while.
-pub fn is_offline(member: &Member) -> bool {
-    member.offline && member.state == MemberState::Failed
-}
-
 /// What a member is that may go offline, or is.
 fn may_go_offline(topology: &Topology, index: MemberIndex) -> Result<MemberState, PoolError> {
     let member = topology.label.members.get(usize::from(index.0));
@@ -219,7 +214,7 @@ fn may_go_offline(topology: &Topology, index: MemberIndex) -> Result<MemberState
     if !topology.map.members().contains(&index) {
         return Err(ChangeError::HoldsNothing { member: name }.into());
     }
-    if member.state != MemberState::Active && !is_offline(member) {
+    if member.state != MemberState::Active && !member.is_offline() {
         let state = state_word(member.state);
         return Err(ChangeError::CannotGoOffline { member: name, index, state }.into());
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_format::label::MemberState;
+use braid_format::label::{Member, MemberState};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::{CawOutcome, Device, FaultKind, On};
 use braid_pool::{AddOptions, Destination, NoChecksums, Pool, PoolError, PoolRequest, Progress};
@@ -550,7 +550,7 @@ impl Node {
 
     /// A member goes for a while. Nothing is wrong with it.
     fn take_offline(&self) {
-        if self.pool.label().members.iter().any(braid_pool::is_offline) && self.below(4) != 0 {
+        if self.pool.label().members.iter().any(Member::is_offline) && self.below(4) != 0 {
             return;
         }
         let before: Vec<String> = self.world.state().suspects();
@@ -569,7 +569,7 @@ impl Node {
     /// One that is offline comes back.
     pub(super) fn bring_online(&self) {
         let label = self.pool.label();
-        let Some(which) = label.members.iter().position(braid_pool::is_offline) else { return };
+        let Some(which) = label.members.iter().position(Member::is_offline) else { return };
         let member = MemberIndex(u16::try_from(which).unwrap_or(0));
         let disk = self.members().get(which).copied().flatten();
         let Some(wire) = disk.and_then(|disk| Wire::of(&self.world, self.me, disk)) else { return };

@@ -1,8 +1,8 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 
 use braid_device::{
-    CawOutcome, CommandKind, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Rule,
+    CawOutcome, CommandKind, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Power, Rule,
     ScriptedDevice,
 };
 use braid_format::ByteOffset;
@@ -622,4 +622,196 @@ fn a_member_that_did_not_come_back_can_still_catch_up() {
     assert!(caught.fill < caught.whole, "{caught:?}");
     assert!(pool.rebuild(ONE, &|_| true).unwrap());
     consistent(&pool, &all);
+}
+
+/// Power goes at any write of an order to go offline, of what is written meanwhile, and of an order to come back. Then
+/// the member is in use, offline, or catches up, and in the end it holds all that was durable.
+#[test]
+fn power_may_be_cut_at_any_write_of_going_and_of_coming_back() {
+    let places = [100, 120, 140].map(|mib| ByteOffset(mib * MIB));
+    let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
+    for (n, redundancy) in [(2, Redundancy::Mirror(2)), (3, Redundancy::Parity(1))] {
+        for cut in 0.. {
+            let all = disks(n);
+            drop(made(&all, redundancy));
+            let power = Power::on();
+            let powered = |d: &Arc<FaultyDevice>| {
+                ScriptedDevice::powered(d.clone(), &power) as Arc<dyn Device>
+            };
+            let live = Pool::assemble(all.iter().map(powered).collect()).unwrap();
+            live.attach(0).unwrap();
+            let (mut durable, mut newest) = ([0_u8; 3], [0_u8; 3]);
+            let mut write = |place: usize, value: u8| {
+                newest[place] = value;
+                let done = live.write(places[place], &[value; 4096]).and_then(|()| live.flush());
+                if done.is_ok() {
+                    durable[place] = value;
+                }
+                done.is_ok()
+            };
+            assert!(write(0, 1) && write(1, 1));
+            power.cut_after(cut);
+            let device = powered(&all[1]);
+            let done = live.take_offline(ONE).is_ok_and(|trusted| trusted)
+                && write(1, 2)
+                && live.bring_online(ONE, &device).is_ok_and(|c| c.fill < c.whole || n == 2)
+                && write(2, 2)
+                && live.rebuild(ONE, &|_| true).is_ok_and(|done| done);
+            let over = power.is_on();
+            assert!(done || !over, "cut at {cut}");
+            drop(live);
+            for (d, salt) in all.iter().zip(0..) {
+                d.crash(cut * 31 + salt).unwrap();
+            }
+            let others = || dynamic(&all).into_iter().enumerate().filter(|(i, _)| *i != 1);
+            let pool = Pool::assemble(dynamic(&all))
+                .or_else(|_| Pool::assemble(others().map(|(_, d)| d).collect()))
+                .unwrap_or_else(|error| panic!("cut at {cut}: {error}"));
+            pool.recover_log(0).unwrap();
+            pool.attach(0).unwrap();
+            let member = pool.label().members[1].clone();
+            let device: Arc<dyn Device> = all[1].clone();
+            let what = match member.state {
+                MemberState::Active => "in use",
+                MemberState::Rebuilding => "catches up",
+                _ if !member.is_offline() => panic!("cut at {cut}: {member:?}"),
+                _ => match pool.bring_online(ONE, &device) {
+                    Ok(caught) if caught.fill < caught.whole || n == 2 => "offline",
+                    Ok(_) => "offline, without its label",
+                    Err(error) => {
+                        // It has begun to come back, and has nothing but a label of that.
+                        assert!(matches!(
+                            error,
+                            PoolError::Change(ChangeError::NotItsDevice { .. })
+                        ));
+                        pool.replace(ONE, device, true).unwrap();
+                        "was about to come back"
+                    }
+                },
+            };
+            *seen.entry(what).or_default() += 1;
+            if pool.rebuilding().is_some() {
+                assert!(pool.rebuild(ONE, &|_| true).unwrap());
+            }
+            pool.flush().unwrap();
+            // From it, in place of another one.
+            pool.fail_member(MemberIndex(0)).unwrap();
+            for (place, at) in places.iter().enumerate() {
+                let mut back = [0; 4096];
+                pool.read(*at, &mut back).unwrap();
+                // What was not durable may be torn.
+                let whole = back == [durable[place]; 4096];
+                assert!(whole || durable[place] != newest[place], "cut at {cut}: {what}, {place}");
+            }
+            if over {
+                break;
+            }
+        }
+    }
+    println!("{seen:?}");
+    for what in ["in use", "offline", "offline, without its label", "catches up"] {
+        assert!(seen.contains_key(what), "{what}: {seen:?}");
+    }
+}
+
+/// Another member fails for good while one is offline, and the pool can spare both. The one that was offline still
+/// lacks only what was noted: the notes are on those that are left.
+#[test]
+fn another_member_may_fail_while_one_is_offline() {
+    for (n, redundancy) in [(3, Redundancy::Mirror(3)), (4, Redundancy::Parity(2))] {
+        let (all, pool) = gone(n, redundancy);
+        let two = MemberIndex(2);
+        all[2].arm(On::Write, 1, FaultKind::Gone);
+        for mib in [110, 150] {
+            pool.write(ByteOffset(mib * MIB), &vec![6; 1 << 20]).unwrap();
+        }
+        assert_eq!(failed(&pool), [1, 2]);
+        assert!(pool.label().members[1].is_offline(), "the members in use were in use before");
+        let refused = pool.take_offline(MemberIndex(0)).unwrap_err().to_string();
+        assert!(refused.contains("m1") && refused.contains("m2"), "{refused}");
+        let caught = online(&pool, &all[1]).unwrap();
+        assert!(caught.fill < caught.whole, "{caught:?}");
+        assert!(pool.rebuild(ONE, &|_| true).unwrap());
+        pool.flush().unwrap();
+        all[2].heal();
+        pool.replace(two, all[2].clone(), true).unwrap();
+        assert!(pool.rebuild(two, &|_| true).unwrap());
+        consistent(&pool, &all);
+        pool.fail_member(MemberIndex(0)).unwrap();
+        for mib in [100, 110, 150] {
+            let mut back = [0; 4096];
+            pool.read(ByteOffset(mib * MIB), &mut back).unwrap();
+            assert_eq!(back[0], if mib == 100 { 5 } else { 6 });
+        }
+    }
+}
+
+/// Two are offline at once: the first that is back catches up, and the other one is filled whole.
+#[test]
+fn of_two_members_that_are_offline_the_first_that_is_back_catches_up() {
+    let (all, pool) = gone(4, Redundancy::Parity(2));
+    let two = MemberIndex(2);
+    assert!(pool.take_offline(two).unwrap());
+    pool.write(ByteOffset(140 * MIB), &[7; 4096]).unwrap();
+    let caught = online(&pool, &all[1]).unwrap();
+    assert!(caught.fill < caught.whole);
+    assert!(pool.rebuild(ONE, &|_| true).unwrap());
+    assert!(!pool.label().members[2].offline);
+    let caught = pool.bring_online(two, &(all[2].clone() as _)).unwrap();
+    assert_eq!(caught.fill, caught.whole);
+    assert!(pool.rebuild(two, &|_| true).unwrap());
+    consistent(&pool, &all);
+}
+
+/// A scrub while one is offline heals what the others can, and takes nothing from it.
+#[test]
+fn a_scrub_leaves_a_member_alone_that_is_offline() {
+    let (all, pool) = gone(3, Redundancy::Mirror(3));
+    let at = pool.0.epochs.read().map.groups()[0].at(1, 90 * MIB).1;
+    all[1].inner().write(at, &[9; 4096]).unwrap();
+    let before = image_of(&all[1]);
+    let found = pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap();
+    assert_eq!((found.healed, found.undecided), (Bytes(0), Bytes(0)));
+    assert!(image_of(&all[1]) == before);
+    online(&pool, &all[1]).unwrap();
+    assert!(pool.rebuild(ONE, &|_| true).unwrap());
+    // What others have written on it meanwhile only a scrub finds: nothing was noted of that.
+    let found = pool.scrub(&crate::NoChecksums, &mut |_, _| true).unwrap();
+    assert_eq!((found.healed, found.undecided), (Bytes(4096), Bytes(0)));
+    consistent(&pool, &all);
+}
+
+/// Another device takes its place: nothing is noted any more, and its own is a stranger.
+#[test]
+fn a_member_that_is_offline_may_be_replaced() {
+    let (all, pool) = gone(2, Redundancy::Mirror(2));
+    let new = disks(1).remove(0);
+    pool.replace(ONE, new.clone(), false).unwrap();
+    assert!(!pool.label().members[1].offline);
+    let error = online(&pool, &all[1]).unwrap_err().to_string();
+    assert!(error.contains("is being filled, not offline"), "{error}");
+    assert!(pool.rebuild(ONE, &|_| true).unwrap());
+    consistent(&pool, &[all[0].clone(), new]);
+    assert!(pool.take_offline(ONE).unwrap());
+    let error = online(&pool, &all[1]).unwrap_err().to_string();
+    assert!(error.contains("is not the device that was"), "{error}");
+}
+
+/// Its twin, an image made while it was offline, is as good as it. Both together are not.
+#[test]
+fn a_clone_of_a_member_that_is_offline_is_taken_once() {
+    let (all, pool) = gone(3, Redundancy::Mirror(3));
+    let clone = MemoryDevice::new("clone", Bytes(160 * MIB), Bytes(512));
+    let clone = FaultyDevice::new(clone, FaultPlan::default());
+    put_back(&clone, &image_of(&all[1]));
+    let caught = online(&pool, &clone).unwrap();
+    assert!(caught.fill < caught.whole);
+    let error = online(&pool, &all[1]).unwrap_err().to_string();
+    assert!(error.contains("not offline"), "{error}");
+    assert!(pool.rebuild(ONE, &|_| true).unwrap());
+    consistent(&pool, &[all[0].clone(), clone.clone(), all[2].clone()]);
+    // It has another identity since.
+    assert!(pool.take_offline(ONE).unwrap());
+    let error = online(&pool, &all[1]).unwrap_err().to_string();
+    assert!(error.contains("is not the device that was"), "{error}");
 }
