@@ -145,6 +145,7 @@ fn a_member_goes_offline_comes_back_under_another_path_and_catches_up() {
     assert!(said.contains("can spare") && said.contains("disk0"), "{said}");
     let said = ok(&["status", m.dir()]);
     assert!(said.contains("disk1) is offline; no member may be lost"), "{said}");
+    assert!(said.contains(" offline since 20"), "{said}");
     assert!(said.contains(&format!("`braid online {} 1` brings it back", m.name)), "{said}");
     sh(&format!("cp -r {0}/tree {0}/copy", m.dir()));
     // No spare steps in, and another node, in the same slot, goes on noting.

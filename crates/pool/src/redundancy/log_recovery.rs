@@ -15,6 +15,7 @@ use super::log::Log;
 use super::log::intents::{self, Intents, Kind};
 use super::log::redo::{self, Redo, flush_all};
 use super::log::replicas::candidates;
+use super::missed::Missed;
 use super::verifier::ChecksumVerifier;
 use super::{EpochInUse, resync};
 use crate::cluster::{Locks, RegionHold, add_locks};
@@ -58,6 +59,8 @@ pub(crate) struct FoundRegions {
     noted: BTreeSet<u64>,
     /// Some copy could not be read, or is damaged.
     pub doubtful: bool,
+    /// Members that have a sound copy of some sector.
+    pub holders: BTreeSet<MemberIndex>,
 }
 
 fn read(topology: &Topology, member: MemberIndex, at: ByteOffset, len: u64) -> Option<AlignedBuf> {
@@ -86,8 +89,9 @@ impl FoundRegions {
     pub fn read(topology: &Topology, slot: u16, kind: Kind) -> Self {
         let pool = topology.label.pool.into_bytes();
         let shift = kind.shift(topology.map.size());
-        let noted = BTreeSet::new();
-        let mut found = Self { kind, sequence: 0, sectors: 0, shift, noted, doubtful: false };
+        let (noted, holders) = (BTreeSet::new(), BTreeSet::new());
+        let mut found =
+            Self { kind, sequence: 0, sectors: 0, shift, noted, doubtful: false, holders };
         let replicas = candidates(topology, slot);
         let regions = (topology.map.size().0 >> shift) + 1;
         let len = u64::from(kind.sectors()) * LogPlace::SECTOR as u64;
@@ -101,12 +105,15 @@ impl FoundRegions {
                 let from = usize::from(n) * LogPlace::SECTOR;
                 let whole = all.as_ref().and_then(|a| a.get(from..from + LogPlace::SECTOR));
                 if let Some(bytes) = whole {
-                    return Some(intents::decode(kind, bytes, &pool, slot, n));
+                    return Some((*member, intents::decode(kind, bytes, &pool, slot, n)));
                 }
                 let bytes = read(topology, *member, kind.at(*place, n), LogPlace::SECTOR as u64)?;
-                Some(intents::decode(kind, &bytes, &pool, slot, n))
+                Some((*member, intents::decode(kind, &bytes, &pool, slot, n)))
             });
-            let said: Vec<intents::Read> = said.collect();
+            let said: Vec<(MemberIndex, intents::Read)> = said.collect();
+            let is_good = |s: &&(_, _)| matches!(s.1, intents::Read::Good(..));
+            found.holders.extend(said.iter().filter(is_good).map(|s| s.0));
+            let said: Vec<intents::Read> = said.into_iter().map(|s| s.1).collect();
             found.doubtful |= said.len() < copies.len() || said.contains(&intents::Read::Damaged);
             found.add(&said, n, regions);
         }
@@ -295,6 +302,9 @@ impl Found {
             missed: self.missed.noted(&topology),
             redo: Redo::new(sequence, generation + 1).into(),
         };
+        if topology.notes_missed && !Missed::is_recorded(&topology) {
+            log.missed.add(0, topology.map.size().0);
+        }
         // What is made whole here, a member that is offline lacks.
         log.missed.absorb(&self.intents.noted(&topology));
         log.renew_missed(&topology, &mut lost)?;

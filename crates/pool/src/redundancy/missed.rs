@@ -10,12 +10,15 @@
 //!
 //! A region that is noted without need costs only time. So logs of slots that nobody has count too, whatever their
 //! age. A record that cannot be read, or is damaged, on any member that should have it says that everything was missed.
+//! So does a member in use without any record: the node that took the other one offline wrote one there.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use braid_format::Bytes;
+use braid_format::{Bytes, MemberIndex};
 
 use super::log::intents::Kind;
+use super::log::replicas::candidates;
 use super::log_recovery::FoundRegions;
 use crate::topology::Topology;
 
@@ -28,8 +31,8 @@ impl Missed {
     /// noted from now on, it has.
     pub fn read(topology: &Topology) -> Self {
         let mut runs = vec![(0, topology.unnoted.load(Ordering::Acquire))];
-        for slot in 0..topology.info.log_slots.unwrap_or(0) {
-            let Ok(slot) = u16::try_from(slot) else { break };
+        let mut holders = BTreeSet::new();
+        for slot in slots(topology) {
             // Who recovers a slot notes there as missed what it then takes out of the intents.
             for kind in [Kind::Intent, Kind::Missed] {
                 let found = FoundRegions::read_settled(topology, slot, kind);
@@ -37,9 +40,22 @@ impl Missed {
                     return Self(vec![(0, u64::MAX)]);
                 }
                 runs.extend(found.bytes());
+                if kind == Kind::Missed {
+                    holders.extend(found.holders);
+                }
             }
         }
+        if !all_hold(topology, &holders) {
+            return Self(vec![(0, u64::MAX)]);
+        }
         Self::of(runs)
+    }
+
+    /// Whether each member in use has a record of some slot, as each has since a member went. Without it what was
+    /// noted is lost.
+    pub fn is_recorded(topology: &Topology) -> bool {
+        let of_slot = |slot| FoundRegions::read_settled(topology, slot, Kind::Missed).holders;
+        all_hold(topology, &slots(topology).flat_map(of_slot).collect())
     }
 
     fn of(mut runs: Vec<(u64, u64)>) -> Self {
@@ -59,6 +75,15 @@ impl Missed {
         let behind = self.0.partition_point(|run| run.1 <= from);
         self.0.get(behind).is_some_and(|run| run.0 < to)
     }
+}
+
+fn slots(topology: &Topology) -> std::ops::Range<u16> {
+    0..u16::try_from(topology.info.log_slots.unwrap_or(0)).unwrap_or(u16::MAX)
+}
+
+/// Whether all members that logs are written to are among the `holders`.
+fn all_hold(topology: &Topology, holders: &BTreeSet<MemberIndex>) -> bool {
+    candidates(topology, 0).iter().all(|(member, _)| holders.contains(member))
 }
 
 /// How much of a member is filled.

@@ -7,9 +7,11 @@ const ONE: MemberIndex = MemberIndex(1);
 const MIB: u64 = 1 << 20;
 
 /// Larger than what is filled in any case.
+const SIZE: u64 = 240 * MIB;
+
 fn large() -> Vec<Arc<FaultyDevice>> {
     let device = |i| {
-        let memory = MemoryDevice::new(&format!("m{i}"), Bytes(400 * MIB), Bytes(512));
+        let memory = MemoryDevice::new(&format!("m{i}"), Bytes(SIZE), Bytes(512));
         FaultyDevice::new(memory as Arc<dyn Device>, FaultPlan::default())
     };
     (0..4).map(device).collect()
@@ -25,8 +27,18 @@ fn write(node: &Node, mib: u64, value: u8) {
 #[test]
 fn nodes_that_hear_late_join_or_die_while_a_member_is_offline_leave_nothing_out() {
     for redundancy in [Redundancy::Mirror(2), Redundancy::Mirror(4), Redundancy::Parity(1)] {
-        let all = large();
-        let of = || all.iter().map(|d| d.clone() as Arc<dyn Device>).collect::<Vec<_>>();
+        let dir = tempfile::tempdir().unwrap();
+        let paths: Vec<_> = (0..4).map(|i| dir.path().join(format!("m{i}"))).collect();
+        for path in &paths {
+            std::fs::File::create(path).unwrap().set_len(SIZE).unwrap();
+        }
+        // Each node opens them for itself, also the one that comes back.
+        let open = |path: &std::path::PathBuf| -> Arc<dyn Device> {
+            FileDevice::open(path, OpenOptions::default()).unwrap()
+        };
+        let of = || paths.iter().map(open).collect::<Vec<_>>();
+        let all: Vec<_> =
+            paths.iter().map(|p| FaultyDevice::new(open(p), FaultPlan::default())).collect();
         let options = CreateOptions { redundancy, log_slots: 3, ..CreateOptions::new("p") };
         Pool::create(of(), &options).unwrap();
         let nodes = nodes_of(2, &of);
@@ -47,7 +59,7 @@ fn nodes_that_hear_late_join_or_die_while_a_member_is_offline_leave_nothing_out(
         write(&third, 160, 1);
         write(a, 180, 1);
         third.dies();
-        let device: Arc<dyn Device> = all[1].clone();
+        let device = open(&paths[1]);
         let planned = a.pool.plan_online(ONE, &device).unwrap();
         assert!(planned.fill < planned.whole);
         let back = waits_for(
