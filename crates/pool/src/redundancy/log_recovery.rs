@@ -15,7 +15,6 @@ use super::log::Log;
 use super::log::intents::{self, Intents, Kind};
 use super::log::redo::{self, Redo, flush_all};
 use super::log::replicas::candidates;
-use super::missed::Missed;
 use super::verifier::ChecksumVerifier;
 use super::{EpochInUse, resync};
 use crate::cluster::{Locks, RegionHold, add_locks};
@@ -185,6 +184,23 @@ impl FoundRegions {
     }
 }
 
+/// The slots that have logs.
+pub(crate) fn slots(topology: &Topology) -> std::ops::Range<u16> {
+    0..u16::try_from(topology.info.log_slots.unwrap_or(0)).unwrap_or(u16::MAX)
+}
+
+/// Whether all members that logs are written to are among the `holders`.
+pub(crate) fn all_hold(topology: &Topology, holders: &BTreeSet<MemberIndex>) -> bool {
+    candidates(topology, 0).iter().all(|(member, _)| holders.contains(member))
+}
+
+/// Whether each member in use has a record of some slot of what was missed, as each has since a member went offline.
+/// Without it what was noted is lost.
+fn is_recorded(topology: &Topology) -> bool {
+    let of_slot = |slot| FoundRegions::read_settled(topology, slot, Kind::Missed).holders;
+    all_hold(topology, &slots(topology).flat_map(of_slot).collect())
+}
+
 impl Found {
     /// The pool's bytes of a noted region.
     fn region(&self, region: u64, topology: &Topology) -> (u64, u64) {
@@ -302,7 +318,7 @@ impl Found {
             missed: self.missed.noted(&topology),
             redo: Redo::new(sequence, generation + 1).into(),
         };
-        if topology.notes_missed && !Missed::is_recorded(&topology) {
+        if topology.notes_missed && !is_recorded(&topology) {
             log.missed.add(0, topology.map.size().0);
         }
         // What is made whole here, a member that is offline lacks.

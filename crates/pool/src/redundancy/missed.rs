@@ -15,11 +15,10 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use braid_format::{Bytes, MemberIndex};
+use braid_format::Bytes;
 
 use super::log::intents::Kind;
-use super::log::replicas::candidates;
-use super::log_recovery::FoundRegions;
+use super::log_recovery::{FoundRegions, all_hold, slots};
 use crate::topology::Topology;
 
 /// Runs of the pool's bytes, in order, none of which touches another.
@@ -51,13 +50,6 @@ impl Missed {
         Self::of(runs)
     }
 
-    /// Whether each member in use has a record of some slot, as each has since a member went. Without it what was
-    /// noted is lost.
-    pub fn is_recorded(topology: &Topology) -> bool {
-        let of_slot = |slot| FoundRegions::read_settled(topology, slot, Kind::Missed).holders;
-        all_hold(topology, &slots(topology).flat_map(of_slot).collect())
-    }
-
     fn of(mut runs: Vec<(u64, u64)>) -> Self {
         runs.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
@@ -75,15 +67,6 @@ impl Missed {
         let behind = self.0.partition_point(|run| run.1 <= from);
         self.0.get(behind).is_some_and(|run| run.0 < to)
     }
-}
-
-fn slots(topology: &Topology) -> std::ops::Range<u16> {
-    0..u16::try_from(topology.info.log_slots.unwrap_or(0)).unwrap_or(u16::MAX)
-}
-
-/// Whether all members that logs are written to are among the `holders`.
-fn all_hold(topology: &Topology, holders: &BTreeSet<MemberIndex>) -> bool {
-    candidates(topology, 0).iter().all(|(member, _)| holders.contains(member))
 }
 
 /// How much of a member is filled.

@@ -597,9 +597,12 @@ fn a_member_that_does_not_answer_holds_nobody_up() {
         for comes_back in [false, true] {
             let read = mute.add(Rule::on(&[CommandKind::Read]).holds());
             let (pool, device) = (&pool, mute.clone() as Arc<dyn Device>);
-            let asked = s.spawn(move || match comes_back {
-                false => pool.plan_online(ONE, &device),
-                true => pool.bring_online(ONE, &device),
+            let asked = s.spawn(move || {
+                if comes_back {
+                    pool.bring_online(ONE, &device)
+                } else {
+                    pool.plan_online(ONE, &device)
+                }
             });
             wait_until("its label is to be read", || read.hits() > 0);
             writes(pool);
@@ -622,6 +625,34 @@ fn a_member_that_did_not_come_back_can_still_catch_up() {
     assert!(caught.fill < caught.whole, "{caught:?}");
     assert!(pool.rebuild(ONE, &|_| true).unwrap());
     consistent(&pool, &all);
+}
+
+/// Opens the pool after a power cut, and brings its member back if that is out; what it was.
+fn opened_again(all: &[Arc<FaultyDevice>], n: usize, cut: u64) -> (Pool, &'static str) {
+    let others = || dynamic(all).into_iter().enumerate().filter(|(i, _)| *i != 1);
+    let pool = Pool::assemble(dynamic(all))
+        .or_else(|_| Pool::assemble(others().map(|(_, d)| d).collect()))
+        .unwrap_or_else(|error| panic!("cut at {cut}: {error}"));
+    pool.recover_log(0).unwrap();
+    pool.attach(0).unwrap();
+    let member = pool.label().members[1].clone();
+    let device: Arc<dyn Device> = all[1].clone();
+    let what = match member.state {
+        MemberState::Active => "in use",
+        MemberState::Rebuilding => "catches up",
+        _ if !member.is_offline() => panic!("cut at {cut}: {member:?}"),
+        _ => match pool.bring_online(ONE, &device) {
+            Ok(caught) if caught.fill < caught.whole || n == 2 => "offline",
+            Ok(_) => "offline, without its label",
+            Err(error) => {
+                // It has begun to come back, and has nothing but a label of that.
+                assert!(matches!(error, PoolError::Change(ChangeError::NotItsDevice { .. })));
+                pool.replace(ONE, device, true).unwrap();
+                "was about to come back"
+            }
+        },
+    };
+    (pool, what)
 }
 
 /// Power goes at any write of an order to go offline, of what is written meanwhile, and of an order to come back. Then
@@ -664,32 +695,7 @@ fn power_may_be_cut_at_any_write_of_going_and_of_coming_back() {
             for (d, salt) in all.iter().zip(0..) {
                 d.crash(cut * 31 + salt).unwrap();
             }
-            let others = || dynamic(&all).into_iter().enumerate().filter(|(i, _)| *i != 1);
-            let pool = Pool::assemble(dynamic(&all))
-                .or_else(|_| Pool::assemble(others().map(|(_, d)| d).collect()))
-                .unwrap_or_else(|error| panic!("cut at {cut}: {error}"));
-            pool.recover_log(0).unwrap();
-            pool.attach(0).unwrap();
-            let member = pool.label().members[1].clone();
-            let device: Arc<dyn Device> = all[1].clone();
-            let what = match member.state {
-                MemberState::Active => "in use",
-                MemberState::Rebuilding => "catches up",
-                _ if !member.is_offline() => panic!("cut at {cut}: {member:?}"),
-                _ => match pool.bring_online(ONE, &device) {
-                    Ok(caught) if caught.fill < caught.whole || n == 2 => "offline",
-                    Ok(_) => "offline, without its label",
-                    Err(error) => {
-                        // It has begun to come back, and has nothing but a label of that.
-                        assert!(matches!(
-                            error,
-                            PoolError::Change(ChangeError::NotItsDevice { .. })
-                        ));
-                        pool.replace(ONE, device, true).unwrap();
-                        "was about to come back"
-                    }
-                },
-            };
+            let (pool, what) = opened_again(&all, n, cut);
             *seen.entry(what).or_default() += 1;
             if pool.rebuilding().is_some() {
                 assert!(pool.rebuild(ONE, &|_| true).unwrap());
@@ -798,7 +804,7 @@ fn a_member_that_is_offline_may_be_replaced() {
     assert!(error.contains("is not the device that was"), "{error}");
 }
 
-/// Its twin, an image made while it was offline, is as good as it. Both together are not.
+/// A copy of its device, made while it was offline, is as good as it. Both together are not.
 #[test]
 fn a_clone_of_a_member_that_is_offline_is_taken_once() {
     let (all, pool) = gone(3, Redundancy::Mirror(3));
