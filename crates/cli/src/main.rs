@@ -34,9 +34,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::helper::{self, Helper};
 use commands::{
     add, advise, check, completion, cp, create, destroy, dump_label, evacuate, events, export,
-    fail, fence, generate, grow, history, iostat, label, locks, mount, nodes, probe, rebalance,
-    remove, rename, replace, scan, scrub, serve, spare, status, target, top, trim, unmount,
-    version, why,
+    fail, fence, generate, grow, history, iostat, label, locks, mount, nodes, offline, online,
+    probe, rebalance, remove, rename, replace, scan, scrub, serve, spare, status, target, top,
+    trim, unmount, version, why,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::{answer, lost_output};
@@ -69,6 +69,8 @@ enum Command {
     Label(label::Args),
     DumpLabel(dump_label::Args),
     Fail(fail::Args),
+    Offline(offline::Args),
+    Online(online::Args),
     Replace(replace::Args),
     Spare(spare::Args),
     Add(add::Args),
@@ -222,6 +224,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Label(a) => label::run(&a),
         Command::DumpLabel(a) => dump_label::run(&a),
         Command::Fail(a) => fail::run(&a),
+        Command::Offline(a) => offline::run(&a),
+        Command::Online(a) => online::run(&a),
         Command::Replace(a) => replace::run(&a),
         Command::Spare(a) => spare::run(&a),
         Command::Add(a) => add::run(&a),

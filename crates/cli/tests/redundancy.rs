@@ -127,6 +127,63 @@ fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     m.clean(&[2, 3]);
 }
 
+/// A disk is taken out for a while, by mounted nodes and by a command alone, and catches up on what it missed.
+#[test]
+fn a_member_goes_offline_comes_back_under_another_path_and_catches_up() {
+    if !can_mount() {
+        return;
+    }
+    let m = mounted(5, 4, &["--mirror", "2"]);
+    let written = fill(&m.dir);
+    ok(&["spare", m.dir(), m.disk(4)]);
+    let said = ok(&["offline", m.dir(), "1", "--dry-run"]);
+    assert!(said.contains("can go offline"), "{said}");
+    assert_eq!(states(&[m.dir()])[1], "active");
+    let said = ok(&["offline", m.dir(), "1"]);
+    assert!(said.contains("catches up by what it has missed"), "{said}");
+    let said = fails(&["offline", m.dir(), "0"]);
+    assert!(said.contains("can spare") && said.contains("disk0"), "{said}");
+    let said = ok(&["status", m.dir()]);
+    assert!(said.contains("disk1) is offline; no member may be lost"), "{said}");
+    assert!(said.contains(" offline since 20"), "{said}");
+    assert!(said.contains(&format!("`braid online {} 1` brings it back", m.name)), "{said}");
+    sh(&format!("cp -r {0}/tree {0}/copy", m.dir()));
+    // No spare steps in, and another node, in the same slot, goes on noting.
+    unmount_idle(&m.dir);
+    m.mount(&[0, 1, 2, 3, 4], &[]);
+    assert_eq!(states(&[m.dir()]), ["active", "offline", "active", "active", "spare"]);
+    sh(&format!("cp -r {0}/tree {0}/second", m.dir()));
+    let moved = m.disks.paths[1].with_file_name("elsewhere");
+    std::fs::rename(&m.disks.paths[1], &moved).unwrap();
+    let moved = moved.to_str().unwrap();
+    let said = fails(&["online", m.dir(), "1", m.disk(4)]);
+    assert!(said.contains("is not the device that was"), "{said}");
+    let planned = ok(&["online", m.dir(), "1", moved, "--dry-run"]);
+    assert!(planned.contains("would be brought up to date"), "{planned}");
+    let said = ok(&["online", m.dir(), "1", moved]);
+    assert!(said.contains("is brought up to date") && said.contains("filled and in use"), "{said}");
+    let said = ok(&["scrub", m.dir()]);
+    assert!(said.contains("0 B healed"), "{said}");
+    let history = ok(&["history", m.dir()]);
+    for command in ["offline: member 1", &format!("online: member 1, {moved}")] {
+        assert_eq!(history.matches(command).count(), 1, "{history}");
+    }
+    // From it alone.
+    ok(&["fail", m.dir(), "0"]);
+    for copy in ["tree", "copy", "second"] {
+        assert_eq!(sums(&m.dir.join(copy)), written, "{copy}");
+    }
+    wait_until("the spare is filled", || states(&[m.dir()])[0] == "active");
+    unmount_idle(&m.dir);
+    let devices = [m.disk(4), moved, m.disk(2), m.disk(3)].join(":");
+    ok(&["offline", &devices, "2"]);
+    // It is not among the open devices any more.
+    ok(&["rename", &devices, &format!("{}-again", m.name)]);
+    let said = ok(&["online", &devices, "2", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["pool"]["members"][2]["state"], "active", "{said}");
+}
+
 /// What was done and what happened is told by a mounted node, and by the devices when nobody has the pool mounted; a
 /// stream shows what comes.
 #[test]

@@ -235,3 +235,49 @@ fn another_node_goes_on_filling_a_member() {
         assert!(said.contains("clean"), "{said}");
     }
 }
+
+/// A member is offline while two nodes write, one is killed over it, and the other is killed while the
+/// member catches up.
+#[test]
+fn a_member_that_was_offline_lacks_nothing_though_nodes_are_killed() {
+    if !can_mount() {
+        return;
+    }
+    for layout in LAYOUTS {
+        let mut c = cluster(layout);
+        let (a, b) = (c.node(0).to_owned(), c.node(1).to_owned());
+        while_both_write(&a, &b, |both_go_on| {
+            let said = ok(&["offline", b.to_str().unwrap(), "1"]);
+            assert!(said.contains("catches up by what it has missed"), "{said}");
+            both_go_on();
+        });
+        sh(&format!("head -c 30000000 /dev/urandom > {0}/big && sync {0}/big", a.display()));
+        let written = sums(&b);
+        // Its name is there in any case.
+        sh(&format!("touch {0}/lost && sync {0}/lost {0}", a.display()));
+        sh(&format!("head -c 30000000 /dev/urandom > {}/lost", a.display()));
+        c.kill(0);
+        c.detach(0);
+        c.nodes.remove(0);
+        // Whatever of it is there is the same when the member is back.
+        wait_until("the dead node is recovered", || b.join("lost").metadata().is_ok());
+        // What is not durable may go with the other node, too.
+        sh(&format!("rm {0}/lost && sync {0}/* {0}", b.display()));
+        let said = ok(&["online", b.to_str().unwrap(), "1", "--background"]);
+        assert!(said.contains("brought up to date"), "{said}");
+        c.kill(0);
+        c.detach(0);
+        c.nodes.remove(0);
+        let b = c.mount(&[]);
+        let filled = || ok(&["status", b.to_str().unwrap()]).contains("active");
+        wait_until("the pool is there", filled);
+        let view = || ok(&["spare", b.to_str().unwrap(), "--list"]);
+        wait_until("the member is filled", || !view().contains("rebuilding"));
+        assert_eq!(sums(&b), written, "{layout:?}");
+        whole(&b);
+        // From it, in place of another one.
+        ok(&["fail", b.to_str().unwrap(), "0"]);
+        assert_eq!(sums(&b), written, "{layout:?}");
+        c.unmount_all();
+    }
+}

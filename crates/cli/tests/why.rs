@@ -55,7 +55,8 @@ fn who_waits_for_a_node_that_is_stopped_is_told_so() {
     // It may be silent for longer than this takes.
     let dirs = [0, 1].map(|_| c.mount(&["io_timeout=60"]).to_str().unwrap().to_owned());
     let [here, there] = &dirs;
-    std::fs::write(format!("{there}/file"), b"theirs").unwrap();
+    common::sh(&format!("dd if=/dev/zero of={there}/file bs=1k count=1 conv=fsync status=none"));
+    common::sh(&format!("sync {there}"));
     let stopped = Pid::from_raw(c.pid(1)).unwrap();
     kill_process(stopped, Signal::STOP).unwrap();
     let stopped = Stopped(stopped);

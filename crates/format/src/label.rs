@@ -248,7 +248,8 @@ impl Member {
             bytes_per_second: self.bytes_per_second.0.into(),
             state: (self.state as u16).into(),
             class: self.class as u8,
-            flags: if self.suspected { RawMember::SUSPECTED } else { 0 },
+            flags: if self.suspected { RawMember::SUSPECTED } else { 0 }
+                | if self.offline { RawMember::OFFLINE } else { 0 },
             bus: self.bus.into(),
             successor: self.successor.map_or(0, |s| s.0.saturating_add(1)).into(),
             path: padded(&self.path),
@@ -265,7 +266,7 @@ impl RawMember {
             field,
             value: value.into(),
         };
-        if self.flags & !Self::SUSPECTED != 0 {
+        if self.flags & !(Self::SUSPECTED | Self::OFFLINE) != 0 {
             return Err(bad("member flags", self.flags.into()));
         }
         Ok(Member {
@@ -277,6 +278,7 @@ impl RawMember {
                 .ok_or_else(|| bad("member state", self.state.get()))?,
             state_epoch: Epoch(self.state_epoch.get()),
             suspected: self.flags & Self::SUSPECTED != 0,
+            offline: self.flags & Self::OFFLINE != 0,
             class: DeviceClass::from_u8(self.class)
                 .ok_or_else(|| bad("device class", self.class.into()))?,
             bytes_per_second: Bytes(self.bytes_per_second.get()),

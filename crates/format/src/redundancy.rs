@@ -5,13 +5,14 @@
 //! ```text
 //!  member:  1 MiB                    + 2 MiB                     data_start
 //!           | log of slot 0          | log of slot 1 | ...       | data area ...
-//!  log:     | 16 intent sectors | 2 redo headers | ... free | redo ring |
-//!           0                   64 KiB           72 KiB     128 KiB     2 MiB
+//!  log:     | 16 intent sectors | 2 redo headers | 14 missed sectors | redo ring |
+//!           0                   64 KiB           72 KiB              128 KiB     2 MiB
 //! ```
 //! *Intents*: one bit for each region of the pool's logical bytes that is being written: set,
 //! durably, before the first write, cleared some time after the last one is durable. *Redo*: the new
 //! bytes, parity included, of every write that changes a part of a parity row, durable before any
-//! of them is written in place. A log is written alike to as many members as the pool can lose,
+//! of them is written in place. *Missed*: one bit for each region that was written while a member was
+//! offline; kept until none is. A log is written alike to as many members as the pool can lose,
 //! and one more; it is read from all.
 //!
 //! All sectors are 4 KiB, checked whole.
@@ -26,13 +27,13 @@ use crate::units::{ByteOffset, Bytes, Incarnation, NodeId};
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawIntents {
-    /// "BRWI".
+    /// "BRWI"; in a missed sector "BRWM".
     pub magic: U32,
     /// CRC-32C of the sector with this field zero.
     pub crc: U32,
     /// The pool.
     pub pool_uuid: [u8; 16],
-    /// Which of the slot's intent sectors.
+    /// Which of the slot's intent, or missed, sectors.
     pub sector: U16,
     /// The writer's slot.
     pub slot: U16,
@@ -60,10 +61,20 @@ impl RawIntents {
     /// Smallest region.
     pub const REGION_MIN: Bytes = Bytes(16 << 20);
 
-    /// log2 of a region's bytes in a pool of `size` bytes: as small as the bits allow.
+    /// "BRWM": the regions of a missed sector were written while a member was offline.
+    pub const MISSED_MAGIC: u32 = u32::from_le_bytes(*b"BRWM");
+    /// Missed sectors in a log.
+    pub const MISSED_SECTORS: u16 = 14;
+
+    /// log2 of a region's bytes in a pool of `size` bytes, as intents note it: as small as the bits allow.
     pub const fn region_shift(size: Bytes) -> u32 {
+        Self::shift_for(size, Self::SECTORS)
+    }
+
+    /// log2 of a region's bytes in a pool of `size` bytes if `sectors` have a bit for each region.
+    pub const fn shift_for(size: Bytes, sectors: u16) -> u32 {
         let mut shift = Self::REGION_MIN.0.trailing_zeros();
-        while size.0 >> shift >= Self::BITS * Self::SECTORS as u64 {
+        while size.0 >> shift >= Self::BITS * sectors as u64 {
             shift += 1;
         }
         shift
@@ -362,6 +373,11 @@ impl LogPlace {
         ByteOffset(self.at.0 + n as u64 * Self::SECTOR as u64)
     }
 
+    /// Missed sector `n`.
+    pub const fn missed(&self, n: u16) -> ByteOffset {
+        ByteOffset(self.at.0 + (72 << 10) + n as u64 * Self::SECTOR as u64)
+    }
+
     /// Redo header `copy`, 0 or 1.
     pub const fn redo_header(&self, copy: u64) -> ByteOffset {
         ByteOffset(self.at.0 + (64 << 10) + copy % 2 * Self::SECTOR as u64)
@@ -410,6 +426,8 @@ mod tests {
         assert_eq!(LogPlace::of_slot(4, mib(9)), None);
         assert_eq!(LogPlace::slots(mib(9)), 4);
         let place = LogPlace::of_slot(1, mib(9)).expect("it fits");
+        assert_eq!(place.missed(0), place.redo_header(1) + Bytes::from(LogPlace::SECTOR));
+        assert_eq!(place.missed(RawIntents::MISSED_SECTORS), place.ring(0));
         assert_eq!(place.ring(LogPlace::RING), mib(5));
         let kib = |n: u64| ByteOffset((3 << 20) + (n << 10));
         assert_eq!((place.intents(0), place.intents(15)), (kib(0), kib(60)));

@@ -14,7 +14,7 @@ use std::time::Duration;
 use braid_format::{InodeNo, LockNo, MemberIndex};
 use braid_lock::{Life, Local, Mode, NodeView, NodeWait};
 use braid_pool::device::{AlignedBuf, Device};
-use braid_pool::{MemberSelector, Pool};
+use braid_pool::{CatchUp, MemberSelector, Pool};
 
 use crate::attr::{
     Attr, Cred, DirEntry, EarlyReply, Fh, KernelCache, SetAttr, StatFs, WithAttrs, Write,
@@ -138,6 +138,23 @@ impl Fs {
         }
         self.mounted.maintenance.wake();
         Ok(())
+    }
+    /// Takes a member offline. Whether it can catch up when it is back
+    /// ([`Pool::take_offline`](braid_pool::Pool::take_offline)).
+    pub fn take_offline(&self, member: impl Into<MemberSelector>) -> Result<bool> {
+        self.core().check_alive()?;
+        Ok(self.pool().take_offline(member)?)
+    }
+    /// Brings a member back on its own device, and begins to fill what it has missed.
+    pub fn bring_online(
+        &self,
+        member: impl Into<MemberSelector>,
+        device: &Arc<dyn Device>,
+    ) -> Result<CatchUp> {
+        self.core().check_alive()?;
+        let caught = self.pool().bring_online(member, device)?;
+        self.mounted.maintenance.begin();
+        Ok(caught)
     }
     /// Puts a device in the place of a member and begins to fill it.
     pub fn replace_member(

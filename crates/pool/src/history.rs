@@ -81,24 +81,44 @@ pub(crate) fn members_out(label: &Label) -> Vec<u16> {
     members.filter(|(i, m)| out(m) && holds(*i)).map(|(i, _)| i).collect()
 }
 
+/// How a member is called in texts.
+pub(crate) fn who(index: MemberIndex, member: &Member) -> String {
+    format!("member {index} ({})", member.path)
+}
+
+/// That a member went offline.
+pub(crate) fn gone_offline(who: &str) -> String {
+    format!("{who} is offline")
+}
+
 /// How the members differ, one text each.
 pub(crate) fn changes(before: &Label, now: &Label) -> Vec<String> {
     let mut texts = Vec::new();
     let old = |m: &Member| before.members.iter().find(|b| b.uuid == m.uuid);
-    for (index, m) in (0_u16..).zip(&now.members) {
-        let who = format!("member {index} ({})", m.path);
+    for (index, m) in (0..).map(MemberIndex).zip(&now.members) {
+        let who = who(index, m);
         let Some(was) = old(m) else {
+            if m.offline {
+                texts.push(format!("{who} is back: what it has missed is filled"));
+                continue;
+            }
             texts.push(format!("{who} joined: {}", state_word(m.state)));
             continue;
         };
         if was.state != m.state {
             texts.push(match m.state {
+                MemberState::Failed if m.offline => gone_offline(&who),
                 MemberState::Failed => format!("{who} has failed"),
                 MemberState::Active if was.state == MemberState::Rebuilding => {
                     format!("{who} is filled and in use")
                 }
                 _ => format!("{who} is {}, was {}", state_word(m.state), state_word(was.state)),
             });
+        }
+        if was.offline && !m.offline && was.state == m.state {
+            texts.push(format!(
+                "all of {who} is filled when it is back: what it misses is not noted any more"
+            ));
         }
         if was.suspected != m.suspected {
             let now = if m.suspected { "is" } else { "is no longer" };

@@ -3,7 +3,7 @@
 //! They are random. In a simulation they come from a [`Source`], so that a run from a seed is the same
 //! each time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 
 use uuid::{Builder, Uuid};
@@ -13,6 +13,7 @@ pub type Source = Box<dyn Fn() -> u128>;
 
 thread_local! {
     static SOURCE: RefCell<Option<Source>> = const { RefCell::new(None) };
+    static SMALL_REGIONS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The bits of an identity, a change or a nonce. If two changes have one epoch, these bits decide
@@ -28,6 +29,11 @@ pub(crate) fn is_simulated() -> bool {
     SOURCE.try_with(|s| s.borrow().is_some()).unwrap_or(false)
 }
 
+/// Whether regions are small here: simulated pools are.
+pub(crate) fn has_small_regions() -> bool {
+    SMALL_REGIONS.try_with(Cell::get).unwrap_or(false)
+}
+
 /// While it is held, this thread's identities come from a [`Source`].
 #[derive(Debug)]
 #[must_use]
@@ -39,10 +45,18 @@ impl SourceScope {
         SOURCE.with(|s| *s.borrow_mut() = Some(source));
         Self(PhantomData)
     }
+
+    /// What is noted in logs goes by small regions, too, so that they are many in a small pool, and nothing is
+    /// written without a note.
+    pub fn with_small_regions(self, small: bool) -> Self {
+        SMALL_REGIONS.with(|s| s.set(small));
+        self
+    }
 }
 
 impl Drop for SourceScope {
     fn drop(&mut self) {
         SOURCE.try_with(|s| s.borrow_mut().take()).ok();
+        SMALL_REGIONS.try_with(|s| s.set(false)).ok();
     }
 }

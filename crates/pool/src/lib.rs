@@ -86,6 +86,7 @@ pub use pace::{Pace, Progress};
 pub use pool::Pool;
 pub use redundancy::compare::Scrubbed;
 pub use redundancy::log_recovery::Recovered;
+pub use redundancy::missed::CatchUp;
 pub use redundancy::verification::Verification;
 pub use redundancy::verifier::{ChecksumVerifier, NoChecksums};
 pub use reshape::{

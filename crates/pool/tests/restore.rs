@@ -112,6 +112,26 @@ fn a_whole_pool_comes_back_from_a_kept_label() {
     whole(&devices, &data);
 }
 
+/// What its own label said of it is lost: a new one would say that it went in good order.
+#[test]
+fn a_member_that_is_offline_gets_no_label() {
+    let devices: Vec<_> = (0..2).map(|i| memory(&format!("d{i}"), 64)).collect();
+    let options = CreateOptions {
+        redundancy: braid_pool::layout::Redundancy::Mirror(2),
+        ..CreateOptions::new("p")
+    };
+    let made = Pool::create(devices.clone(), &options).unwrap();
+    made.attach(0).unwrap();
+    assert!(made.take_offline(MemberIndex(1)).unwrap());
+    let kept = Source::Kept(Box::new(made.label()));
+    wipe(&devices[1]);
+    for source in [Source::Members, kept] {
+        let error = refused(source, &devices, &[at(1, &devices[1])]);
+        assert!(matches!(error, RestoreError::Offline { .. }), "{error}");
+        assert!(error.to_string().contains("braid replace p 1 d1"), "{error}");
+    }
+}
+
 #[test]
 fn a_kept_label_older_than_a_member_is_refused() {
     let (devices, made, data) = pool(3);

@@ -25,7 +25,7 @@ pub struct Member {
     size: u64,
     /// Bytes of it that hold contents of the pool.
     data_size: u64,
-    /// "active", "failed", "rebuilding", "spare", "leaving" or "missing".
+    /// "active", "failed", "offline", "rebuilding", "spare", "leaving" or "missing".
     state: &'static str,
 }
 
@@ -147,6 +147,7 @@ fn state(label: &Label, index: u16) -> &'static str {
         None => "missing",
         // No label says so yet: it was not found.
         Some(m) if m.state == MemberState::Failed && m.state_epoch > label.epoch => "missing",
+        Some(m) if m.is_offline() => "offline",
         Some(m) => match m.state {
             MemberState::Active => "active",
             MemberState::Failed => "failed",

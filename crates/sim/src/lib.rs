@@ -131,7 +131,8 @@ use std::time::Duration;
 pub use random::Random;
 pub use scale::{Pace, Scale, Scaled, scale};
 pub use volume::{
-    VolumeFailure, VolumeReport, run_concurrent, run_contended, run_volume, trace_volume,
+    VolumeFailure, VolumeReport, run_concurrent, run_contended, run_offline, run_volume,
+    trace_volume,
 };
 pub use world::{Failure, Report};
 

@@ -1,15 +1,17 @@
 //! `sim SEED [--trace]` replays one run; `sim FIRST LAST` runs many, and goes on after a failure.
 //! `sim --hosts ...` is the same with nodes on hosts of their own, `sim --files ...` with files, `sim --mirrors ...`
 //! with files on mirrors, `sim --parity ...` on parity.
-//! `sim --volumes FIRST [LAST] [--trace]` runs volumes.
+//! `sim --volumes FIRST [LAST] [--trace]` runs volumes, `sim --offline ...` those whose members go offline.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-use braid_sim::{Cluster, Report, VolumeReport, run, run_volume, trace_volume};
+use braid_sim::{
+    Cluster, Report, VolumeFailure, VolumeReport, run, run_offline, run_volume, trace_volume,
+};
 
-const USAGE: &str = "usage: sim [--hosts | --files | --mirrors | --parity] SEED [--trace] | sim [--hosts | --files | --mirrors | --parity] FIRST LAST | sim --volumes FIRST [LAST] [--trace], FIRST <= LAST";
+const USAGE: &str = "usage: sim [--hosts | --files | --mirrors | --parity] SEED [--trace] | sim [--hosts | --files | --mirrors | --parity] FIRST LAST | sim [--volumes | --offline] FIRST [LAST] [--trace], FIRST <= LAST";
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +22,7 @@ enum Kind {
     Mirrors,
     Parity,
     Volumes,
+    Offline,
 }
 
 /// What was asked for.
@@ -38,6 +41,7 @@ impl Asked {
             match word.as_str() {
                 "--trace" => trace = true,
                 "--volumes" => kinds.push(Kind::Volumes),
+                "--offline" => kinds.push(Kind::Offline),
                 "--hosts" => kinds.push(Kind::Hosts),
                 "--files" => kinds.push(Kind::Files),
                 "--mirrors" => kinds.push(Kind::Mirrors),
@@ -70,7 +74,11 @@ fn main() -> ExitCode {
         Kind::Files => Cluster::of_files,
         Kind::Mirrors => Cluster::of_mirrors,
         Kind::Parity => Cluster::of_parity,
-        Kind::Volumes => return volumes(first, last, trace),
+        Kind::Volumes => {
+            let run = if trace { trace_volume } else { run_volume };
+            return volumes(first, last, run);
+        }
+        Kind::Offline => return volumes(first, last, |seed| run_offline(seed, trace)),
     };
     let mut total = Report::default();
     let mut failed = Vec::new();
@@ -98,8 +106,11 @@ fn summed_up(first: u64, last: u64, failed: &[u64], total: &dyn std::fmt::Debug)
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn volumes(first: u64, last: u64, trace: bool) -> ExitCode {
-    let run = if trace { trace_volume } else { run_volume };
+fn volumes(
+    first: u64,
+    last: u64,
+    run: impl Fn(u64) -> Result<VolumeReport, Box<VolumeFailure>>,
+) -> ExitCode {
     let mut total = VolumeReport::default();
     let mut failed = Vec::new();
     for seed in first..=last {
@@ -128,6 +139,7 @@ mod tests {
         assert_eq!(asked("7 --trace"), Some((7, 7, true, Kind::Usual)));
         let volumes = asked("--volumes 0 18446744073709551615");
         assert_eq!(volumes, Some((0, u64::MAX, false, Kind::Volumes)));
+        assert_eq!(asked("--offline 3"), Some((3, 3, false, Kind::Offline)));
         assert_eq!(asked("--hosts 3"), Some((3, 3, false, Kind::Hosts)));
         assert_eq!(asked("--mirrors 3"), Some((3, 3, false, Kind::Mirrors)));
         assert_eq!(asked("--parity 3"), Some((3, 3, false, Kind::Parity)));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use braid_sim::{run_concurrent, run_contended, run_volume};
+use braid_sim::{run_concurrent, run_contended, run_offline, run_volume};
 
 /// Seeds in one test run.
 const USUAL: u64 = 120;
@@ -57,6 +57,21 @@ fn blocks_written_at_once_are_the_same_on_all_copies() {
     println!("{} seeds: {total:?}", range.end - range.start);
     if range == (0..CONCURRENT) {
         let few = total.met < 160 || total.deaths < 35 || total.power_cuts < 28;
+        assert!(!few, "too few: {total:?}");
+    }
+}
+
+/// Seeds of [`run_offline`] in one test run.
+const OFFLINE: u64 = 120;
+
+/// Members go offline for a while, whatever happens meanwhile, and catch up.
+#[test]
+fn members_that_were_offline_lack_nothing() {
+    let range = common::seeds("BRAID_SIM_VOLUMES", OFFLINE);
+    let total = common::run_all(range.clone(), |seed| run_offline(seed, false));
+    println!("{} seeds: {total:?}", range.end - range.start);
+    if range == (0..OFFLINE) {
+        let few = total.offline < 100 || total.caught_up < 40 || total.power_cuts < 40;
         assert!(!few, "too few: {total:?}");
     }
 }

@@ -28,6 +28,8 @@ mod mount_options;
 mod mount_remote;
 mod mount_start;
 pub mod nodes;
+pub mod offline;
+pub mod online;
 pub mod probe;
 pub mod rebalance;
 mod remote;

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::commands::{status_io, status_remote, status_services};
 use crate::control::health::{Health, Lost, MemberFacts, PoolFacts, REPAIR as ADVICE};
+use crate::control::history::utc;
 use crate::control::nodes::{WITHDRAWN, state};
 use crate::control::{self, MemberView, View};
 use crate::pools::{sources, topology};
@@ -49,7 +50,7 @@ pub struct Args {
 }
 
 /// Behind the name of a member that was not found.
-const MISSING: &str = " (missing)";
+pub(super) const MISSING: &str = " (missing)";
 
 /// What there is to say of a pool.
 struct Seen {
@@ -61,6 +62,8 @@ struct Seen {
     node: Option<View>,
     /// Devices that do not answer, for how many seconds, and whether the user, or who mounted it, named them.
     silent: Vec<(PathBuf, u64, bool)>,
+    /// Members that are offline, and since when, as far as the pool's history says.
+    offline: Vec<(MemberIndex, String)>,
 }
 
 /// Runs it. Looking changes nothing, and needs no mount.
@@ -91,12 +94,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             status_io::print_slow(&info.name, &nodes);
             return Ok(ExitCode::SUCCESS);
         }
+        let offline = pool.offline_since().into_iter();
+        let offline = offline.map(|(member, time)| (member, utc(time))).collect();
         let mut cluster = braid_fs::inspect(pool)?;
         if let Some(space) = node.as_ref().and_then(|n| n.space) {
             (cluster.size, cluster.free) = (Bytes(space.size), Bytes(space.free));
             cluster.inodes = space.inodes;
         }
-        Some(Seen { info, label, cluster, node, silent })
+        Some(Seen { info, label, cluster, node, silent, offline })
     };
     if answer::is_json() {
         let state = |health: Option<Health>| health.map(|h| h.state());
@@ -192,7 +197,8 @@ fn devices_of(mounts: &[Mount]) -> Result<Option<(Vec<String>, Option<View>)>> {
     // A failed member may not answer, and its labels do not count.
     let failed = topology::state_name(MemberState::Failed);
     let silent = |m: &MemberView| view.silent.iter().any(|(member, ..)| *member == m.index);
-    let answers = view.members.iter().filter(|m| m.state != failed && !silent(m));
+    let out = |m: &MemberView| m.state == failed || m.state == topology::OFFLINE;
+    let answers = view.members.iter().filter(|m| !out(m) && !silent(m));
     let paths = answers.map(|m| m.path.clone());
     let paths = paths.filter(|path| device::exists(path.as_ref())).collect();
     Ok(Some((paths, Some(view))))
@@ -256,16 +262,25 @@ impl Seen {
             None if self.is_missing(m) => "missing".into(),
             None => {
                 let member = self.label.members.get(usize::from(m.index.get()));
-                member.map_or_else(String::new, |m| topology::state_name(m.state).to_owned())
+                member.map_or_else(String::new, |m| topology::member_state(m).to_owned())
             }
         }
     }
     /// The same, and what is done for it.
     fn doing(&self, m: &MemberInfo) -> String {
-        match self.told(m) {
+        let doing = match self.told(m) {
             Some((node, told)) if !self.is_silent(m) => node.state_of(told),
             _ => self.state(m),
+        };
+        match self.offline_since(m) {
+            Some(time) => format!("{doing} since {time}"),
+            None => doing,
         }
+    }
+    /// Since when it is offline, if that is what it is, and known.
+    fn offline_since(&self, m: &MemberInfo) -> Option<&str> {
+        let known = self.offline.iter().find(|(member, _)| *member == m.index);
+        known.filter(|_| self.state(m) == topology::OFFLINE).map(|(_, time)| time.as_str())
     }
     /// Whether it answers nothing, and is waited for.
     fn is_silent(&self, m: &MemberInfo) -> bool {
@@ -311,6 +326,9 @@ impl Seen {
             ..PoolFacts::default()
         }
     }
+    fn is_offline(&self, index: MemberIndex) -> bool {
+        self.label.members.get(usize::from(index.get())).is_some_and(Member::is_offline)
+    }
     /// What the devices say.
     fn facts(&self) -> PoolFacts {
         let suspected = |index: MemberIndex| {
@@ -323,6 +341,7 @@ impl Seen {
             let state = self.label.members.get(usize::from(m.index.get())).map(|m| m.state);
             let lost = match state {
                 _ if self.is_missing(m) => Lost::Missing,
+                _ if self.is_offline(m.index) => Lost::Offline,
                 Some(MemberState::Failed) => Lost::Failed,
                 _ => Lost::No,
             };
@@ -467,7 +486,7 @@ fn as_json(seen: &Seen) -> serde_json::Value {
         "locks": cluster.locks,
         "members": info.members.iter().map(|m| json!({
             "index": m.index.get(), "path": m.path, "size": m.size.get(), "data": m.data_len.get(),
-            "state": seen.state(m),
+            "state": seen.state(m), "offline_since": seen.offline_since(m),
         })).collect::<Vec<_>>(),
         "nodes": cluster.nodes.iter().map(|n| json!({
             "slot": n.life.slot.get(), "incarnation": n.life.incarnation.get(),

@@ -108,42 +108,63 @@ fn asked_about(what: &str) -> Result<(About, Vec<Mount>)> {
         }
         return Ok((About::Process { pid, threads }, all));
     }
-    let named = control::named(what);
-    if !named.is_empty() {
-        return Ok((About::Pool, named));
+    // Nothing is asked of a path before it is known in which mount it is: that may be one that hangs.
+    let written = std::path::absolute(what)?;
+    let mut place = place_of(&all, &written).map(|mount| (mount, written));
+    if place.is_none() {
+        let named = control::named(what);
+        if !named.is_empty() {
+            return Ok((About::Pool, named));
+        }
+        // By way of symbolic links.
+        let linked = PathBuf::from(what);
+        let found = within(LOOK_UP, move || linked.canonicalize())?;
+        place =
+            found.ok().and_then(Result::ok).and_then(|path| Some((place_of(&all, &path)?, path)));
     }
-    // Nothing is asked of the path before it is known in which mount it is: it may be one that hangs.
-    let path = std::path::absolute(what)?;
-    let holds = |m: &&Mount| path.starts_with(&m.mount_point);
-    let mount = all.iter().filter(holds).max_by_key(|m| m.mount_point.as_os_str().len());
-    let Some(mount) = mount else {
+    let Some((mount, path)) = place else {
         bail!(
             "{what}: no process, no path in a pool that is mounted on this host, and no such pool{}",
             mounts::of_others()
         );
     };
+    if path == mount.mount_point {
+        return Ok((About::Pool, vec![mount.clone()]));
+    }
     // The other nodes of this host may be what the file waits for.
     let pool = mount.pool.clone();
     let of_pool = all.into_iter().filter(|m| m.pool == pool).collect();
     Ok((looked_up(path)?, of_pool))
 }
 
-/// Looks a path up, by a thread: it may wait for what this is all about.
-fn looked_up(path: PathBuf) -> Result<About> {
+/// The mount in which a path is.
+fn place_of<'m>(all: &'m [Mount], path: &Path) -> Option<&'m Mount> {
+    let holds = |m: &&Mount| path.starts_with(&m.mount_point);
+    all.iter().filter(holds).max_by_key(|m| m.mount_point.as_os_str().len())
+}
+
+/// What `f` says within a time; or the thread that is still at it.
+fn within<T: Send + 'static>(
+    time: Duration,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Result<std::result::Result<T, u32>> {
     let (tell, told) = mpsc::channel();
     let (tell_thread, thread) = mpsc::channel();
-    let looked = path.clone();
     std::thread::Builder::new().spawn(move || {
         tell_thread.send(rustix::thread::gettid().as_raw_nonzero().get()).ok();
-        tell.send(std::fs::symlink_metadata(looked).map(|found| found.ino())).ok();
+        tell.send(f()).ok();
     })?;
-    match told.recv_timeout(LOOK_UP) {
+    let thread = thread.recv()?.unsigned_abs();
+    Ok(told.recv_timeout(time).map_err(|_| thread))
+}
+
+/// Looks a path up. That may wait for what this is all about.
+fn looked_up(path: PathBuf) -> Result<About> {
+    let looked = path.clone();
+    match within(LOOK_UP, move || std::fs::symlink_metadata(looked).map(|found| found.ino()))? {
         Ok(Ok(inode)) => Ok(About::File { path, inode }),
         Ok(Err(error)) => bail!("{}: {error}", path.display()),
-        Err(_) => {
-            let thread = thread.recv()?.unsigned_abs();
-            Ok(About::LookedUp { path, thread })
-        }
+        Err(thread) => Ok(About::LookedUp { path, thread }),
     }
 }
 
@@ -279,7 +300,9 @@ fn show_request(request: &RequestView, all: &[(Mount, WhyView)]) {
         say!("    is being answered, and waits for nothing");
         return;
     };
-    let since = time(awaited.for_s);
+    // A wait may be one of many for the same thing: what counts is all of them.
+    let kind = Awaited::NAMES.iter().position(|name| *name == awaited.kind);
+    let since = time(kind.map_or(awaited.for_s, |kind| request.waited_s[kind]));
     match (awaited.kind.as_str(), &awaited.lock, &awaited.member) {
         (_, Some(lock), _) => show_lock(lock, &since, all),
         ("lock", None, _) => say!("    has just got the lock that it waited for"),

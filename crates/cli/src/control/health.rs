@@ -32,7 +32,7 @@ pub enum State {
     FullSoon,
     /// A member is slow beside its peers, or messages do not reach a node.
     Slow,
-    /// A member has failed, is missing, or is being filled.
+    /// A member has failed, is offline or missing, or is being filled.
     Degraded,
     /// Something has returned garbage.
     Damaged,
@@ -125,6 +125,8 @@ pub enum Lost {
     No,
     /// The pool goes on without it.
     Failed,
+    /// An operator has taken it out for a while.
+    Offline,
     /// It was not found.
     Missing,
 }
@@ -165,7 +167,11 @@ pub fn facts(fs: &Fs) -> PoolFacts {
         MemberFacts {
             index: index.get(),
             path: device.info().name.clone(),
-            lost: if member.state == MemberState::Failed { Lost::Failed } else { Lost::No },
+            lost: match member.state {
+                MemberState::Failed if member.offline => Lost::Offline,
+                MemberState::Failed => Lost::Failed,
+                _ => Lost::No,
+            },
             used: label.bytes_on(index).get() > 0,
             filling: member.state == MemberState::Rebuilding,
             percent,
@@ -360,6 +366,13 @@ fn of_member(pool: &PoolFacts, m: &MemberFacts) -> Vec<Finding> {
             State::Degraded,
             format!("{who} has failed{because}; {rest}"),
             format!("`braid replace {name} {i} DEVICE` puts another device in its place"),
+        ),
+        Lost::Offline => say(
+            State::Degraded,
+            format!("{who} is offline; {rest}"),
+            format!(
+                "`braid online {name} {i}` brings it back; if it does not come back: `braid replace {name} {i} DEVICE`"
+            ),
         ),
         Lost::Missing => say(
             State::Degraded,

@@ -38,6 +38,10 @@ fn told(order: &Order) -> Option<String> {
     Some(match order {
         Order::Fence { node } => format!("fence --confirm: node {node}"),
         Order::Fail { member, .. } => format!("fail: member {member}"),
+        Order::Offline { member, dry_run: false } => format!("offline: member {member}"),
+        Order::Online { member, device, dry_run: false } => {
+            format!("online: member {member}, {}", device.display())
+        }
         Order::Replace { member, device, .. } => {
             format!("replace: member {member} by {}", device.display())
         }
@@ -117,7 +121,7 @@ fn name_of(user: u32, users: &str) -> String {
 }
 
 /// Milliseconds since 1970 as a date and a time of day, UTC. What no calendar has is shown as the number.
-fn utc(ms: u64) -> String {
+pub fn utc(ms: u64) -> String {
     let time = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| format!("{ms} ms"), |time| format!("{time:.3}"))
 }

@@ -51,6 +51,22 @@ pub enum Order {
         #[serde(default)]
         force: bool,
     },
+    /// Take a member out for a while.
+    Offline {
+        /// Which.
+        member: MemberId,
+        /// Only say what would be.
+        dry_run: bool,
+    },
+    /// Bring it back, and fill what it has missed.
+    Online {
+        /// The member.
+        member: MemberId,
+        /// Its device's absolute path.
+        device: PathBuf,
+        /// Only say what would be.
+        dry_run: bool,
+    },
     /// Put a device in a member's place and fill it.
     Replace {
         /// The member.

@@ -172,6 +172,10 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
             bail!("only a node that has the pool mounted can be asked for that")
         }
         Order::Fail { member, force } => fs.fail_member(selector_of(fs, &member)?, force)?,
+        Order::Offline { member, dry_run } => said = Some(offline(fs, &member, dry_run)?),
+        Order::Online { member, device, dry_run } => {
+            said = Some(online(fs, &member, &device, dry_run)?);
+        }
         Order::Replace { member, device, force } => {
             fs.replace_member(selector_of(fs, &member)?, open(&device)?, force)?;
         }
@@ -235,6 +239,37 @@ fn selector_of(fs: &Fs, named: &MemberId) -> Result<MemberSelector> {
     };
     // Another node may change places before it is done.
     Ok(there.uuid.into())
+}
+
+/// Takes a member offline; what that means.
+fn offline(fs: &Fs, named: &MemberId, dry_run: bool) -> Result<String> {
+    let member = selector_of(fs, named)?;
+    if dry_run {
+        fs.pool().plan_offline(member)?;
+        return Ok(format!("member {named} can go offline: the others hold everything\n"));
+    }
+    let back = if fs.take_offline(member)? {
+        "it catches up by what it has missed"
+    } else {
+        "all of it may have to be filled: it has no label that says that it went in good order"
+    };
+    Ok(format!("member {named} is offline; when it is back, {back} (`braid online`)\n"))
+}
+
+/// Brings a member back; how much of it is filled.
+fn online(fs: &Fs, named: &MemberId, device: &Path, dry_run: bool) -> Result<String> {
+    let (member, device) = (selector_of(fs, named)?, open(device)?);
+    let (caught, would) = if dry_run {
+        (fs.pool().plan_online(member, &device)?, " would be")
+    } else {
+        (fs.bring_online(member, &device)?, " is")
+    };
+    let (fill, whole) = (size::show(caught.fill.get()), size::show(caught.whole.get()));
+    Ok(if caught.fill < caught.whole {
+        format!("member {named}{would} brought up to date: {fill} of {whole} may have changed\n")
+    } else {
+        format!("member {named}{would} filled whole: {whole}\n")
+    })
 }
 
 /// Adds devices; the pool as it then is, or would be, as a drawing.
@@ -381,6 +416,8 @@ mod tests {
         let to = Some(Target::Member(other.clone()));
         let orders = [
             Order::Fail { member: other.clone(), force: false },
+            Order::Offline { member: other.clone(), dry_run: false },
+            Order::Online { member: other.clone(), device: device.clone(), dry_run: false },
             Order::Replace { member: other.clone(), device, force: false },
             Order::Evacuate { member: other.clone(), to: None, force: false },
             Order::Evacuate { member: member(&seen, "0").unwrap(), to, force: false },

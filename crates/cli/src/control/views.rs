@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::health::{self, Health};
 use crate::control::member::MemberId;
-use crate::pools::topology::state_name;
+use crate::pools::topology::member_state;
 use crate::terminal::{answer::say, size};
 
 /// Places that a scrub could not decide, told one by one.
@@ -179,7 +179,7 @@ pub fn view(fs: &Fs) -> View {
         let path = d.info().name.clone();
         let used = label.bytes_on(MemberIndex(index)).get();
         let uuid = m.uuid.to_string();
-        MemberView { index, uuid, path, state: state_name(m.state).to_owned(), used }
+        MemberView { index, uuid, path, state: member_state(m).to_owned(), used }
     });
     let scrub = |f: &Scrubbed| ScrubView {
         finished: f.finished,

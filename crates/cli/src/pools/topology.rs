@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use braid_format::label::{Child, Label, MemberState, NodeKind, SubpoolKind};
+use braid_format::label::{Child, Label, Member, MemberState, NodeKind, SubpoolKind};
 use braid_pool::layout::{Facts, subpool_name};
 use serde_json::{Value, json};
 
@@ -82,6 +82,17 @@ pub const fn state_name(state: MemberState) -> &'static str {
     }
 }
 
+/// The word for what a member is.
+pub const fn member_state(member: &Member) -> &'static str {
+    match member.state {
+        MemberState::Failed if member.offline => OFFLINE,
+        state => state_name(state),
+    }
+}
+
+/// The word for a member that an operator has taken out for a while.
+pub const OFFLINE: &str = "offline";
+
 struct Drawing<'a> {
     label: &'a Label,
     paths: &'a [String],
@@ -127,7 +138,7 @@ impl Drawing<'_> {
 }
 
 fn state(member: &braid_format::label::Member) -> String {
-    state_name(member.state).to_owned()
+    member_state(member).to_owned()
 }
 
 /// Bytes of data in a full row.

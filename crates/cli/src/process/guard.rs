@@ -99,12 +99,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             break;
         }
         // On a busy machine its first thread may end later than others.
-        stuck += u32::from(has_threads_left(args.node));
+        let Some(node) = parent() else { break };
+        stuck += u32::from(has_threads_left(node));
         if stuck == LOOKS_STUCK {
             connection::abort(std::io::stdin()).context("cannot end the node's connection")?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The number of the process that started this one, in the namespace of the processes that /proc shows: in a container
+/// it may be another one's than ours.
+fn parent() -> Option<i32> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 /// Whether a process's first thread has ended, and others have not.

@@ -51,6 +51,8 @@ fn members(label: &Label, at: u64) -> Result<(), FormatError> {
         ensure(fits, at, "data area of member", i64)?;
         let twice = label.members.iter().take(i).any(|o| o.uuid == m.uuid);
         ensure(!twice, at, "identity, used twice, of member", i64)?;
+        let out = matches!(m.state, MemberState::Failed | MemberState::Rebuilding);
+        ensure(out || !m.offline, at, "mark of member", i64)?;
         let Some(successor) = m.successor else { continue };
         ensure(succeeds(label, i, m), at, "successor of member", successor.0.into())?;
     }

@@ -121,6 +121,9 @@ pub struct Member {
     pub state_epoch: Epoch,
     /// It has returned garbage where others had what is right: it is read last, by every node.
     pub suspected: bool,
+    /// An operator has taken it out of use for a while. Failed, it is offline, and every node notes what it misses;
+    /// rebuilding, only what it has missed is filled. It is never marked while it is in use.
+    pub offline: bool,
     /// Kind of device.
     pub class: DeviceClass,
     /// Bandwidth, bytes per second; 0 unknown.
@@ -133,6 +136,13 @@ pub struct Member {
     pub path: String,
     /// Serial number or world-wide name, for people.
     pub serial: String,
+}
+
+impl Member {
+    /// Whether it is out of use for a while: an operator took it out, and is to bring it back.
+    pub fn is_offline(&self) -> bool {
+        self.offline && self.state == MemberState::Failed
+    }
 }
 
 /// A child of a node, with its share of each row.
@@ -355,6 +365,9 @@ impl Label {
         }
         if self.members.iter().any(|m| m.suspected) {
             bits |= features::SUSPECTED;
+        }
+        if self.members.iter().any(|m| m.offline) {
+            bits |= features::OFFLINE;
         }
         bits
     }

@@ -90,7 +90,7 @@ pub struct RawMember {
     pub state: U16,
     /// A [`DeviceClass`].
     pub class: u8,
-    /// [`RawMember::SUSPECTED`] or nothing.
+    /// [`RawMember::SUSPECTED`], [`RawMember::OFFLINE`], or nothing.
     pub flags: u8,
     /// Bus or controller it hangs on, counted from 1; 0 unknown.
     pub bus: U16,
@@ -104,6 +104,8 @@ pub struct RawMember {
 impl RawMember {
     /// In `flags`: the member is suspected to return garbage.
     pub const SUSPECTED: u8 = 1;
+    /// In `flags`: the member is offline, or catches up after that.
+    pub const OFFLINE: u8 = 2;
 }
 const _: () = assert!(size_of::<RawMember>() == 256);
 const _: () = assert!(core::mem::offset_of!(RawMember, state) == 56);
@@ -191,10 +193,20 @@ pub mod features {
     pub const ENDED: u64 = 128;
     /// A member is suspected to return garbage: what it holds is not to be trusted.
     pub const SUSPECTED: u64 = 256;
+    /// A member is offline: every node notes what it misses.
+    pub const OFFLINE: u64 = 512;
     /// All bits of `features_ro_compat` that this version knows. No pool is opened to be read alone
     /// (labels are mended): a bit that is not known is refused as an incompatible one is.
     pub const KNOWN_RO: u64 = 0;
     /// All that this version can decode.
-    pub const KNOWN: u64 =
-        MIRROR | PARITY | WEIGHTS | SUBPOOLS | RESHAPE | SUCCESSION | HOLES | ENDED | SUSPECTED;
+    pub const KNOWN: u64 = MIRROR
+        | PARITY
+        | WEIGHTS
+        | SUBPOOLS
+        | RESHAPE
+        | SUCCESSION
+        | HOLES
+        | ENDED
+        | SUSPECTED
+        | OFFLINE;
 }

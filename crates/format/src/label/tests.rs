@@ -13,6 +13,7 @@ fn member(i: u8, mib: u64) -> Member {
         state: MemberState::Active,
         state_epoch: Epoch(1),
         suspected: false,
+        offline: false,
         class: DeviceClass::SolidState,
         bytes_per_second: Bytes(500_000_000),
         bus: u16::from(i) + 1,
@@ -162,12 +163,26 @@ fn a_suspected_member_is_marked_and_older_versions_refuse_the_pool() {
     assert_eq!(label.features_incompat(), features::SUSPECTED);
     let flags = size_of::<RawLabel>() + core::mem::offset_of!(RawMember, flags);
     let mut unknown = bytes;
-    unknown[flags] = 2;
+    unknown[flags] = 4;
     match Label::decode(&resealed(unknown), Label::COPY0_AT) {
         Err(FormatError::BadField { field, value, .. }) => {
-            assert_eq!((field, value), ("member flags", 2));
+            assert_eq!((field, value), ("member flags", 4));
         }
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn only_a_member_that_is_out_is_marked_as_offline_and_older_versions_refuse_the_pool() {
+    let mut label = sample();
+    label.members[1].offline = true;
+    let mut bytes = vec![0; label.encoded_len()];
+    assert!(label.encode(0, Label::COPY0_AT, &mut bytes).is_err(), "it is in use");
+    for state in [MemberState::Failed, MemberState::Rebuilding] {
+        label.members[1].state = state;
+        let bytes = encoded(&label);
+        assert_eq!(Label::decode(&bytes, Label::COPY0_AT).unwrap().0, label);
+        assert_eq!(label.features_incompat(), features::OFFLINE);
     }
 }
 

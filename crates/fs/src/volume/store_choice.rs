@@ -71,6 +71,8 @@ impl Volume {
 
     /// The node slots.
     pub fn node_store(&self, areas: NodeAreas) -> Arc<dyn NodeStore> {
+        // A node writes its slot, locks and heartbeats before it has a log to note that in.
+        self.pool.unnoted_to(self.slot_at(BlockNo(self.sb.node_area.get())));
         let on_pool = PoolNodes::new(self.pool.clone(), areas);
         match &self.external_store {
             Some(store) => Arc::new(EtcdNodes::new(store.etcd.clone(), on_pool)),

@@ -99,6 +99,7 @@ impl Pool {
                 m.state = MemberState::Failed;
                 // That of the change that will say so.
                 m.state_epoch = Epoch(label.epoch.0.saturating_add(1));
+                m.offline = false;
             }
         }
         // A move that has lost one side has ended, as it would have with the pool in use.

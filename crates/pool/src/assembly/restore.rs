@@ -129,6 +129,18 @@ pub enum RestoreError {
         /// The pool.
         pool: String,
     },
+    /// A member that is out of use for a while. Its own label said whether it went in good order.
+    #[error(
+        "member {index} of pool {pool:?} is offline, and has lost the label by which it would catch up: `braid replace {pool} {index} {path} --force` fills all of it"
+    )]
+    Offline {
+        /// The device.
+        path: String,
+        /// The member.
+        index: MemberIndex,
+        /// The pool.
+        pool: String,
+    },
     /// Another member of the pool.
     #[error(
         "{path} is member {is} of pool {pool:?}, not member {index}: refused, even with --force"
@@ -413,6 +425,9 @@ fn step(
     let (index, member) = resolve_member(label, target, others)?;
     let found = Found::read(target.device.clone());
     let path = found.path().to_owned();
+    if member.is_offline() {
+        return Err(RestoreError::Offline { path, index, pool: label.name.clone() });
+    }
     check_device(&target.device, label, index, member, force)?;
     let overwrites = check_contents(&found, label, index, force)?;
     let too_small = || PoolError::TooSmall {

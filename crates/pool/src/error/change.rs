@@ -34,6 +34,42 @@ pub enum ChangeError {
         /// What it is.
         state: &'static str,
     },
+    /// Only a member in use can be taken offline.
+    #[error(
+        "{member} is {state}: only an active member goes offline. `braid fail POOL {index}` takes it out for good"
+    )]
+    CannotGoOffline {
+        /// The member.
+        member: String,
+        /// Its place.
+        index: MemberIndex,
+        /// What it is.
+        state: &'static str,
+    },
+    /// It is in use, or has failed by itself.
+    #[error(
+        "{member} is {state}, not offline: only a member that `braid offline` took out comes back online. A member that has failed is filled by `braid replace POOL {index} DEVICE`, also its own device (--force)"
+    )]
+    NotOffline {
+        /// The member.
+        member: String,
+        /// Its place.
+        index: MemberIndex,
+        /// What it is.
+        state: &'static str,
+    },
+    /// Another device would be taken for a member.
+    #[error(
+        "{path} is not the device that was {member}: name that one, or let `braid replace POOL {index} {path}` fill this one; nothing was changed"
+    )]
+    NotItsDevice {
+        /// The member.
+        member: String,
+        /// Its place.
+        index: MemberIndex,
+        /// The device.
+        path: String,
+    },
     /// It returns garbage, which would be copied, and a new device would be trusted with it.
     #[error(
         "{member} is suspected to return garbage: what it holds is not copied. `braid replace POOL {index} DEVICE`, or `braid fail POOL {index}` if there is a spare, fills another device from the other members"

@@ -473,6 +473,14 @@ pub enum PoolError {
         /// The pool.
         name: String,
     },
+    /// It would have to be noted for a member that is offline, and there is no log to note it in.
+    #[error(
+        "a member of pool {name:?} is offline, and this node does not note yet what that misses: nothing was written"
+    )]
+    Unnoted {
+        /// The pool.
+        name: String,
+    },
     /// Regions of the pool cannot be held against other nodes.
     #[error("the pool's regions cannot be locked: {source}")]
     Regions {

@@ -60,6 +60,41 @@ fn what_becomes_of_members_is_told_in_order_and_outlives_the_pool_being_closed()
 
 /// Several nodes write at once; the newest events stay when the ring is full, on each member.
 #[test]
+fn since_when_a_member_is_offline_is_known() {
+    let disks: Vec<_> = (0..4).map(disk).collect();
+    let pool = made(&disks);
+    pool.attach(0).unwrap();
+    let one = MemberIndex(1);
+    let since = || {
+        pool.settle_history(Duration::from_secs(10));
+        pool.offline_since()
+    };
+    assert_eq!(since(), []);
+    let mut last = 0;
+    for _ in 0..2 {
+        assert!(pool.take_offline(one).unwrap());
+        let said = since();
+        assert!(said.len() == 1 && said[0].0 == one && said[0].1 > last, "{said:?}");
+        last = said[0].1;
+        pool.bring_online(one, &(disks[1].clone() as _)).unwrap();
+        assert_eq!(since(), [], "it is being filled");
+        pool.rebuild(one, &|_| true).unwrap();
+        // The clock of the history has no finer parts.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let told = texts(&pool);
+    let told: Vec<&str> = told.iter().map(|t| &t[..]).skip(5).collect();
+    let wanted = [
+        "member 1 (m1) is offline",
+        "the pool is degraded",
+        "member 1 (m1) is back: what it has missed is filled",
+        "member 1 (m1) is filled and in use",
+        "the pool is whole again",
+    ];
+    assert_eq!(told, wanted);
+}
+
+#[test]
 fn the_ring_keeps_the_newest_events_of_all_writers() {
     let disks: Vec<_> = (0..2).map(disk).collect();
     let pool = made(&disks);

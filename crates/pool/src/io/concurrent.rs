@@ -142,9 +142,7 @@ impl PoolState {
                 continue;
             }
             let mut lost = Lost::new();
-            if let Some(log) = &topology.log {
-                log.intents.note(&topology, log.slot, &[(from, to)], &mut lost)?;
-            }
+            topology.note(&[(from, to)], &mut lost)?;
             resync(&topology, (from, to), (&NoChecksums, &CopyDamage::default()), &mut lost)?;
             let lost = topology.named(&lost);
             drop(topology);

@@ -178,8 +178,8 @@ fn prepare(
     (index, from, to): Span,
     lost: &mut Lost,
 ) -> Result<(), PoolError> {
+    topology.note(&[(at.0, at.0 + len.0)], lost)?;
     let Some(log) = &topology.log else { return Ok(()) };
-    log.intents.note(topology, log.slot, &[(at.0, at.0 + len.0)], lost)?;
     if let Some(row) = topology.map.group(index).row_len()
         && log.redo.holds((from / row..to / row).map(|r| (index, r)))
     {

@@ -65,9 +65,7 @@ impl PoolState {
             let exchange = Exchange { at: piece.at.0, expected, new };
             let mut lost = Lost::new();
             // After a crash the copies may differ, as after any write.
-            if let Some(log) = &topology.log {
-                log.intents.note(&topology, log.slot, &[(at.0, at.0 + len.0)], &mut lost)?;
-            }
+            topology.note(&[(at.0, at.0 + len.0)], &mut lost)?;
             let outcome = exchange.run(&topology, group, again, &mut lost);
             drop(held);
             let lost = topology.named(&lost);

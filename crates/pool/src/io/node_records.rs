@@ -2,6 +2,8 @@
 //! node slots, lock records, journal headers. A heartbeat waits for no epoch, no region and no
 //! lease.
 
+use std::sync::atomic::Ordering;
+
 use braid_device::{Device, DeviceError};
 use braid_format::{ByteOffset, Bytes};
 use smallvec::SmallVec;
@@ -70,6 +72,12 @@ fn say_on(topology: &Topology, index: u16, at: u64, bytes: &[u8]) -> Result<(), 
 }
 
 impl Pool {
+    /// Says where the heartbeats, and all that a node writes before it has a redundancy log, end: a member that
+    /// was offline gets all before that.
+    pub fn unnoted_to(&self, end: ByteOffset) {
+        self.0.epochs.snapshot().unnoted.fetch_max(end.0, Ordering::AcqRel);
+    }
+
     /// As [`Pool::read`], for what is changed by compare-and-write: where there are copies, the one
     /// that decides is read.
     ///
@@ -180,6 +188,7 @@ impl Pool {
         let _pass = self.1.pass_unleased()?;
         let topology = self.0.epochs.snapshot();
         let len = Bytes::from(buf.len());
+        topology.unnoted.fetch_max((at + len).0, Ordering::AcqRel);
         self.0.check(&topology, at, len)?;
         if topology.provisional {
             return Err(PoolError::Provisional { name: topology.label.name.clone() });

@@ -26,7 +26,7 @@ pub use write::{write_copies, write_epoch};
 pub(crate) use assess::{counts, ended, on_all, second};
 pub(crate) use events::{highest, names as event_names, out_of_date, read_counts};
 pub(crate) use member::{fits, member_of, same_device, state_word};
-pub(crate) use next::{carriers, moving, next_epoch, settle_move};
+pub(crate) use next::{carriers, end_marks, moving, next_epoch, settle_move};
 pub(crate) use read::{id, own_uuid, settle};
 pub(crate) use write::{
     try_copies, wipe, wipe_behind, wipe_labels, write_boot_sector, write_second,

@@ -1,6 +1,6 @@
 //! The label of the next epoch; which members carry it; the move that a label says is under way.
 
-use braid_format::label::{Label, MemberState};
+use braid_format::label::{Label, Member, MemberState};
 use braid_format::{Epoch, MemberIndex};
 
 use crate::clock::unix_seconds;
@@ -20,6 +20,29 @@ pub(crate) fn next_epoch(label: &Label) -> Label {
 pub(crate) fn carriers(label: &Label) -> Vec<usize> {
     let carries = |(_, m): &(usize, &braid_format::label::Member)| m.state != MemberState::Failed;
     label.members.iter().enumerate().filter(carries).map(|(i, _)| i).collect()
+}
+
+/// Ends the marks of members that are offline, if `next` puts a member in use that was not before `before`, or
+/// changes how large the pool is. What they have missed is noted on the members in use; so each of these has been
+/// in use since the first mark. A member that is being filled by such a note is filled anew, whole.
+pub(crate) fn end_marks(before: &Label, next: &mut Label) {
+    let in_use = |m: &Member| matches!(m.state, MemberState::Active | MemberState::Leaving);
+    let was = |m: &Member| before.members.iter().any(|b| b.uuid == m.uuid && in_use(b));
+    let same = before.size() == next.size() && before.segments == next.segments;
+    if same && next.members.iter().filter(|m| in_use(m)).all(was) {
+        return;
+    }
+    let epoch = next.epoch;
+    for m in next.members.iter_mut().filter(|m| m.offline) {
+        m.offline = false;
+        if m.state == MemberState::Rebuilding {
+            m.state_epoch = epoch;
+        }
+        tracing::warn!(
+            member = m.path,
+            "the members in use have changed: this one, which was offline, is filled whole when it is back"
+        );
+    }
 }
 
 /// A member whose contents are being moved, and where.

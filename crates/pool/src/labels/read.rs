@@ -71,7 +71,15 @@ impl Found {
     /// holds. A device that was used since, without the others, is reported in another way.
     pub fn has_failed(&self, label: &Label) -> bool {
         let epoch = self.newest().map(|l| l.epoch);
-        self.failed_at(label).is_some_and(|failed| epoch < Some(failed))
+        let failed = self.failed_at(label);
+        failed.is_some_and(|failed| epoch < Some(failed) || self.offline_since() == Some(failed))
+    }
+
+    /// Since which epoch its own member is offline, if its own label says so: nobody has written there since.
+    pub(crate) fn offline_since(&self) -> Option<Epoch> {
+        let label = self.newest()?;
+        let own = label.members.get(usize::from(label.member.0))?;
+        (own.offline && own.state == MemberState::Failed).then_some(own.state_epoch)
     }
 
     /// The epoch since which `label` calls the device a failed member, if it does.

@@ -28,6 +28,7 @@ pub(super) fn members(sizes: &[u64]) -> Vec<Member> {
         state: MemberState::Active,
         state_epoch: Epoch(1),
         suspected: false,
+        offline: false,
         class: DeviceClass::Unknown,
         bytes_per_second: Bytes(0),
         bus: 0,

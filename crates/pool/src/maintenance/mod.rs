@@ -9,25 +9,30 @@
 //! current. A crash in the middle leaves it `Rebuilding`: it is filled from the start again.
 
 mod health;
+pub(crate) mod offline;
 mod parallel;
 pub(crate) mod scrub;
 mod silent;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use braid_device::{Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{Bytes, Epoch, MemberIndex};
+use parking_lot::RwLockWriteGuard;
 use uuid::Uuid;
 
 use crate::cluster::RegionHold;
 use crate::error::PoolError;
+use crate::identity::has_small_regions;
 use crate::labels::{Hint, fits, member_of, next_epoch};
 use crate::layout::stretch::Span;
 use crate::membership::joining::Joining;
 use crate::membership::selector::{MemberSelector, ResolvedMember};
 use crate::pace::Progress;
 use crate::pool::Pool;
+use crate::redundancy::EpochInUse;
 use crate::redundancy::compare::{Concurrent, LOOK_PAUSE};
 use crate::redundancy::fill::{Filling, fill};
 use crate::redundancy::verification::Verification;
@@ -38,11 +43,21 @@ use crate::topology::{Lost, Topology};
 /// Bytes of a column filled at a time, about.
 const CHUNK: u64 = 1 << 20;
 
+/// Of a column of which only what was missed is filled.
+fn chunk_missed() -> u64 {
+    if has_small_regions() { CHUNK / 16 } else { CHUNK }
+}
+
 /// A device that is being filled, and since when: another may take its place meanwhile.
 type Filled = (Uuid, Epoch);
 
 fn filled(member: &Member) -> Filled {
     (member.uuid, member.state_epoch)
+}
+
+/// Whether a member has failed, and is not to come back.
+fn is_gone(member: &Member) -> bool {
+    member.state == MemberState::Failed && !member.offline
 }
 
 /// Whether the member is to be filled, and is the one that was.
@@ -86,9 +101,6 @@ impl Pool {
     fn take_out(&self, resolved: &ResolvedMember) -> Result<(), PoolError> {
         let topology = self.0.epochs.read();
         let member = topology.place_of(resolved)?;
-        if topology.state(member) == MemberState::Failed {
-            return Ok(());
-        }
         topology.check_can_lose(member)?;
         let device = topology.device(member).info().name.as_str().into();
         let lost = topology.named(&vec![(member, DeviceError::TakenOut { device })]);
@@ -138,8 +150,12 @@ impl Pool {
     /// [`PoolError::Device`] when the labels cannot be written.
     pub fn use_spare(&self) -> Result<Option<MemberIndex>, PoolError> {
         let _pass = self.1.pass()?;
-        let states: Vec<MemberState> = self.member_states().into_iter().map(|s| s.1).collect();
-        if ![MemberState::Failed, MemberState::Spare].iter().all(|s| states.contains(s)) {
+        let may = {
+            let topology = self.0.epochs.read();
+            let any = |is: fn(&Member) -> bool| topology.label.members.iter().any(is);
+            any(is_gone) && any(|m| m.state == MemberState::Spare)
+        };
+        if !may {
             // This is asked often, and the answer is mostly no: requests under way need not end for
             // that.
             return Ok(None);
@@ -153,7 +169,8 @@ impl Pool {
         let with = |state| label.members.iter().enumerate().filter(move |(_, m)| m.state == state);
         let used = topology.map.members();
         let needs = |(i, _): &(usize, &Member)| used.iter().any(|m| usize::from(m.0) == *i);
-        let pair = with(MemberState::Failed).filter(needs).find_map(|(failed, old)| {
+        let gone = label.members.iter().enumerate().filter(|(_, m)| is_gone(m));
+        let pair = gone.filter(needs).find_map(|(failed, old)| {
             let free = |(i, _): &(usize, &Member)| {
                 let target = |m: &Member| m.successor.is_some_and(|s| usize::from(s.0) == *i);
                 !label.members.iter().any(target)
@@ -215,6 +232,18 @@ impl Pool {
         if topology.state(member) != MemberState::Failed {
             return Err(resolved.overtaken(&topology));
         }
+        self.put_in_place(topology, member, device, (force, false))
+    }
+
+    /// Puts a device in the place of a failed member. `catches_up`: it is that member's own, and of what it holds only
+    /// what it has missed is filled.
+    fn put_in_place(
+        &self,
+        topology: RwLockWriteGuard<'_, EpochInUse>,
+        member: MemberIndex,
+        device: &Arc<dyn Device>,
+        (force, catches_up): (bool, bool),
+    ) -> Result<(), PoolError> {
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         let Some(place) = next.members.get_mut(usize::from(member.0)) else {
@@ -223,12 +252,16 @@ impl Pool {
         let new = fits(device, place)?;
         let used = topology.map.members().contains(&member);
         let state = if used { MemberState::Rebuilding } else { MemberState::Active };
-        *place = Member { state, state_epoch: epoch, ..new };
+        *place = Member { state, state_epoch: epoch, offline: used && catches_up, ..new };
         let mut devices = topology.devices.clone();
         if let Some(d) = devices.get_mut(usize::from(member.0)) {
             *d = device.clone();
         }
-        let joining = Joining::new(std::slice::from_ref(device), force);
+        let joining = if catches_up {
+            Joining::returning(device, member)
+        } else {
+            Joining::new(std::slice::from_ref(device), force)
+        };
         self.0.change_with(topology, next, devices, &joining)
     }
 
@@ -263,29 +296,40 @@ impl Pool {
         verification: &Verification<'_>,
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
-        let (who, spans) = self.spans_of(member)?;
-        let fill = |span: &Span| self.fill_span(*span, (member, who), verification);
-        if !self.0.in_parallel(&spans, |s| Bytes(s.2 - s.1), fill, pace)? {
-            return Ok(false);
+        let mut filled: HashSet<Span> = HashSet::new();
+        let who = self.all_spans_of(member)?.0;
+        loop {
+            // What it has missed is read again: who recovers a dead node may have noted more.
+            let mut spans = self.spans_of(member, who)?;
+            spans.retain(|span| !filled.contains(span));
+            if spans.is_empty() {
+                break;
+            }
+            let fill = |span: &Span| self.fill_span(*span, (member, who), verification);
+            if !self.0.in_parallel(&spans, |s| Bytes(s.2 - s.1), fill, pace)? {
+                return Ok(false);
+            }
+            filled.extend(spans);
         }
         self.finish_rebuild((member, who))?;
         Ok(true)
     }
 
     /// The device that is in `member`'s place, and what it holds, in chunks.
-    fn spans_of(&self, member: MemberIndex) -> Result<(Filled, Vec<Span>), PoolError> {
+    fn all_spans_of(&self, member: MemberIndex) -> Result<(Filled, Vec<Span>), PoolError> {
         let topology = self.0.epochs.read();
-        let who = topology.label.members.get(usize::from(member.0));
-        let who = who.map(filled).ok_or(PoolError::NoSuchMember { member })?;
+        let entry = topology.label.members.get(usize::from(member.0));
+        let entry = entry.ok_or(PoolError::NoSuchMember { member })?;
+        let (who, chunk) = (filled(entry), if entry.offline { chunk_missed() } else { CHUNK });
         let mut spans = Vec::new();
         for (index, group) in (0_u16..).zip(topology.map.groups()) {
             if !group.members().any(|m| m == member) {
                 continue;
             }
             // Whole rows, of about a chunk on each column.
-            let step = group.row_len().map_or(CHUNK, |row| {
+            let step = group.row_len().map_or(chunk, |row| {
                 let unit = row / (group.columns.len() - group.tolerance()) as u64;
-                row * (CHUNK / unit).max(1)
+                row * (chunk / unit).max(1)
             });
             let mut at = 0;
             while at < group.len().0 {
@@ -343,6 +387,7 @@ impl Pool {
         if let Some(m) = next.members.get_mut(usize::from(member.0)) {
             m.state = MemberState::Active;
             m.state_epoch = next.epoch;
+            m.offline = false;
         }
         let devices = topology.devices.clone();
         self.0.change(topology, next, devices)

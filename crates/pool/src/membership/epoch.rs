@@ -41,7 +41,7 @@ use crate::devices::absent::{AbsentDevice, ShortDevice};
 use crate::devices::is_late;
 use crate::error::PoolError;
 use crate::labels::{
-    Found, assess_labels, carriers, id, own_uuid, same_device, try_copies, write_second,
+    Found, assess_labels, carriers, end_marks, id, own_uuid, same_device, try_copies, write_second,
 };
 use crate::pool::PoolState;
 use crate::redundancy::EpochInUse;
@@ -243,10 +243,11 @@ impl PoolState {
     pub fn install(
         &self,
         mut topology: RwLockWriteGuard<'_, EpochInUse>,
-        (next, devices): (Label, Vec<Arc<dyn Device>>),
+        (mut next, devices): (Label, Vec<Arc<dyn Device>>),
         joining: &Joining<'_>,
     ) -> Result<FailedMembers, Refused> {
         let whole = |e| (None, e);
+        end_marks(&topology.label, &mut next);
         let shared = self.cluster.shared();
         if !topology.settled.load(Ordering::Acquire) {
             return Err(whole(moved(&topology)));
@@ -270,6 +271,7 @@ impl PoolState {
             Ok(unwritten) => unwritten,
             Err(refused) => {
                 take_back(&topology, &next);
+                joining.restore(&topology.label, &topology.devices);
                 self.let_go(&topology, &next);
                 // What stands of it now goes before anything is changed.
                 topology.durable.store(false, Ordering::Release);

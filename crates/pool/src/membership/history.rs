@@ -7,12 +7,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use braid_device::Device;
-use braid_format::NodeId;
 use braid_format::history::{Event, EventKind, HistoryPage};
-use braid_format::label::{Label, MemberState};
+use braid_format::label::{Label, Member, MemberState};
+use braid_format::{MemberIndex, NodeId};
 use parking_lot::{Condvar, Mutex};
 
-use crate::history::{Queue, Recorder, Shared, append, changes, members_out, read_ring};
+use crate::history::{
+    Queue, Recorder, Shared, append, changes, gone_offline, members_out, read_ring, who,
+};
 use crate::pool::{Pool, PoolState};
 
 /// How often the thread looks whether the pool is still there.
@@ -76,6 +78,21 @@ impl Pool {
         // Stable: of one millisecond, as they were written.
         events.sort_by_key(|e| e.time);
         events
+    }
+
+    /// When each member that is offline went, in milliseconds since 1970 by the clock of the host that took it out; not
+    /// of those of which the history does not say so any more.
+    pub fn offline_since(&self) -> Vec<(MemberIndex, u64)> {
+        let label = self.label();
+        let members = (0..).map(MemberIndex).zip(&label.members);
+        let offline: Vec<_> = members.filter(|(_, m)| m.is_offline()).collect();
+        if offline.is_empty() {
+            return Vec::new();
+        }
+        let events = self.history();
+        let went = |who: &str| events.iter().rev().find(|e| e.text == gone_offline(who));
+        let since = |(i, m): (MemberIndex, &Member)| Some((i, went(&who(i, m))?.time));
+        offline.into_iter().filter_map(since).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use crate::cluster::reservations::{reservations_of, take_over, used};
 use crate::error::PoolError;
 use crate::labels::{
-    Found, LABEL_LOCK_BYTE, id, same_device, wipe, wipe_behind, write_boot_sector,
+    Found, LABEL_LOCK_BYTE, id, same_device, wipe, wipe_behind, write_boot_sector, write_copies,
 };
 use crate::pool::PoolState;
 use crate::topology::Topology;
@@ -19,15 +19,28 @@ use crate::topology::Topology;
 pub(crate) struct Joining<'a> {
     devices: &'a [Arc<dyn Device>],
     force: bool,
+    /// The one device is this member's, which comes back: it keeps its label until it gets a new one. If
+    /// the change fails, it can still catch up.
+    returns: Option<MemberIndex>,
     grown: &'a [Larger],
 }
 
 impl<'a> Joining<'a> {
-    pub const NONE: Self = Self { devices: &[], force: false, grown: &[] };
+    pub const NONE: Self = Self { devices: &[], force: false, returns: None, grown: &[] };
 
     /// `devices`, whatever is on them if `force` says so.
     pub fn new(devices: &'a [Arc<dyn Device>], force: bool) -> Self {
-        Self { devices, force, grown: &[] }
+        Self { devices, force, ..Self::NONE }
+    }
+
+    /// The device of a member that was offline, and lacks only what was noted since.
+    pub fn returning(device: &'a Arc<dyn Device>, member: MemberIndex) -> Self {
+        Self {
+            devices: std::slice::from_ref(device),
+            force: true,
+            returns: Some(member),
+            ..Self::NONE
+        }
     }
 
     /// No devices join, but those of these members have grown.
@@ -45,7 +58,21 @@ impl<'a> Joining<'a> {
         self.grown.iter().for_each(|l| l.forget(label));
     }
 
-    /// Makes them empty; on this host nobody else takes them while the result is held.
+    /// The change has come to nothing: a member that was to come back is as it was in `label`, which stays in force on
+    /// `devices`.
+    pub fn restore(&self, label: &Label, devices: &[Arc<dyn Device>]) {
+        let (Some(index), Some(device)) = (self.returns, self.devices.first()) else { return };
+        let (own, mut devices) = (usize::from(index.0), devices.to_vec());
+        if let Some(place) = devices.get_mut(own) {
+            *place = device.clone();
+        }
+        let written = [0, 1].map(|copy| write_copies(&devices, label, copy, &[own]));
+        if let Some(error) = written.into_iter().find_map(Result::err) {
+            tracing::warn!(%error, "a member that was to come back has lost its label: it is filled whole");
+        }
+    }
+
+    /// Makes them empty, but for labels that are kept; on this host nobody else takes them while the result is held.
     pub fn take(
         &self,
         inner: &PoolState,
@@ -70,7 +97,9 @@ impl<'a> Joining<'a> {
                 // What this node has under way by an earlier session ends.
                 reservations.reset()?;
             }
-            wipe(device)?;
+            if self.returns.is_none() {
+                wipe(device)?;
+            }
             forget_logs(topology, device)?;
             write_boot_sector(&**device)?;
         }

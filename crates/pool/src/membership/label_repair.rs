@@ -142,16 +142,13 @@ impl PoolState {
             topology.durable.store(true, Ordering::Release);
             return Ok(failed);
         }
-        let claims = match self.claim(&topology, but) {
-            Ok(claims) => claims,
+        let _alone = match self.hold_labels(&topology, but) {
+            Ok(alone) => alone,
             Err((Some(member), PoolError::Device { source })) => {
                 return Ok(vec![(member, *source)]);
             }
             Err((_, error)) => return Err(error),
         };
-        // Where nodes have the pool, and claim what they change, nobody asks for the byte: a node that
-        // lost a session with a target may not get it twice.
-        let _guard = if claims.is_none() { Some(lock_labels(&topology)?) } else { None };
         let wrong = Wrong::of(&topology);
         topology.write_labels(0, &wrong.copies[0], &wrong.copies[1], &mut failed);
         topology.flush_labels(&mut failed);
@@ -232,6 +229,23 @@ impl PoolState {
             Ok(_) => {}
         }
         Ok(FailedMembers::new())
+    }
+
+    /// Keeps everybody else from writing labels of all members `but` some, while the result is held.
+    pub(crate) fn hold_labels(
+        &self,
+        topology: &EpochInUse,
+        but: &FailedMembers,
+    ) -> Result<(Option<Claims>, Option<ByteLockGuard>), Refused> {
+        let claims = self.claim(topology, but)?;
+        // Where nodes have the pool, and claim what they change, nobody asks for the byte: a node that
+        // lost a session with a target may not get it twice.
+        let guard = if claims.is_none() {
+            Some(lock_labels(topology).map_err(|e| (None, e))?)
+        } else {
+            None
+        };
+        Ok((claims, guard))
     }
 
     /// Claims the labels as they are, of all members `but` some, where other nodes may change them.

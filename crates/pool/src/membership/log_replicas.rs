@@ -60,6 +60,11 @@ impl PoolState {
         if let Some(log) = topology.log.as_ref().filter(|_| self.redundancy.divergent.is_none()) {
             log.intents.clean(&topology, log.slot, &mut lost);
         }
+        if let Some(log) = &topology.log
+            && let Err(error) = log.end_missed(&topology, &mut lost)
+        {
+            tracing::warn!(%error, "cannot clear the notes of what members missed that are back");
+        }
         let lost = topology.named(&lost);
         drop(topology);
         if !lost.is_empty()
@@ -92,6 +97,7 @@ impl PoolState {
             if lost.is_empty() {
                 log.redo.checkpoint(&topology, log.slot, &mut lost)?;
                 log.intents.forget(&topology, log.slot, &mut lost)?;
+                log.end_missed(&topology, &mut lost)?;
             }
             if lost.is_empty() {
                 topology.log = None;
@@ -108,6 +114,7 @@ impl PoolState {
 pub(crate) fn relocate_log(topology: &EpochInUse, lost: &mut Lost) -> Result<(), PoolError> {
     let Some(log) = &topology.log else { return Ok(()) };
     flush_all(topology, lost)?;
+    log.renew_missed(topology, lost)?;
     log.intents.rewrite(topology, log.slot, Reach::Replicas, lost)?;
     log.redo.relocate(topology, log.slot, lost)
 }

@@ -106,12 +106,7 @@ pub(crate) fn execute<'a>(
 
 /// Notes the regions that are about to be written.
 fn note(topology: &EpochInUse, work: &Work<'_>, lost: &mut Lost) -> Result<(), PoolError> {
-    match &topology.log {
-        Some(log) if !work.writes.is_empty() => {
-            log.intents.note(topology, log.slot, &work.ranges, lost)
-        }
-        _ => Ok(()),
-    }
+    if work.writes.is_empty() { Ok(()) } else { topology.note(&work.ranges, lost) }
 }
 
 /// Holds every range that the batch changes. Groups are taken in their order.

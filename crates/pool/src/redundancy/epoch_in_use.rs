@@ -11,7 +11,7 @@ use braid_format::label::Label;
 use super::log::Log;
 use crate::devices::range_locks::{Range, RangeGuard, RangeLocks};
 use crate::error::PoolError;
-use crate::topology::Topology;
+use crate::topology::{Lost, Topology};
 
 /// An epoch in use.
 #[derive(Debug)]
@@ -67,6 +67,22 @@ impl EpochInUse {
     /// The topology as it is now, for readers that must not wait for requests under way.
     pub fn snapshot(&self) -> Arc<Topology> {
         Arc::new(self.topology.clone())
+    }
+
+    /// Notes, durably, that the pool's bytes of `ranges` (from, to) are about to be written. No I/O when
+    /// they are noted already.
+    ///
+    /// # Errors
+    /// The log cannot be written anywhere, or [`PoolError::Unnoted`]: nothing may be written.
+    pub fn note(&self, ranges: &[(u64, u64)], lost: &mut Lost) -> Result<(), PoolError> {
+        if let Some(log) = &self.log {
+            return log.note(self, ranges, lost);
+        }
+        let end = self.unnoted.load(Ordering::Acquire);
+        if self.notes_missed && ranges.iter().any(|(_, to)| *to > end) {
+            return Err(PoolError::Unnoted { name: self.label.name.clone() });
+        }
+        Ok(())
     }
 
     /// Whether what is changed now is changed in an epoch that all use, and that stays.

@@ -12,7 +12,7 @@ use parking_lot::RwLockReadGuard;
 
 use super::copy_damage::CopyDamage;
 use super::log::Log;
-use super::log::intents::{self, Intents};
+use super::log::intents::{self, Intents, Kind};
 use super::log::redo::{self, Redo, flush_all};
 use super::log::replicas::candidates;
 use super::verifier::ChecksumVerifier;
@@ -22,6 +22,9 @@ use crate::error::PoolError;
 use crate::layout::group::Shape;
 use crate::layout::stretch::spans;
 use crate::topology::{FailedMembers, Lost, Topology};
+
+/// Times that regions are read that somebody may be writing.
+const READS_MAX: u32 = 4;
 
 /// What a recovery has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,13 +42,24 @@ pub(crate) struct Found {
     slot: u16,
     /// Highest generation, and its tail's number and place.
     header: Option<(u64, u64, u64)>,
-    /// Highest sequence of an intent sector.
+    intents: FoundRegions,
+    missed: FoundRegions,
+}
+
+/// The regions that a slot's log has noted for one reason.
+pub(crate) struct FoundRegions {
+    kind: Kind,
+    /// Highest sequence of a sector.
     sequence: u64,
-    /// How many intent sectors, from the first, may say something.
+    /// How many sectors, from the first, may say something.
     sectors: u16,
     /// log2 of a region's bytes.
     shift: u32,
     noted: BTreeSet<u64>,
+    /// Some copy could not be read, or is damaged.
+    pub doubtful: bool,
+    /// Members that have a sound copy of some sector.
+    pub holders: BTreeSet<MemberIndex>,
 }
 
 fn read(topology: &Topology, member: MemberIndex, at: ByteOffset, len: u64) -> Option<AlignedBuf> {
@@ -57,36 +71,55 @@ fn read(topology: &Topology, member: MemberIndex, at: ByteOffset, len: u64) -> O
 impl Found {
     pub fn read(topology: &Topology, slot: u16) -> Self {
         let pool = topology.label.pool.into_bytes();
-        let shift = RawIntents::region_shift(topology.map.size());
-        let noted = BTreeSet::new();
-        let mut found = Self { slot, header: None, sequence: 0, sectors: 0, shift, noted };
-        let replicas = candidates(topology, slot);
-        for (member, place) in &replicas {
+        let mut header = None;
+        for (member, place) in &candidates(topology, slot) {
             for copy in 0..2 {
                 let at = place.redo_header(copy);
                 let sector = read(topology, *member, at, LogPlace::SECTOR as u64);
-                let header = sector.and_then(|s| redo::decode_header(&s, &pool, slot));
-                found.header = found.header.max(header);
+                header = header.max(sector.and_then(|s| redo::decode_header(&s, &pool, slot)));
             }
         }
+        let regions = |kind| FoundRegions::read(topology, slot, kind);
+        Self { slot, header, intents: regions(Kind::Intent), missed: regions(Kind::Missed) }
+    }
+}
+
+impl FoundRegions {
+    pub fn read(topology: &Topology, slot: u16, kind: Kind) -> Self {
+        let pool = topology.label.pool.into_bytes();
+        let shift = kind.shift(topology.map.size());
+        let (noted, holders) = (BTreeSet::new(), BTreeSet::new());
+        let mut found =
+            Self { kind, sequence: 0, sectors: 0, shift, noted, doubtful: false, holders };
+        let replicas = candidates(topology, slot);
         let regions = (topology.map.size().0 >> shift) + 1;
-        // All of them: a pool that was smaller may have had more regions.
+        let len = u64::from(kind.sectors()) * LogPlace::SECTOR as u64;
+        // All of them: a pool that was smaller may have had more regions. In one piece, if that can be read.
         let copies: Vec<_> = replicas
             .iter()
-            .map(|(m, place)| (*m, *place, intents_of(topology, *m, *place)))
+            .map(|(m, place)| (*m, *place, read(topology, *m, kind.at(*place, 0), len)))
             .collect();
-        for n in 0..RawIntents::SECTORS {
+        for n in 0..kind.sectors() {
             let said = copies.iter().filter_map(|(member, place, all)| {
                 let from = usize::from(n) * LogPlace::SECTOR;
                 let whole = all.as_ref().and_then(|a| a.get(from..from + LogPlace::SECTOR));
                 if let Some(bytes) = whole {
-                    return Some(intents::decode(bytes, &pool, slot, n));
+                    return Some((*member, intents::decode(kind, bytes, &pool, slot, n)));
                 }
-                let bytes = read(topology, *member, place.intents(n), LogPlace::SECTOR as u64)?;
-                Some(intents::decode(&bytes, &pool, slot, n))
+                let bytes = read(topology, *member, kind.at(*place, n), LogPlace::SECTOR as u64)?;
+                Some((*member, intents::decode(kind, &bytes, &pool, slot, n)))
             });
-            let said: Vec<intents::Read> = said.collect();
+            let said: Vec<(MemberIndex, intents::Read)> = said.collect();
+            let is_good = |s: &&(_, _)| matches!(s.1, intents::Read::Good(..));
+            found.holders.extend(said.iter().filter(is_good).map(|s| s.0));
+            let said: Vec<intents::Read> = said.into_iter().map(|s| s.1).collect();
+            found.doubtful |= said.len() < copies.len() || said.contains(&intents::Read::Damaged);
             found.add(&said, n, regions);
+        }
+        if kind == Kind::Missed && found.doubtful {
+            // A region that was missed and counts as not missed would be lost.
+            found.sectors = kind.sectors();
+            found.noted.extend(0..regions);
         }
         found
     }
@@ -111,28 +144,68 @@ impl Found {
             }
         }
         // No copy survived whole: any region may have been noted, by its number of any time.
-        if !good && said.contains(&intents::Read::Damaged) {
+        if self.kind == Kind::Intent && !good && said.contains(&intents::Read::Damaged) {
             self.sectors = self.sectors.max(n + 1);
             let first = u64::from(n) * RawIntents::BITS;
-            for up in 0..=self.shift - RawIntents::REGION_MIN.0.trailing_zeros() {
+            for up in 0..=self.shift.saturating_sub(RawIntents::REGION_MIN.0.trailing_zeros()) {
                 let to = ((first + RawIntents::BITS - 1) >> up) + 1;
                 self.noted.extend(first >> up..to.min(regions));
             }
         }
     }
+
+    /// As [`FoundRegions::read`], while others may be writing there: what is only half written is read again.
+    pub fn read_settled(topology: &Topology, slot: u16, kind: Kind) -> Self {
+        let mut found = Self::read(topology, slot, kind);
+        for _ in 1..READS_MAX {
+            if !found.doubtful {
+                break;
+            }
+            found = Self::read(topology, slot, kind);
+        }
+        found
+    }
+
+    /// The pool's bytes of each noted region, from and to.
+    pub fn bytes(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.noted.iter().map(|region| (region << self.shift, (region + 1) << self.shift))
+    }
+
+    /// The same regions, noted in memory, in a log that goes on from what was found.
+    fn noted(&self, topology: &Topology) -> Intents {
+        let noted = self.empty(topology);
+        self.bytes().for_each(|(from, to)| noted.add(from, to));
+        noted
+    }
+
+    /// None of them, in such a log.
+    fn empty(&self, topology: &Topology) -> Intents {
+        Intents::new(self.kind, topology.map.size(), self.sequence, self.sectors)
+    }
 }
 
-/// All intent sectors of a slot on one member, if they can be read in one piece.
-fn intents_of(topology: &Topology, member: MemberIndex, place: LogPlace) -> Option<AlignedBuf> {
-    let len = u64::from(RawIntents::SECTORS) * LogPlace::SECTOR as u64;
-    read(topology, member, place.intents(0), len)
+/// The slots that have logs.
+pub(crate) fn slots(topology: &Topology) -> std::ops::Range<u16> {
+    0..u16::try_from(topology.info.log_slots.unwrap_or(0)).unwrap_or(u16::MAX)
+}
+
+/// Whether all members that logs are written to are among the `holders`.
+pub(crate) fn all_hold(topology: &Topology, holders: &BTreeSet<MemberIndex>) -> bool {
+    candidates(topology, 0).iter().all(|(member, _)| holders.contains(member))
+}
+
+/// Whether each member in use has a record of some slot of what was missed, as each has since a member went offline.
+/// Without it what was noted is lost.
+fn is_recorded(topology: &Topology) -> bool {
+    let of_slot = |slot| FoundRegions::read_settled(topology, slot, Kind::Missed).holders;
+    all_hold(topology, &slots(topology).flat_map(of_slot).collect())
 }
 
 impl Found {
     /// The pool's bytes of a noted region.
     fn region(&self, region: u64, topology: &Topology) -> (u64, u64) {
-        let to = ((region + 1) << self.shift).min(topology.map.size().0);
-        ((region << self.shift).min(to), to)
+        let to = ((region + 1) << self.intents.shift).min(topology.map.size().0);
+        ((region << self.intents.shift).min(to), to)
     }
 
     /// Whether a recovery by it would write nothing but the log itself.
@@ -140,15 +213,17 @@ impl Found {
     /// # Errors
     /// Never, as it is read.
     pub fn is_empty(&self, topology: &Topology) -> Result<bool, PoolError> {
-        let Some((_, sequence, offset)) = self.header else { return Ok(self.noted.is_empty()) };
+        let Some((_, sequence, offset)) = self.header else {
+            return Ok(self.intents.noted.is_empty());
+        };
         let (records, _) = each_record(topology, self.slot, sequence, offset, &mut |_| Ok(()))?;
-        Ok(records == 0 && self.noted.is_empty())
+        Ok(records == 0 && self.intents.noted.is_empty())
     }
 
     /// The locks of all that [`Found::make_whole`] may change.
     pub fn locks(&self, topology: &Topology, count: u64) -> Locks {
         let mut locks = Locks::new();
-        for region in &self.noted {
+        for region in &self.intents.noted {
             let (from, to) = self.region(*region, topology);
             for (index, from, to) in spans(&topology.map, from, to) {
                 let group = topology.map.group(index);
@@ -185,7 +260,7 @@ impl Found {
         verifier: &dyn ChecksumVerifier,
     ) -> Result<CopyDamage, PoolError> {
         let mut copy_damage = CopyDamage::default();
-        for region in &self.noted {
+        for region in &self.intents.noted {
             let topology = enter()?;
             let region = self.region(*region, &topology);
             copy_damage.look(&topology, region, verifier);
@@ -217,7 +292,7 @@ impl Found {
             flush_all(&topology, &mut lost)?;
             named.extend(topology.named(&lost));
         }
-        for region in &self.noted {
+        for region in &self.intents.noted {
             let topology = enter()?;
             let region = self.region(*region, &topology);
             recovered.regions += 1;
@@ -230,7 +305,7 @@ impl Found {
         }
         let topology = enter()?;
         let mut lost = Lost::new();
-        if !self.noted.is_empty() {
+        if !self.intents.noted.is_empty() {
             flush_all(&topology, &mut lost)?;
         }
         named.extend(topology.named(&lost));
@@ -239,9 +314,17 @@ impl Found {
         }
         let log = Log {
             slot,
-            intents: Intents::new(topology.map.size(), self.sequence, self.sectors),
+            intents: self.intents.empty(&topology),
+            missed: self.missed.noted(&topology),
             redo: Redo::new(sequence, generation + 1).into(),
         };
+        if topology.notes_missed && !is_recorded(&topology) {
+            log.missed.add(0, topology.map.size().0);
+        }
+        // What is made whole here, a member that is offline lacks.
+        log.missed.absorb(&self.intents.noted(&topology));
+        log.renew_missed(&topology, &mut lost)?;
+        log.end_missed(&topology, &mut lost)?;
         redo::store_header(&topology, slot, generation + 1, (0, sequence), &mut lost)?;
         log.intents.forget(&topology, slot, &mut lost)?;
         named.extend(topology.named(&lost));

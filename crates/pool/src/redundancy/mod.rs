@@ -21,6 +21,7 @@ pub(crate) mod fill;
 pub(crate) mod log;
 pub(crate) mod log_recovery;
 mod mirror_resync;
+pub(crate) mod missed;
 pub mod parity;
 pub(crate) mod reconstruct;
 pub(crate) mod resync;

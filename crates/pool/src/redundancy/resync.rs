@@ -161,7 +161,11 @@ impl Row {
             (true, false) => n,
             (false, _) => data,
         };
-        if first == n && self.unread.is_empty() && self.avoided.is_empty() {
+        // What is filled just now is not filled again.
+        let is_filled =
+            |p: &usize| topology.writable(group.at(group.column_of(self.index, *p), 0).0);
+        let fills = self.away.iter().any(is_filled);
+        if first == n && self.unread.is_empty() && self.avoided.is_empty() && !fills {
             return Ok(0);
         }
         let anew: Vec<usize> = (0..n).filter(|p| *p >= first || missing(p)).collect();
@@ -176,11 +180,14 @@ impl Row {
             let (member, at) =
                 group.at(group.column_of(self.index, place), self.index * unit + self.from);
             let same = !unknown(&place) && old[..] == new[..];
-            let data_away = place < data && self.away.contains(&place);
-            if same || data_away || !topology.writable(member) {
+            if same || !topology.writable(member) {
                 continue;
             }
-            changed += if is_unread(place) { new.len() as u64 } else { differing(old, new) };
+            changed += match place {
+                _ if is_unread(place) => new.len() as u64,
+                _ if place < data && self.away.contains(&place) => 0,
+                _ => differing(old, new),
+            };
             match topology.device(member).write(at, new) {
                 Ok(()) => {
                     let unread = self.unread.iter().find(|u| u.0 == place);

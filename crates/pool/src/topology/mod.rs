@@ -5,6 +5,7 @@ mod info;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use braid_device::{CountedDevice, Device, DeviceError};
 use braid_format::label::{Label, Member, MemberState};
@@ -17,9 +18,13 @@ pub use info::{MemberInfo, PoolInfo, SubpoolInfo};
 use crate::devices::migration::{MemberMigration, MigratingMember};
 use crate::error::PoolError;
 use crate::health::suspect::{SUSPECT_AT, Suspicion};
+use crate::identity::has_small_regions;
 use crate::labels::moving;
 use crate::layout::group::Group;
 use crate::layout::map::Map;
+
+/// Bytes at the beginning of the pool that may be written without a note, at least.
+const UNNOTED: u64 = 64 << 20;
 
 /// A member that failed a write, by its place in the epoch in which it did, and how.
 pub(crate) type Lost = Vec<(MemberIndex, DeviceError)>;
@@ -52,6 +57,11 @@ pub(crate) struct Topology {
     /// Members that were not found count as failed, but no label says so yet: nothing may be
     /// written.
     pub provisional: bool,
+    /// A member is offline, or catches up: what is written is noted for it.
+    pub notes_missed: bool,
+    /// Where what may be written without a note ends, in this epoch and all others: heartbeats, and what a node writes
+    /// before it has its log.
+    pub unnoted: Arc<AtomicU64>,
     /// Members that return garbage, in this epoch and all others.
     pub suspicion: Arc<Suspicion>,
 }
@@ -77,8 +87,18 @@ impl Topology {
                 MemberMigration::new(side(m.leaving)?, side(m.successor)?),
             ))
         });
-        let (provisional, suspicion) = (false, Arc::default());
-        let topology = Self { label, map, info, devices, migration, bare, provisional, suspicion };
+        let topology = Self {
+            notes_missed: label.members.iter().any(|m| m.offline),
+            label,
+            map,
+            info,
+            devices,
+            migration,
+            bare,
+            provisional: false,
+            unnoted: Arc::new(AtomicU64::new(if has_small_regions() { 0 } else { UNNOTED })),
+            suspicion: Arc::default(),
+        };
         topology.enough()?;
         topology.heed_marks();
         Ok(topology)
@@ -88,6 +108,7 @@ impl Topology {
     /// if it is the same move.
     pub fn continue_from(&mut self, before: &Self) {
         self.suspicion = before.suspicion.clone();
+        self.unnoted = before.unnoted.clone();
         self.heed_marks();
         // Whoever ended a suspicion has read all of the member.
         let marked = before.label.members.iter().filter(|m| m.suspected);
@@ -128,6 +149,7 @@ impl Topology {
 
     /// The same epoch under another number.
     pub fn relabel(&mut self, label: Label) {
+        self.notes_missed = label.members.iter().any(|m| m.offline);
         self.info = Arc::new(PoolInfo { epoch: label.epoch, ..PoolInfo::clone(&self.info) });
         self.label = label;
     }

@@ -29,7 +29,7 @@ class Member:
     data_size: int
     """Bytes of it that hold contents of the pool."""
     state: str
-    """"active", "failed", "rebuilding", "spare", "leaving" or "missing"."""
+    """"active", "failed", "offline", "rebuilding", "spare", "leaving" or "missing"."""
 
 class NodeInfo:
     """A node that has the pool mounted, or had when it died."""

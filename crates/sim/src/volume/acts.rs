@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_format::label::MemberState;
+use braid_format::label::{Member, MemberState};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 use braid_pool::device::{CawOutcome, Device, FaultKind, On};
 use braid_pool::{AddOptions, Destination, NoChecksums, Pool, PoolError, PoolRequest, Progress};
@@ -39,6 +39,9 @@ const MOVE_ON: u64 = 91;
 /// Beyond them: what only [`Shape::concurrent`] does.
 const WRITE_CONCURRENT: u64 = 100;
 const READ_CONCURRENT: u64 = 101;
+/// What only [`Shape::offline`] does.
+const OFFLINE: u64 = 102;
+const ONLINE: u64 = 103;
 
 /// One step; `false`: there are no more.
 pub(super) fn step(node: &Node, shape: &Shape) -> bool {
@@ -74,6 +77,7 @@ pub(super) fn step(node: &Node, shape: &Shape) -> bool {
     let what = match shape {
         Shape { contended: true, .. } => contended(what, node.world.others_fill(me)),
         Shape { concurrent: true, .. } => concurrent(what),
+        Shape { offline: true, .. } => offline(what),
         _ => what,
     };
     match what {
@@ -100,6 +104,8 @@ pub(super) fn step(node: &Node, shape: &Shape) -> bool {
                 MOVE_ON..95 => node.move_on(),
                 95..96 => node.cancel(),
                 96..98 => node.remove(),
+                OFFLINE => node.take_offline(),
+                ONLINE => node.bring_online(),
                 _ => node.add(shape),
             }
         }
@@ -130,6 +136,26 @@ const fn concurrent(what: u64) -> u64 {
         76..84 => FLUSH,
         84..88 => REPLACE,
         _ => REBUILD,
+    }
+}
+
+/// What is done, of a hundred draws, where members go offline and come back.
+const fn offline(what: u64) -> u64 {
+    match what {
+        34..40 => DISCARD,
+        40..44 => 33,
+        44..50 => FLUSH,
+        50..56 => EXCHANGE,
+        56..58 => 58,
+        58..60 | 98 => 66,
+        60..72 => OFFLINE,
+        72..82 => ONLINE,
+        82..93 => REBUILD,
+        93..95 => REPLACE,
+        95 => 68,
+        96 => BEGIN_MOVE,
+        97 => MOVE_ON,
+        _ => WRITE,
     }
 }
 
@@ -520,6 +546,38 @@ impl Node {
     fn fail(&self) {
         let Some(member) = self.victim() else { return };
         self.changed(&format!("fail {member}"), self.pool.fail_member(member));
+    }
+
+    /// A member goes for a while. Nothing is wrong with it.
+    fn take_offline(&self) {
+        if self.pool.label().members.iter().any(Member::is_offline) && self.below(4) != 0 {
+            return;
+        }
+        let before: Vec<String> = self.world.state().suspects();
+        let Some(member) = self.victim() else { return };
+        let disk = self.members().get(usize::from(member.0)).copied().flatten();
+        let taken = self.pool.take_offline(member);
+        let done = self.changed(&format!("take {member} offline"), taken);
+        let mut state = self.world.state();
+        state.report.offline += u64::from(done.is_some());
+        // Others may have become suspect meanwhile.
+        if let Some(disk) = disk.and_then(|d| state.disks.get_mut(d)) {
+            disk.suspect &= before.contains(&disk.faulty.info().name);
+        }
+    }
+
+    /// One that is offline comes back.
+    pub(super) fn bring_online(&self) {
+        let label = self.pool.label();
+        let Some(which) = label.members.iter().position(Member::is_offline) else { return };
+        let member = MemberIndex(u16::try_from(which).unwrap_or(0));
+        let disk = self.members().get(which).copied().flatten();
+        let Some(wire) = disk.and_then(|disk| Wire::of(&self.world, self.me, disk)) else { return };
+        let back = self.pool.bring_online(member, &wire);
+        if let Some(caught) = self.changed(&format!("bring {member} online"), back) {
+            self.tell(format!("{caught:?}"));
+            self.world.state().report.caught_up += u64::from(caught.fill < caught.whole);
+        }
     }
 
     pub(super) fn new_disk(&self) -> Option<(usize, Arc<dyn Device>)> {

@@ -95,6 +95,10 @@ pub struct VolumeReport {
     pub refused: u64,
     /// More failed than the layout can spare.
     pub overloaded: bool,
+    /// Members that went offline, and that came back and lacked only a part.
+    pub offline: u64,
+    /// See there.
+    pub caught_up: u64,
     /// Writes of a block that another node was writing.
     pub met: u64,
     /// Of every step, in its order. (Summed up for several runs.)
@@ -126,6 +130,8 @@ impl std::ops::AddAssign<&VolumeReport> for VolumeReport {
         self.discarded += o.discarded;
         self.refused += o.refused;
         self.overloaded |= o.overloaded;
+        self.offline += o.offline;
+        self.caught_up += o.caught_up;
         self.met += o.met;
         self.hash = self.hash.wrapping_add(o.hash);
     }
@@ -190,6 +196,14 @@ pub fn run_concurrent(seed: u64, split: bool) -> Result<VolumeReport, Box<Volume
     run_shape(seed, &shape::Shape { split, ..shape::Shape::concurrent(seed) }, false)
 }
 
+/// As [`run_volume`], of members that go offline for a while. `trace`: every step is told on standard error.
+///
+/// # Errors
+/// As there.
+pub fn run_offline(seed: u64, trace: bool) -> Result<VolumeReport, Box<VolumeFailure>> {
+    run_shape(seed, &shape::Shape::offline(seed), trace)
+}
+
 fn run_shape(
     seed: u64,
     shape: &shape::Shape,
@@ -197,6 +211,7 @@ fn run_shape(
 ) -> Result<VolumeReport, Box<VolumeFailure>> {
     let world = world::World::new(seed, shape.nodes);
     world.state().traced |= trace;
+    world.state().small_regions = shape.offline;
     let _drawn = world.draw_identities();
     let ended = catch_unwind(AssertUnwindSafe(|| steps::run(&world, shape)));
     let mut state = world.state();
@@ -208,6 +223,7 @@ fn run_shape(
             let test = match shape {
                 shape::Shape { contended: true, .. } => "contended",
                 shape::Shape { concurrent: true, .. } => "written_at_once",
+                shape::Shape { offline: true, .. } => "offline",
                 _ => "seeds",
             };
             Err(Box::new(VolumeFailure { seed, what, test, told: state.told() }))

@@ -34,6 +34,8 @@ pub(super) struct Shape {
     pub contended: bool,
     /// Little is done but to write the same few blocks of mirrors at once.
     pub concurrent: bool,
+    /// Members go offline for a while.
+    pub offline: bool,
     /// Those writes do not look at the copies afterwards: as it was once.
     pub split: bool,
 }
@@ -62,6 +64,7 @@ impl Shape {
             overload: r.below(12) == 0,
             contended: false,
             concurrent: false,
+            offline: false,
             split: false,
         }
     }
@@ -84,6 +87,7 @@ impl Shape {
             overload: false,
             contended: true,
             concurrent: false,
+            offline: false,
             split: false,
         }
     }
@@ -105,7 +109,25 @@ impl Shape {
             overload: false,
             contended: false,
             concurrent: true,
+            offline: false,
             split: false,
+        }
+    }
+
+    /// Of members that go offline for a while.
+    pub fn offline(seed: u64) -> Self {
+        let mut r = Random::new(seed ^ 0x6f66_666c_696e);
+        let usual = Self::from_seed(seed);
+        let bare = usual.text.starts_with("stripe(0");
+        let (text, count) =
+            if bare { ("mirror(0,1,2)".to_owned(), 3) } else { (usual.text, usual.sizes.len()) };
+        Self {
+            text,
+            sizes: vec![size_of(r.below(3) + 4); count],
+            steps: r.below(60) + 60,
+            overload: false,
+            offline: true,
+            ..usual
         }
     }
 

@@ -442,6 +442,9 @@ fn finish(world: &Arc<World>, shape: &Shape) {
         if let Err(error) = node.pool.evacuate(&|_| true) {
             return failed("the last move", error);
         }
+        if shape.offline {
+            node.bring_online();
+        }
         while let Some(member) = node.pool.rebuilding() {
             if let Err(error) = node.pool.rebuild(member, &|_| true) {
                 return failed("the last filling", error);

@@ -93,6 +93,8 @@ pub(super) struct State {
     pub switching: u64,
     /// Locks are changed while members are filled: see [`World::let_others`].
     pub contended: bool,
+    /// Regions of the pool are small.
+    pub small_regions: bool,
     /// Writes of what others write do not look at the copies afterwards.
     pub split: bool,
     /// Nodes that compare and write just now.
@@ -154,6 +156,7 @@ impl World {
             points: 0,
             switching: 0,
             contended: false,
+            small_regions: false,
             split: false,
             exchanging: 0,
             values: 0,
@@ -169,10 +172,12 @@ impl World {
     /// What is random in the labels that this thread writes is drawn while the result is held.
     pub fn draw_identities(self: &Arc<Self>) -> SourceScope {
         let world = self.clone();
-        SourceScope::from(Box::new(move || {
+        let small = self.state().small_regions;
+        let scope = SourceScope::from(Box::new(move || {
             let mut state = world.state();
             u128::from(state.identities.word()) << 64 | u128::from(state.identities.word())
-        }))
+        }));
+        scope.with_small_regions(small)
     }
 
     /// A new device of so many bytes.

@@ -42,6 +42,7 @@ fn label(lens: &[u64], weights: &[u64], unit: u64) -> Label {
         state: MemberState::Active,
         state_epoch: Epoch(1),
         suspected: false,
+        offline: false,
         class: DeviceClass::Unknown,
         bytes_per_second: Bytes(0),
         bus: 0,

@@ -29,6 +29,7 @@ mod concurrent;
 mod durable;
 mod filled;
 mod moved;
+mod offline;
 mod resolved;
 mod returning;
 
@@ -174,16 +175,18 @@ fn nodes_on(
 /// `n` nodes of a pool that there is.
 fn nodes_of(n: u16, of: &dyn Fn() -> Vec<Arc<dyn Device>>) -> Vec<Arc<Node>> {
     let world = Arc::new(World::default());
-    let node = |slot| {
-        let pool = Pool::assemble(of()).unwrap();
-        let (world, ended) = (world.clone(), AtomicBool::new(false));
-        let node = Arc::new(Node { me: life(slot), pool: pool.clone(), world, ended });
-        pool.share(node.clone(), node.clone());
-        node.say();
-        pool.attach(slot).unwrap();
-        node
-    };
-    (0..n).map(node).collect()
+    (0..n).map(|slot| joined(&world, slot, of())).collect()
+}
+
+/// A node more.
+fn joined(world: &Arc<World>, slot: u16, devices: Vec<Arc<dyn Device>>) -> Arc<Node> {
+    let pool = Pool::assemble(devices).unwrap();
+    let (world, ended) = (world.clone(), AtomicBool::new(false));
+    let node = Arc::new(Node { me: life(slot), pool: pool.clone(), world, ended });
+    pool.share(node.clone(), node.clone());
+    node.say();
+    pool.attach(slot).unwrap();
+    node
 }
 
 const BRIEFLY: Duration = Duration::from_millis(60);

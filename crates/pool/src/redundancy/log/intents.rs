@@ -1,16 +1,17 @@
-//! Which regions of the pool are being written.
+//! Which regions of the pool are being written, or were while a member was offline.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use braid_device::AlignedBuf;
-use braid_format::Bytes;
 use braid_format::crc::crc32c_with_hole;
 use braid_format::redundancy::{LogPlace, RawIntents};
+use braid_format::{ByteOffset, Bytes};
 use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::replicas::{NUMBERS, Reach, Sector, store};
 use crate::error::PoolError;
+use crate::identity::has_small_regions;
 use crate::topology::{Lost, Topology};
 
 /// Bits, one for each region.
@@ -37,12 +38,55 @@ impl Bits {
     }
 }
 
+/// log2 of the bytes of a small region, in simulations.
+const SIMULATED_SHIFT: u32 = 16;
+
+/// What regions are noted for, and so where in a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// They are being written: a crash may leave them unequal.
+    Intent,
+    /// They were written while a member was offline, which lacks that.
+    Missed,
+}
+
+impl Kind {
+    const fn magic(self) -> u32 {
+        match self {
+            Self::Intent => RawIntents::MAGIC,
+            Self::Missed => RawIntents::MISSED_MAGIC,
+        }
+    }
+    /// Sectors in a log.
+    pub const fn sectors(self) -> u16 {
+        match self {
+            Self::Intent => RawIntents::SECTORS,
+            Self::Missed => RawIntents::MISSED_SECTORS,
+        }
+    }
+    /// log2 of a region's bytes in a pool of `size` bytes.
+    pub fn shift(self, size: Bytes) -> u32 {
+        if has_small_regions() {
+            return SIMULATED_SHIFT;
+        }
+        RawIntents::shift_for(size, self.sectors())
+    }
+    /// Where sector `n` is.
+    pub const fn at(self, place: LogPlace, n: u16) -> ByteOffset {
+        match self {
+            Self::Intent => place.intents(n),
+            Self::Missed => place.missed(n),
+        }
+    }
+}
+
 /// The noted regions of this node.
 ///
 /// [`Intents::note`] runs under the topology's read lock, [`Intents::clean`] under its write lock:
 /// no region is forgotten while a write to it is under way.
 #[derive(Debug)]
 pub(crate) struct Intents {
+    kind: Kind,
     shift: u32,
     /// Noted on the devices.
     noted: Bits,
@@ -52,21 +96,25 @@ pub(crate) struct Intents {
     sectors: Mutex<Vec<u64>>,
     /// On the devices regions still go by the numbers that they had in a smaller pool.
     renumbered: AtomicBool,
+    /// What is noted here may not stand on all devices where it should: nothing counts as noted before it does.
+    unwritten: AtomicBool,
 }
 
 impl Intents {
     /// None noted, in a pool of `size` bytes. `sequence`: higher than in any sector on the devices,
     /// of which the first `used` are not empty.
-    pub fn new(size: Bytes, sequence: u64, used: u16) -> Self {
-        let shift = RawIntents::region_shift(size);
+    pub fn new(kind: Kind, size: Bytes, sequence: u64, used: u16) -> Self {
+        let shift = kind.shift(size);
         let regions = (size.0 >> shift) + 1;
         let sectors = Bytes(regions.div_ceil(RawIntents::BITS)).to_usize().max(used.into());
         Self {
+            kind,
             shift,
             noted: Bits::new(regions),
             touched: Bits::new(regions),
             sectors: Mutex::new(vec![sequence; sectors]),
             renumbered: AtomicBool::new(false),
+            unwritten: AtomicBool::new(false),
         }
     }
 
@@ -74,19 +122,20 @@ impl Intents {
     /// under way.
     pub fn resized(&self, size: Bytes) -> Self {
         let sequences = self.sectors.lock();
-        let used = u16::try_from(sequences.len()).unwrap_or(RawIntents::SECTORS);
+        let used = u16::try_from(sequences.len()).unwrap_or(self.kind.sectors());
         // Sectors that were written are not left as they stand.
-        let new = Self::new(size, sequences.iter().max().copied().unwrap_or(0), used);
+        let new = Self::new(self.kind, size, sequences.iter().max().copied().unwrap_or(0), used);
         for (from, to) in [(&self.noted, &new.noted), (&self.touched, &new.touched)] {
             let regions = (0..from.0.len() as u64 * 64).filter(|r| from.get(*r));
             regions.for_each(|r| to.set(r << self.shift >> new.shift));
         }
         let still = self.renumbered.load(Ordering::Acquire);
         new.renumbered.store(still || new.shift != self.shift, Ordering::Release);
+        new.unwritten.store(true, Ordering::Release);
         new
     }
 
-    /// Notes, durably, that the pool's bytes `at..at + len` are about to be written. No I/O when
+    /// Notes, durably, that the pool's bytes of `ranges` (from, to) are about to be written. No I/O when
     /// they are noted already.
     ///
     /// # Errors
@@ -98,23 +147,63 @@ impl Intents {
         ranges: &[(u64, u64)],
         lost: &mut Lost,
     ) -> Result<(), PoolError> {
+        let reach = match self.kind {
+            Kind::Intent => Reach::Replicas,
+            // It may be read after years, when its replicas of now have all been replaced but one.
+            Kind::Missed => Reach::Everywhere,
+        };
         let regions =
             || ranges.iter().flat_map(|(from, to)| from >> self.shift..=(to - 1) >> self.shift);
         for region in regions() {
             self.touched.set(region);
         }
-        if regions().all(|r| self.noted.get(r)) {
+        // In this order: what was not written everywhere is called so before it counts as noted.
+        let is_noted = || regions().all(|r| self.noted.get(r));
+        if is_noted() && !self.unwritten.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut sequences = self.sectors.lock();
+        // Another thread may have written it meanwhile.
+        if self.unwritten.load(Ordering::Acquire) {
+            self.rewrite_all(topology, slot, &mut sequences, reach, lost)?;
+        }
         let new: Vec<u64> = regions().filter(|r| !self.noted.get(*r)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
         let mut sectors: Vec<u64> = new.iter().map(|r| r / RawIntents::BITS).collect();
         sectors.dedup();
-        self.write(topology, slot, &mut sequences, &sectors, &new, Reach::Replicas, lost)?;
+        let failed = lost.len();
+        self.write(topology, slot, &mut sequences, &sectors, &new, reach, lost)?;
+        if lost.len() != failed {
+            self.unwritten.store(true, Ordering::Release);
+        }
         for region in new {
             self.noted.set(region);
         }
         Ok(())
+    }
+
+    /// Takes over what `other` has noted, in memory: [`Intents::rewrite`] makes it durable.
+    pub fn absorb(&self, other: &Self) {
+        self.unwritten.store(true, Ordering::Release);
+        let words = other.noted.0.iter().enumerate();
+        let words = words.filter(|(_, word)| word.load(Ordering::Acquire) != 0);
+        for region in words.flat_map(|(i, _)| i as u64 * 64..(i as u64 + 1) * 64) {
+            if other.noted.get(region) {
+                self.add(region << other.shift, (region + 1) << other.shift);
+            }
+        }
+    }
+
+    /// Notes the pool's bytes `from..to`, in memory.
+    pub fn add(&self, from: u64, to: u64) {
+        (from >> self.shift..=(to.max(from + 1) - 1) >> self.shift).for_each(|r| self.noted.set(r));
+    }
+
+    /// Whether nothing is noted.
+    pub fn is_empty(&self) -> bool {
+        self.noted.0.iter().all(|word| word.load(Ordering::Acquire) == 0)
     }
 
     /// Forgets the regions that no write has touched since the call before. A flush has succeeded
@@ -154,15 +243,37 @@ impl Intents {
         lost: &mut Lost,
     ) -> Result<(), PoolError> {
         let mut sequences = self.sectors.lock();
+        // What is not written yet is not left so.
+        let unwritten = self.unwritten.load(Ordering::Acquire);
+        let reach = if unwritten { reach.durable() } else { reach };
+        self.rewrite_all(topology, slot, &mut sequences, reach, lost)
+    }
+
+    /// As [`Intents::rewrite`], under the lock of the sectors.
+    fn rewrite_all(
+        &self,
+        topology: &Topology,
+        slot: u16,
+        sequences: &mut [u64],
+        reach: Reach,
+        lost: &mut Lost,
+    ) -> Result<(), PoolError> {
         let all: Vec<u64> = (0..sequences.len() as u64).collect();
-        if !self.renumbered.load(Ordering::Acquire) {
-            return self.write(topology, slot, &mut sequences, &all, &[], reach, lost);
+        let failed = lost.len();
+        let written = if self.renumbered.load(Ordering::Acquire) {
+            let mut each = all.iter();
+            each.try_for_each(|n| {
+                self.write(topology, slot, sequences, &[*n], &[], reach.durable(), lost)
+            })
+        } else {
+            self.write(topology, slot, sequences, &all, &[], reach, lost)
+        };
+        if written.is_ok() {
+            self.renumbered.store(false, Ordering::Release);
         }
-        for n in all {
-            self.write(topology, slot, &mut sequences, &[n], &[], reach.durable(), lost)?;
-        }
-        self.renumbered.store(false, Ordering::Release);
-        Ok(())
+        // A member that did not take it may stay in use for a while.
+        self.unwritten.store(written.is_err() || lost.len() != failed, Ordering::Release);
+        written
     }
 
     #[expect(clippy::too_many_arguments, reason = "one caller's locals, another's constants")]
@@ -182,7 +293,10 @@ impl Intents {
             *sequence += 1;
             images.push((*n, self.image(topology, slot, *n, *sequence, new)));
         }
-        let at = |place: &LogPlace, n: u64| place.intents(u16::try_from(n).unwrap_or(0));
+        let at = match self.kind {
+            Kind::Intent => |place: &LogPlace, n| Kind::Intent.at(*place, number(n)),
+            Kind::Missed => |place: &LogPlace, n| Kind::Missed.at(*place, number(n)),
+        };
         let sectors: Vec<Sector<'_>> =
             images.iter().map(|(n, bytes)| Sector { at, index: *n, bytes }).collect();
         store(topology, slot, &sectors, reach, lost)
@@ -197,9 +311,9 @@ impl Intents {
         new: &[u64],
     ) -> AlignedBuf {
         let mut raw = RawIntents::new_zeroed();
-        raw.magic.set(RawIntents::MAGIC);
+        raw.magic.set(self.kind.magic());
         raw.pool_uuid = topology.label.pool.into_bytes();
-        raw.sector.set(u16::try_from(n).unwrap_or(0));
+        raw.sector.set(number(n));
         raw.slot.set(slot);
         raw.region_shift.set(self.shift);
         raw.sequence.set(sequence);
@@ -225,6 +339,11 @@ impl Intents {
     }
 }
 
+/// A sector's number, as it is stored.
+fn number(n: u64) -> u16 {
+    u16::try_from(n).unwrap_or(0)
+}
+
 /// What a sector read from a device says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Read {
@@ -236,13 +355,16 @@ pub(crate) enum Read {
     Good(u64, u32, Vec<u64>),
 }
 
-/// Decodes intent sector `n` of `slot`.
-pub(crate) fn decode(bytes: &[u8], pool: &[u8; 16], slot: u16, n: u16) -> Read {
+/// Decodes sector `n` of `slot`.
+pub(crate) fn decode(kind: Kind, bytes: &[u8], pool: &[u8; 16], slot: u16, n: u16) -> Read {
     let Ok((raw, _)) = RawIntents::read_from_prefix(bytes) else { return Read::Damaged };
-    if raw.magic.get() != RawIntents::MAGIC || raw.pool_uuid != *pool {
-        return Read::Empty;
-    }
     let crc = crc32c_with_hole(raw.as_bytes(), RawIntents::CRC_AT);
+    let (is_kind, is_pool) = (raw.magic.get() == kind.magic(), raw.pool_uuid == *pool);
+    if !is_kind || !is_pool {
+        // One that was the pool's once and has rotted there is not taken for none.
+        let was_ours = kind == Kind::Missed && (is_kind || is_pool) && crc != raw.crc.get();
+        return if was_ours { Read::Damaged } else { Read::Empty };
+    }
     let shift = raw.region_shift.get();
     let named = (raw.slot.get(), raw.sector.get()) == (slot, n);
     if crc != raw.crc.get() || !named || shift > 62 || raw.sequence.get() >= NUMBERS {

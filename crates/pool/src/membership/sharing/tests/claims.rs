@@ -25,6 +25,29 @@ fn a_claim_that_failed_and_stands_is_let_go() {
     while_all_follow(&nodes[..1], || b.pool.add_spare(fresh("two", &all[0]), false).unwrap());
 }
 
+/// A change claims the members that stay. Nodes that take out one each of the last two would not meet each other's
+/// claim, and each would go on without the other's member.
+#[test]
+fn who_takes_a_member_offline_meets_who_is_about_to_do_without_another() {
+    let (nodes, all) = nodes(2, Redundancy::Mirror(2));
+    let (a, b) = (&nodes[0], &nodes[1]);
+    let label = a.pool.label();
+    let sector = a.pool.info().lock_sector.to_usize();
+    let claim = RawClaim::sector(*label.pool.as_bytes(), 1, Some(b.me), 5, sector);
+    all[0].write(RawClaim::AT, &claim).unwrap();
+    let taken = waits_for(
+        || a.pool.take_offline(MemberIndex(0)),
+        || {
+            assert_eq!(a.state(0), MemberState::Active);
+            b.dies();
+        },
+    );
+    assert!(taken.unwrap());
+    let mut stands = vec![0; sector];
+    all[0].read(RawClaim::AT, &mut stands).unwrap();
+    assert_eq!(RawClaim::claimer(&stands, *label.pool.as_bytes()), None);
+}
+
 /// A node that added a member died when all members had the first label, and opens the pool again.
 /// The others have not got that member: until they see a second label the epoch is none for them,
 /// and it could not be written.
