@@ -46,6 +46,18 @@ impl Host {
         let pool = Pool::assemble(self.devices.clone()).unwrap();
         Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
     }
+    /// Another node, which can be served, too.
+    pub fn beside(&self) -> Self {
+        let references = Arc::<References>::default();
+        let pool = Pool::assemble(self.devices.clone()).unwrap();
+        let options = MountOptions { serves: true, ..MountOptions::default() };
+        let fs = Fs::mount(pool, options, references.clone()).unwrap();
+        Self { devices: self.devices.clone(), fs, references }
+    }
+    /// The node leaves the pool.
+    pub fn leave(self) {
+        self.fs.unmount().unwrap();
+    }
     pub fn references(&self) -> &References {
         &self.references
     }

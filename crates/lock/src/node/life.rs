@@ -16,6 +16,13 @@ pub fn is_over(record: &SlotRecord, life: Life) -> bool {
     now > life.incarnation || (now == life.incarnation && over)
 }
 
+/// Whether nothing of `life` can reach the devices any more, by its slot's `record`: it has left, or it is proven dead,
+/// and fenced, which comes before its slot says that it is recovered. What it held may still stand. In doubt not.
+pub fn has_ended(record: &SlotRecord, life: Life) -> bool {
+    let now = record.life.incarnation;
+    now > life.incarnation || (now == life.incarnation && record.state != SlotState::Active)
+}
+
 /// Who may use the pool by this slot: its node, or who takes the slot over and recovers it first.
 pub(super) fn user_of(record: &SlotRecord) -> Option<Life> {
     match record.state {
