@@ -167,7 +167,7 @@ mod tests {
             root: InodeNo(2),
             life: None,
         };
-        let address = SocketAddr::from(([127, 0, 0, 1], 1000 + server as u16));
+        let address = SocketAddr::from(([127, 0, 0, u8::try_from(server).unwrap()], 1000));
         Found { server, address, welcome, version: 4 }
     }
 

@@ -445,12 +445,8 @@ impl Session {
             let session = if let Begin::Join(_) = begin {
                 let greeting = Greeting { version: place.version, begin, slot: number };
                 match self.greeter.greet(&mut link, greeting, PATIENCE) {
-                    Err(Failure::Final(Error::Refused(Status::NO_SESSION))) => {
-                        self.current.forget(place.number, false);
-                        continue;
-                    }
-                    // Another program serves there now.
-                    Err(Failure::Old) => {
+                    // It may be another program that serves there now, and knows less.
+                    Err(Failure::Final(Error::Refused(Status::NO_SESSION)) | Failure::Old) => {
                         self.current.forget(place.number, false);
                         continue;
                     }

@@ -220,12 +220,7 @@ impl Copying<'_> {
 }
 
 /// Gives the part file its name, durably. Again, if the server was started anew before it was durable.
-fn name_it(
-    client: &Client,
-    what: &Upload<'_>,
-    part: &[u8],
-    file: &File,
-) -> Result<(), CopyError> {
+fn name_it(client: &Client, what: &Upload<'_>, part: &[u8], file: &File) -> Result<(), CopyError> {
     let ino = file.attr().ino;
     let is_named = || match client.lookup(what.dir, what.name) {
         Ok(found) => Ok(found.ino == ino),

@@ -276,7 +276,11 @@ impl<F: FileSystem> Shared<F> {
         if life.pool != own.pool {
             return Err(Status::POOL);
         }
-        if self.served.files.life_has_ended(life.life) { Ok(None) } else { Err(Status::FORMER_LIVES) }
+        if self.served.files.life_has_ended(life.life) {
+            Ok(None)
+        } else {
+            Err(Status::FORMER_LIVES)
+        }
     }
 
     fn requests(

@@ -314,7 +314,10 @@ fn replies_are_the_golden_ones_and_are_read_back() {
         assert_eq!(Reply::decode(&header, &args).unwrap(), reply);
         // Nothing at all says that no lock is in the way.
         for len in usize::from(op == op::GETLOCK)..args.len() {
-            assert!(Reply::decode(&header, &args[..len]).is_err(), "{name} cut at {len}");
+            // A server that is no node says no life.
+            let is_other = (name, len) == ("reply_hello_life", args.len().saturating_sub(22));
+            let read = Reply::decode(&header, &args[..len]);
+            assert!(is_other || read.is_err(), "{name} cut at {len}");
         }
     }
     let event = LockEvent { number: 4, wait: 8, errno: 35 };

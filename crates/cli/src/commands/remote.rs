@@ -44,7 +44,8 @@ impl Remote {
     pub fn parse(word: &OsStr) -> Result<Option<Self>> {
         const SCHEME: &[u8] = b"braid://";
         let Some(rest) = word.as_bytes().strip_prefix(SCHEME) else { return Ok(None) };
-        let bad = || format!("{}: not braid://HOST[:PORT][,HOST[:PORT]...]/POOL/PATH", word.display());
+        let bad =
+            || format!("{}: not braid://HOST[:PORT][,HOST[:PORT]...]/POOL/PATH", word.display());
         let mut parts = rest.split(|b| *b == b'/');
         let mut text = || {
             let part = parts.next().filter(|part| !part.is_empty()).with_context(bad)?;
@@ -96,7 +97,12 @@ mod tests {
         is("braid://host:99/safe//a/./b/", "host:99", &["a", "b"], true);
         is("braid://[::1]/safe", "[::1]:7420", &[], true);
         is("braid://[::1]:99/safe/", "[::1]:99", &[], true);
-        is("braid://a,b:99,[::1],[fe80::1%2]:7/safe", "a:7420 b:99 [::1]:7420 [fe80::1%2]:7", &[], true);
+        is(
+            "braid://a,b:99,[::1],[fe80::1%2]:7/safe",
+            "a:7420 b:99 [::1]:7420 [fe80::1%2]:7",
+            &[],
+            true,
+        );
         for bad in [
             "braid://",
             "braid://host",

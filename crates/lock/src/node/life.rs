@@ -90,3 +90,26 @@ pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
         ..record.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use braid_format::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn a_life_has_ended_when_its_slot_says_so_and_not_before_it_began() {
+        let life = |incarnation| Life { slot: NodeId(3), incarnation: Incarnation(incarnation) };
+        let record = |state| SlotRecord { life: life(7), state, ..SlotRecord::free(NodeId(3)) };
+        let ended = |state, incarnation| has_ended(&record(state), life(incarnation));
+        for state in [SlotState::Free, SlotState::Active, SlotState::Recovering] {
+            assert!(ended(state, 6) && !ended(state, 8), "{state:?}");
+        }
+        assert!(!ended(SlotState::Active, 7));
+        // It is fenced, and what it held stands.
+        assert!(
+            ended(SlotState::Recovering, 7) && !is_over(&record(SlotState::Recovering), life(7))
+        );
+        assert!(ended(SlotState::Free, 7));
+    }
+}
