@@ -251,6 +251,32 @@ fn a_server_that_is_over_at_any_byte_takes_nothing_along() {
     used.finish();
 }
 
+/// As a host that is cut off: its connections stay as they are, and nothing comes by them. Whoever waits for an answer
+/// gets it from the other server.
+#[test]
+fn a_server_that_is_over_without_a_word_keeps_nobody_waiting() {
+    let [first, second] = nodes();
+    let proxy = Proxy::to(first.server.address());
+    let fs = mount(&[proxy.address, second.server.address()]);
+    let (_, fh) = fs.create(fs.root(), b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    proxy.silence();
+    let there = fs.clone();
+    let writes = std::thread::spawn(move || {
+        write(&there, fh, 0, b"text").unwrap();
+        there.fsync(fh, false).unwrap();
+    });
+    wait_until("it is noticed", || !fs.status().is_connected);
+    assert!(!writes.is_finished() && fs.status().moves == 0);
+    first.leave();
+    let begun = Instant::now();
+    writes.join().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!((fs.status().moves, contents(&fs, b"file")), (1, Ok(b"text".to_vec())));
+    proxy.close();
+    fs.finish();
+    second.finish();
+}
+
 /// Two addresses of one server: the session goes on by the other one.
 #[test]
 fn another_address_of_the_same_server_leads_to_the_same_session() {

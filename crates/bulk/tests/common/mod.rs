@@ -119,6 +119,8 @@ struct Rules {
     budget: [AtomicI64; 2],
     /// Nothing comes back from the server, by whatever connection.
     mute: AtomicBool,
+    /// Nothing passes, and nobody hears of it.
+    silent: AtomicBool,
     /// No connection is made at all.
     closed: AtomicBool,
     /// With the connection that is cut, all others are, and no other one is made.
@@ -175,6 +177,10 @@ impl Proxy {
     pub fn lose_replies(&self) {
         self.rules.mute.store(true, Ordering::SeqCst);
     }
+    /// Nothing passes any more by the connections that there are, which stay, whatever the server does.
+    pub fn silence(&self) {
+        self.rules.silent.store(true, Ordering::SeqCst);
+    }
     /// Everything passes again.
     pub fn no_cut(&self) {
         self.rules.mute.store(false, Ordering::SeqCst);
@@ -211,7 +217,11 @@ fn forward(
 ) {
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let n = match from.read(&mut buffer) {
+        let read = from.read(&mut buffer);
+        while rules.silent.load(Ordering::SeqCst) && !rules.closed.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let n = match read {
             Ok(n) if n > 0 => n,
             _ => break,
         };
