@@ -25,6 +25,12 @@ pub enum LinkError {
     /// The server has as many clients or connections as it allows.
     #[error("the server has as many clients or connections as it allows")]
     Full,
+    /// It was not heard of for a while.
+    #[error("nothing was heard of it for some seconds")]
+    Silent,
+    /// A server waits until the one before it is known to be dead.
+    #[error("{}", crate::wire::Status::FORMER_LIVES)]
+    FormerLives,
     /// A message did not go on.
     #[error("the other side takes or sends too few bytes")]
     Slow,
@@ -240,7 +246,7 @@ pub enum Error {
     #[error("{0}")]
     Refused(Status),
     /// The server speaks another version.
-    #[error("the server speaks version {0} of the protocol, this program versions 1 (to copy files) to {ours} (to mount)", ours = crate::wire::MOUNT_VERSION)]
+    #[error("the server speaks version {0} of the protocol, this program versions {least} (to copy files), and {mount} (to mount) to {newest}", least = crate::wire::VERSION, mount = crate::wire::MOUNT_VERSION, newest = crate::wire::NEWEST_VERSION)]
     Version(u32),
     /// The server answers something that is no answer.
     #[error("the server's answer makes no sense: {0}")]

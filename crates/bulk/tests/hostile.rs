@@ -20,6 +20,7 @@ use common::client_options;
 #[test]
 fn a_server_that_says_nonsense_is_refused() {
     let sound = Welcome {
+        life: None,
         version: VERSION,
         session: [7; 16],
         slots: 4,

@@ -13,7 +13,8 @@ use braid_bulk::link::{Buffer, Link};
 use braid_bulk::remote::RemoteFs;
 use braid_bulk::server::{References, Server, ServerOptions};
 use braid_bulk::wire::{
-    Begin, DATA_MAX, Hello, LeaseNote, MOUNT_VERSION, Recalls, Reply, Request, Status,
+    Begin, DATA_MAX, Hello, LeaseNote, MOUNT_VERSION, NEWEST_VERSION, Recalls, Reply, Request,
+    Status,
 };
 use braid_format::InodeNo;
 use braid_fs::{Attr, Cred, Errno, FileSystem, Fs, KernelCache, SetAttr, Write, WriteFlags};
@@ -392,7 +393,7 @@ fn a_hostile_client_may_say_what_it_likes_of_leases() {
     assert!(!older.gets(root));
     let refused = older.ask(&Request::Leases { done: 0, patience_ms: 0 }).unwrap_err();
     assert_eq!(refused, Status::REQUEST);
-    assert_eq!(Mute::new(&server, MOUNT_VERSION + 1).err(), Some(Status::VERSION));
+    assert_eq!(Mute::new(&server, NEWEST_VERSION + 1).err(), Some(Status::VERSION));
     drop((hostile, older));
     drop(server);
     host.finish();

@@ -12,7 +12,7 @@ use braid_bulk::client::{Client, ClientOptions};
 use braid_bulk::error::Error;
 use braid_bulk::server::ServerOptions;
 use braid_bulk::wire::{
-    Begin, Header, Hello, MOUNT_VERSION, OpenFlags, RawHeader, Request, Status, VERSION,
+    Begin, Header, Hello, NEWEST_VERSION, OpenFlags, RawHeader, Request, Status, VERSION,
 };
 use braid_format::InodeNo;
 use braid_fs::{Errno, SetAttr};
@@ -160,7 +160,7 @@ fn strangers_are_turned_away() {
         let status = status(&mut stream).unwrap();
         (status, stream.read(&mut [0]).unwrap())
     };
-    assert_eq!(ask(&hello(MOUNT_VERSION + 1, "test")), (Status::VERSION, 0));
+    assert_eq!(ask(&hello(NEWEST_VERSION + 1, "test")), (Status::VERSION, 0));
     assert_eq!(ask(&hello(VERSION, "other")), (Status::POOL, 0));
     assert_eq!(ask(&Request::StatFs), (Status::REQUEST, 0));
     let begin = Begin::Join([7; 16]);

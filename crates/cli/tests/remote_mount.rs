@@ -399,7 +399,7 @@ fn mistakes_are_named() {
     let dir = disks.path("remote");
     std::fs::create_dir(&dir).unwrap();
     let said = fails(&["mount", "braid://host", &dir]);
-    assert!(said.contains("braid://HOST[:PORT]/POOL"), "{said}");
+    assert!(said.contains("braid://HOST[:PORT][,HOST[:PORT]...]/POOL"), "{said}");
     let said = fails(&["mount", "braid://host/p", "braid://host/q", &dir]);
     assert!(said.contains("one place"), "{said}");
     let said = fails(&["mount", "braid://host/p", &dir, "--insecure", "-o", "cache=16M"]);

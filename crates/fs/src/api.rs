@@ -86,6 +86,15 @@ impl Fs {
     pub fn life(&self) -> Life {
         self.core().me
     }
+    /// The file system's own number: another one is another file system.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.core().volume.sb.fs_uuid
+    }
+    /// Whether nothing that the node `life` was asked for can reach the devices any more: it has left, or is dead and
+    /// fenced. What it held locked may still have to be recovered. In doubt not. Reads the node's slot.
+    pub fn life_has_ended(&self, life: Life) -> bool {
+        self.core().membership.life_has_ended(life)
+    }
     /// The root directory's number.
     pub fn root(&self) -> InodeNo {
         self.core().volume.root()

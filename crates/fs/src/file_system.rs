@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
+use braid_lock::Life;
 use parking_lot::Mutex;
 pub use rustix::io::Errno;
 
@@ -42,6 +43,14 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Whether no other node can ever mount this file system, so that what the kernel has cached of
     /// it stays true.
     fn is_single_node(&self) -> bool {
+        false
+    }
+    /// The file system's own number, and which of its nodes this is. `None`: there are no nodes.
+    fn node_life(&self) -> Option<([u8; 16], Life)> {
+        None
+    }
+    /// Whether nothing that another node was asked for can reach the devices any more. In doubt not.
+    fn life_has_ended(&self, _life: Life) -> bool {
         false
     }
     /// For how long the kernel may keep the attributes that the last call of this thread has returned, though it
@@ -195,6 +204,12 @@ impl FileSystem for Fs {
     }
     fn is_single_node(&self) -> bool {
         self.is_single_node()
+    }
+    fn node_life(&self) -> Option<([u8; 16], Life)> {
+        Some((self.uuid(), self.life()))
+    }
+    fn life_has_ended(&self, life: Life) -> bool {
+        self.life_has_ended(life)
     }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         seen(self.lookup(dir, name))

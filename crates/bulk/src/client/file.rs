@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use braid_format::InodeNo;
 use braid_fs::{Attr, Errno};
 use parking_lot::Mutex;
 
@@ -9,7 +10,9 @@ use super::session::{Ask, Session};
 use crate::error::Error;
 use crate::wire::{OpenFlags, Reply, Request, how};
 
-/// A file that is open on the server. It is opened again by itself if the server has begun anew.
+/// A file that is open on the server. It is opened again by itself if the server has begun anew, or another one is used.
+/// But one that is locked is gone then ([`Error::Gone`]) if another server is used: its lock went with the former
+/// server's node, and another client may have had it since.
 #[derive(Debug)]
 pub struct File {
     session: Arc<Session>,
@@ -22,6 +25,8 @@ pub struct File {
 struct Open {
     session: u64,
     handle: u64,
+    /// How many servers were used before.
+    moves: u64,
 }
 
 /// What a write came to.
@@ -34,14 +39,14 @@ pub struct Written {
 }
 
 impl File {
-    /// What the reply to CREATE or OPEN has opened.
+    /// What the reply to CREATE or OPEN has opened, before which `moves` servers had been used.
     pub(super) fn new(
         session: Arc<Session>,
         (reply, number): (Reply, u64),
-        flags: OpenFlags,
+        (flags, moves): (OpenFlags, u64),
     ) -> Result<Self, Error> {
         let Reply::Opened { handle, attr } = reply else { return Err(unexpected()) };
-        let open = Mutex::new(Open { session: number, handle });
+        let open = Mutex::new(Open { session: number, handle, moves });
         // What it held is gone once.
         let flags = OpenFlags { truncate: false, ..flags };
         Ok(Self { session, attr, flags, open })
@@ -123,6 +128,19 @@ impl File {
         }
     }
 
+    /// Renames `old`, which leads to it, as long as its lock stands.
+    ///
+    /// # Errors
+    /// As the server says; [`Error::Ambiguous`]; [`Error::Gone`]: it was locked, and the lock is lost.
+    pub fn rename(&self, old: (InodeNo, &[u8]), new: (InodeNo, &[u8])) -> Result<(), Error> {
+        let request = |_| Request::Rename {
+            from: (old.0, old.1.to_vec()),
+            to: (new.0, new.1.to_vec()),
+            no_replace: false,
+        };
+        self.call(0, &[], request, |_, _| ())
+    }
+
     /// Closes it.
     ///
     /// # Errors
@@ -164,9 +182,17 @@ impl File {
         }
         let (ino, generation) = (self.attr.ino, self.attr.generation);
         let request = Request::Open { ino, generation, flags: self.flags };
+        let moves = self.session.place().moves;
+        let is_lost = |moves| self.flags.lock && moves != former.moves;
+        if is_lost(moves) {
+            return Err(Error::Gone);
+        }
         match self.session.call(0, Ask::of(&request), |reply, _, session| (reply, session)) {
             Ok((Reply::Opened { handle, .. }, session)) => {
-                *open = Open { session, handle };
+                if is_lost(self.session.place().moves) {
+                    return Err(Error::Gone);
+                }
+                *open = Open { session, handle, moves };
                 Ok(())
             }
             Ok(_) => Err(unexpected()),

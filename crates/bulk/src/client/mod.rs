@@ -2,7 +2,10 @@
 
 mod file;
 mod options;
+mod place;
+mod scout;
 mod session;
+mod way;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,10 +37,15 @@ const SIGNS_OF_LIFE: u32 = 4;
 /// again.
 const SIGN_OF_LIFE_MAX: Duration = Duration::from_secs(2);
 
-/// Gives signs of life as long as somebody has the session.
+/// ... and, if there are other servers, than this: one that is silent is to be noticed.
+const SIGN_OF_LIFE_OF_SEVERAL: Duration = Duration::from_millis(500);
+
+/// Gives signs of life, and looks for another server when there is no answer, as long as somebody has the session.
 pub(crate) fn keep_alive(session: &Arc<Session>) {
+    scout::start(session);
     let pause = Duration::from_millis(session.welcome().session_ms.into()) / SIGNS_OF_LIFE;
-    let pause = pause.min(SIGN_OF_LIFE_MAX);
+    let is_alone = session.servers().len() < 2;
+    let pause = pause.min(if is_alone { SIGN_OF_LIFE_MAX } else { SIGN_OF_LIFE_OF_SEVERAL });
     let session = Arc::downgrade(session);
     let work = move || {
         loop {
@@ -136,14 +144,16 @@ impl Client {
     /// Makes a file, which must be new, and opens it to be written and read.
     pub fn create(&self, dir: InodeNo, name: &[u8], mode: u32, lock: bool) -> Result<File, Error> {
         let flags = OpenFlags { write: true, lock, ..OpenFlags::default() };
+        let moves = self.session.place().moves;
         let opened = self.ask(&Request::Create { dir, name: name.to_vec(), mode, flags })?;
-        File::new(Arc::clone(&self.session), opened, flags)
+        File::new(Arc::clone(&self.session), opened, (flags, moves))
     }
     /// Opens a file.
     pub fn open(&self, attr: &Attr, flags: OpenFlags) -> Result<File, Error> {
         let (ino, generation) = (attr.ino, attr.generation);
+        let moves = self.session.place().moves;
         let opened = self.ask(&Request::Open { ino, generation, flags })?;
-        File::new(Arc::clone(&self.session), opened, flags)
+        File::new(Arc::clone(&self.session), opened, (flags, moves))
     }
     /// Makes a directory.
     pub fn mkdir(&self, dir: InodeNo, name: &[u8], mode: u32) -> Result<Attr, Error> {

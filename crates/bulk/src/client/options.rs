@@ -1,4 +1,4 @@
-//! Which server a client uses, and how.
+//! Which servers a client uses, and how.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,30 +9,31 @@ use crate::wire::VERSION;
 /// Port of the bulk service.
 pub const PORT: u16 = 7420;
 
-/// Which server a client uses, and how.
+/// Which servers a client uses, and how.
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// Name or address of the server, with a port: `host:port`, `[address]:port`.
-    pub server: String,
-    /// The pool that it serves.
+    /// Names or addresses of servers of the pool, at least one, each with a port: `host:port`, `[address]:port`. One is
+    /// used at a time; if it is dead, another.
+    pub servers: Vec<String>,
+    /// The pool that they serve.
     pub pool: String,
-    /// Who this is, for a server with TLS. `None`: plain TCP.
+    /// Who this is, for servers with TLS. `None`: plain TCP.
     pub identity: Option<Arc<Identity>>,
     /// For people: who this is.
     pub name: String,
     /// Connections for data, besides the one for everything else.
     pub connections: u16,
-    /// A server that does not answer is tried for so long.
+    /// Servers that do not answer are tried for so long.
     pub patience: Duration,
-    /// Version of the protocol that is spoken.
+    /// The oldest version of the protocol that is enough. The newest that both sides know is spoken, or this one.
     pub version: u32,
 }
 
 impl ClientOptions {
-    /// The usual ones, without TLS.
+    /// The usual ones, with one server, without TLS.
     pub fn new(server: &str, pool: &str) -> Self {
         Self {
-            server: server.to_owned(),
+            servers: vec![server.to_owned()],
             pool: pool.to_owned(),
             identity: None,
             name: String::new(),
@@ -40,5 +41,9 @@ impl ClientOptions {
             patience: Duration::from_mins(1),
             version: VERSION,
         }
+    }
+    /// The servers, for people.
+    pub fn named(&self) -> String {
+        self.servers.join(", ")
     }
 }

@@ -7,41 +7,54 @@
 //! ([`Error::Ambiguous`]).
 
 use std::cell::RefCell;
-use std::net::{TcpStream, ToSocketAddrs};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use braid_fs::lock::interrupt;
 use parking_lot::Mutex;
-use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
 
 use super::options::ClientOptions;
+use super::place::{Current, Found, Place};
+use super::way::{Caller as Greeter, Cutters, Failure, Greeting, Patience, end_unused};
 use crate::error::{Error, LinkError};
-use crate::link::{Buffer, Link};
-use crate::tls::Channel;
+use crate::link::{Buffer, Cutter, Link};
 use crate::wire::{
-    Begin, Caller, DATA_MAX, Header, Hello, Kind, LeaseNote, Reply, Request, Status, Welcome,
+    Begin, Caller, DATA_MAX, FrameError, Header, Kind, LeaseNote, NEWEST_VERSION, Reply, Request,
+    Status, Welcome,
 };
 
-/// For a connection to be made.
-const CONNECT: Duration = Duration::from_secs(5);
-/// For the answer to a greeting.
-const GREETING: Duration = Duration::from_secs(10);
-/// No server forgets a client sooner.
-const SESSION_MS_MIN: u32 = 100;
+/// For the steps of a connection to the server in use.
+const PATIENCE: Patience =
+    Patience { connect: Duration::from_secs(5), greeting: Duration::from_secs(10) };
+/// The same if there are others: nothing ends the first step early if another one is used meanwhile.
+const PATIENCE_OF_SEVERAL: Patience = Patience { connect: Duration::from_secs(2), ..PATIENCE };
+/// Between tries while a server has to hear that the one before it is dead.
+const PAUSE_OF_FOLLOWER: Duration = Duration::from_millis(100);
 /// Between tries: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// A server that was not heard of for so long may be dead.
+const SILENCE: Duration = Duration::from_secs(1);
+/// After a connection that broke, or was not made, a server may be dead for so long.
+const DOUBT: Duration = Duration::from_secs(2);
+/// One of several that was not heard of for so long does not answer.
+const NO_ANSWER: Duration = Duration::from_secs(3);
 
 /// A session, or its successor.
 #[derive(Debug)]
 pub struct Session {
     options: ClientOptions,
-    /// How it connects if the server has TLS, and who that must be.
-    tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    current: Mutex<Current>,
+    greeter: Greeter,
+    current: Current,
+    /// Held by whoever begins a session for a request.
+    beginning: Mutex<()>,
     slots: Vec<Mutex<Slot>>,
+    cutters: Cutters,
+    /// Servers that spoke an older version when they were asked last.
+    old: Vec<AtomicBool>,
+    /// Since when times are counted, and when there was an answer, and a failure, milliseconds.
+    made: Instant,
+    heard: AtomicU64,
+    failed: AtomicU64,
     /// The last try to ask the server for something came to nothing.
     is_silent: AtomicBool,
     /// It was said that the server refuses this client.
@@ -50,16 +63,6 @@ pub struct Session {
     waits: AtomicBool,
     /// From then on nobody waits for answers any more.
     closes: Mutex<Option<Instant>>,
-}
-
-#[derive(Debug, Default)]
-struct Current {
-    /// Counts sessions, those that are over too.
-    number: u64,
-    /// Whether it may be joined.
-    is_usable: bool,
-    /// Of the last one.
-    welcome: Option<Welcome>,
 }
 
 #[derive(Debug)]
@@ -98,29 +101,11 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// Why a connection was not made.
-enum Failure {
-    /// It may be made later.
-    Link(LinkError),
-    /// Trying again is of no use.
-    Final(Error),
-}
-impl From<LinkError> for Failure {
-    fn from(error: LinkError) -> Self {
-        Self::Link(error)
-    }
-}
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        Self::Link(error.into())
-    }
-}
-
 impl Session {
-    /// Begins a session.
+    /// Begins a session with the first of the servers that answers.
     ///
     /// # Errors
-    /// No server answers, or it refuses.
+    /// No server answers, or they refuse.
     pub fn begin(options: ClientOptions) -> Result<Self, Error> {
         let slot = || {
             let buffer = Buffer::new(DATA_MAX);
@@ -135,10 +120,66 @@ impl Session {
                 Some(identity.client()?)
             }
         };
-        let (is_silent, is_refused, waits, closes, current) = Default::default();
-        let session = Self { options, tls, current, slots, is_silent, is_refused, waits, closes };
+        let greeter = Greeter { pool: options.pool.clone(), name: options.name.clone(), tls };
+        let (is_silent, is_refused, waits, closes) = Default::default();
+        let (beginning, cutters, heard, failed) = Default::default();
+        let old = options.servers.iter().map(|_| AtomicBool::new(false)).collect();
+        let session = Self {
+            current: Current::new(options.version),
+            options,
+            greeter,
+            beginning,
+            slots,
+            cutters,
+            old,
+            made: Instant::now(),
+            heard,
+            failed,
+            is_silent,
+            is_refused,
+            waits,
+            closes,
+        };
+        if session.options.servers.len() > 1 {
+            session.find_server()?;
+        }
         session.call(0, Ask::of(&Request::Ping), |_, _, _| ())?;
         Ok(session)
+    }
+
+    /// Connects to the first of several servers that answers.
+    ///
+    /// # Errors
+    /// None does, or all refuse: what the first one says.
+    fn find_server(&self) -> Result<(), Error> {
+        let (begun, mut pause) = (Instant::now(), PAUSE.0);
+        loop {
+            let (mut refused, mut last) = (None, None);
+            for (server, name) in self.options.servers.iter().enumerate() {
+                self.current.try_server(server);
+                let Some(slot) = self.slots.first() else { break };
+                let Err(failure) = self.connect(0, &mut slot.lock()) else { return Ok(()) };
+                match failure.judged(name) {
+                    Ok(why) => {
+                        tracing::warn!("{name} is not used now: {why}");
+                        last = Some(why);
+                    }
+                    Err(why) => {
+                        tracing::warn!("{name} is not used: {why}");
+                        refused = refused.or(Some(why));
+                    }
+                }
+            }
+            let Some(last) = last else {
+                return Err(refused.unwrap_or(Error::Closed));
+            };
+            if begun.elapsed() + pause > self.options.patience {
+                let (server, seconds) = (self.options.named(), begun.elapsed().as_secs());
+                return Err(refused.unwrap_or(Error::Unreachable { server, seconds, last }));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE.1);
+        }
     }
 
     /// What the server said of itself when the present session began.
@@ -146,7 +187,57 @@ impl Session {
     /// # Panics
     /// Never: a session begins with it.
     pub fn welcome(&self) -> Welcome {
-        self.current.lock().welcome.expect("the session has begun")
+        self.place().welcome.expect("the session has begun")
+    }
+    /// Where the client is.
+    pub fn place(&self) -> Place {
+        self.current.get()
+    }
+    /// The servers that may be used.
+    pub fn servers(&self) -> &[String] {
+        &self.options.servers
+    }
+    /// The server that is used.
+    pub fn server(&self) -> &str {
+        self.options.servers.get(self.place().server).map_or("no server", String::as_str)
+    }
+    /// Who the client is.
+    pub(super) fn caller(&self) -> &Greeter {
+        &self.greeter
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+    fn since(&self, then: &AtomicU64) -> Duration {
+        Duration::from_millis(self.now().saturating_sub(then.load(Ordering::Relaxed)))
+    }
+    /// Whether the server may be dead: whether another one is to be asked. One that is slow may be taken for that.
+    pub(super) fn is_suspect(&self) -> bool {
+        let silent = self.since(&self.heard);
+        if silent >= NO_ANSWER {
+            self.note(Some(&LinkError::Silent));
+        }
+        let has_failed = self.failed.load(Ordering::Relaxed) > 0;
+        silent >= SILENCE || has_failed && self.since(&self.failed) < DOUBT
+    }
+
+    /// Another server has begun a session after that of `before`, or it can be joined at another address. Connections of
+    /// before end, so whoever waits for an answer by one asks again. `false`: the client is somewhere else by now.
+    pub(super) fn go(&self, before: &Place, found: &Found) -> bool {
+        let former = self.server().to_owned();
+        let Some(place) = self.current.adopt(before, found) else { return false };
+        self.cutters.cut_but(place.route);
+        let server = self.server();
+        if place.number == before.number {
+            tracing::warn!("{former} does not answer: {server} is the same server, and is used");
+        } else {
+            tracing::warn!(
+                moves = place.moves,
+                "{former} is dead: going on with {server}, another server of the pool"
+            );
+        }
+        true
     }
 
     /// Slots for data: 1 and up. Slot 0 is for everything else.
@@ -179,7 +270,7 @@ impl Session {
         if self.is_silent.swap(failure.is_some(), Ordering::Relaxed) == failure.is_some() {
             return;
         }
-        let server = &self.options.server;
+        let server = self.server();
         match failure {
             Some(why) if self.waits.load(Ordering::Relaxed) => {
                 tracing::warn!("{server} does not answer, and is waited for: {why}");
@@ -195,7 +286,7 @@ impl Session {
             matches!(error, Error::Refused(_) | Error::Version(_) | Error::Untrusted { .. });
         if is_refused && !self.is_refused.swap(true, Ordering::Relaxed) {
             self.is_silent.store(true, Ordering::Relaxed);
-            let server = &self.options.server;
+            let server = self.server();
             tracing::error!(%error, "{server} refuses this client");
         }
         error
@@ -220,12 +311,13 @@ impl Session {
         // The session in which the request may have arrived.
         let mut sent_in = None;
         loop {
+            let route = self.place().route;
             let failure = match self.attempt(slot, &mut state, ask, &mut sent_in) {
                 Ok((header, args)) => {
                     let status = Status(header.status);
                     if status == Status::SEQUENCE {
                         // A former request was given up before anybody knew what became of it.
-                        self.forget(state.session);
+                        self.current.forget(state.session, true);
                         state.link = None;
                         sent_in = None;
                         continue;
@@ -246,20 +338,15 @@ impl Session {
                     let len = usize::try_from(header.data_len).unwrap_or(0);
                     return Ok(take(reply, state.buffer.take(len), session));
                 }
-                Err(Failure::Final(error)) => return Err(self.refused(error)),
-                Err(Failure::Link(LinkError::Plain)) => {
-                    return Err(self.refused(Error::Refused(Status::NO_TLS)));
+                Err(failure) => {
+                    failure.judged(self.server()).map_err(|error| self.refused(error))?
                 }
-                Err(Failure::Link(why)) if why.is_final() => {
-                    let server = self.options.server.clone();
-                    return Err(self.refused(Error::Untrusted { server, why }));
-                }
-                Err(Failure::Link(failure)) => failure,
             };
             state.link = None;
             if self.is_closed() {
                 return Err(Error::Closed);
             }
+            self.failed.store(self.now().max(1), Ordering::Relaxed);
             self.note(Some(&failure));
             // What was sent may be done by now: then it has to be known how it ended.
             if sent_in.is_none() && interrupt::is_interrupted() {
@@ -272,11 +359,15 @@ impl Session {
                     // The next one of this slot is the same once more.
                     state.sequence -= 1;
                 }
-                let (server, seconds) = (self.options.server.clone(), begun.elapsed().as_secs());
+                let (server, seconds) = (self.options.named(), begun.elapsed().as_secs());
                 return Err(Error::Unreachable { server, seconds, last: failure });
             }
             tracing::debug!(slot, %failure, "trying again");
-            std::thread::sleep(pause);
+            if matches!(failure, LinkError::FormerLives) {
+                // That does not take long.
+                pause = PAUSE_OF_FOLLOWER;
+            }
+            self.current.rest(pause, route);
             pause = (pause * 2).min(PAUSE.1);
         }
     }
@@ -299,7 +390,7 @@ impl Session {
         ask: Ask<'_>,
         sent_in: &mut Option<u64>,
     ) -> Result<(Header, Vec<u8>), Failure> {
-        if slot.session != self.current.lock().number {
+        if slot.session != self.place().number {
             slot.link = None;
         }
         if slot.link.is_none() {
@@ -326,10 +417,11 @@ impl Session {
         // A request may take long. A server that is gone is noticed by the kernel.
         let received = link.receive(&mut slot.buffer, || !self.is_closed())?;
         slot.used = Instant::now();
+        self.heard.store(self.now(), Ordering::Relaxed);
         let reply = received.header;
         let (op, sequence) = (header.op, header.sequence);
         if reply.kind != Kind::Reply || (reply.op, reply.sequence) != (op, sequence) {
-            return Err(Failure::Link(LinkError::Frame(crate::wire::FrameError::Unknown)));
+            return Err(Failure::Link(LinkError::Frame(FrameError::Unknown)));
         }
         Ok((reply, received.args))
     }
@@ -340,36 +432,43 @@ impl Session {
             if self.is_closed() {
                 return Err(Failure::Final(Error::Closed));
             }
-            let mut link = Link::new(self.dial()?)?;
-            if let Some((config, server)) = &self.tls {
-                link.limit(Some(Instant::now() + GREETING));
-                let channel = Channel::client(Arc::clone(config), server.clone());
-                link.secure(channel.map_err(LinkError::from)?)?;
-                link.limit(None);
-            }
-            // Whoever begins a session does it alone.
-            let mut current = self.current.lock();
-            let usable = current.welcome.filter(|_| current.is_usable);
-            let begin = usable.map_or(Begin::Session, |w| Begin::Join(w.session));
-            let at = current.number;
-            let greeted = match begin {
-                Begin::Session => {
-                    let welcome = self.greet(&mut link, begin, number)?;
-                    current.number += 1;
-                    (current.welcome, current.is_usable) = (Some(welcome), true);
-                    Ok(current.number)
+            let place = self.place();
+            let name = self.options.servers.get(place.server).map_or("", String::as_str);
+            let is_alone = self.options.servers.len() < 2;
+            let patience = if is_alone { PATIENCE } else { PATIENCE_OF_SEVERAL };
+            let (mut link, address) = self.greeter.dial(name, patience, |cutter| {
+                self.enter_cutter(number, place.route, cutter);
+                // Whoever goes to another server cuts those that he finds.
+                if self.place().route == place.route { Ok(()) } else { Err(LinkError::Closed) }
+            })?;
+            let begin = place.begin();
+            let session = if let Begin::Join(_) = begin {
+                let greeting = Greeting { version: place.version, begin, slot: number };
+                match self.greeter.greet(&mut link, greeting, PATIENCE) {
+                    // It may be another program that serves there now, and knows less.
+                    Err(Failure::Final(Error::Refused(Status::NO_SESSION)) | Failure::Old) => {
+                        self.current.forget(place.number, false);
+                        continue;
+                    }
+                    greeted => greeted.map(|_| place.number)?,
                 }
-                Begin::Join(_) => {
-                    drop(current);
-                    self.greet(&mut link, begin, number).map(|_| at)
-                }
-            };
-            let session = match greeted {
-                Err(Failure::Final(Error::Refused(Status::NO_SESSION))) => {
-                    self.forget(at);
+            } else {
+                // Whoever begins a session does it alone.
+                let _alone = self.beginning.lock();
+                if self.place().route != place.route {
                     continue;
                 }
-                greeted => greeted?,
+                let Some((version, welcome)) = self.begin_with(&mut link, &place, number)? else {
+                    continue;
+                };
+                let found = Found { server: place.server, address, welcome, version };
+                let Some(begun) = self.current.adopt(&place, &found) else {
+                    end_unused(link);
+                    continue;
+                };
+                self.enter_cutter(number, begun.route, link.cutter()?);
+                self.cutters.cut_but(begun.route);
+                begun.number
             };
             if slot.session != session {
                 (slot.session, slot.sequence) = (session, 0);
@@ -379,55 +478,37 @@ impl Session {
         }
     }
 
-    /// The session of that number is of no use any more.
-    fn forget(&self, number: u64) {
-        let mut current = self.current.lock();
-        if current.number == number {
-            current.is_usable = false;
-            current.number += 1;
+    /// Whoever goes to another server ends this connection.
+    fn enter_cutter(&self, slot: u16, route: u64, cutter: Cutter) {
+        if self.options.servers.len() > 1 {
+            self.cutters.enter(slot, route, cutter);
         }
     }
 
-    fn dial(&self) -> Result<TcpStream, LinkError> {
-        let mut last = std::io::Error::other("no address is known");
-        for address in self.options.server.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT) {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last.into())
-    }
-
-    fn greet(&self, link: &mut Link, begin: Begin, slot: u16) -> Result<Welcome, Failure> {
-        let (pool, client) = (&self.options.pool, &self.options.name);
-        let (pool, client) = (pool.as_bytes().to_vec(), client.as_bytes().to_vec());
-        let version = self.options.version;
-        let hello = Request::Hello(Hello { version, begin, slot, pool, client });
-        let (header, args) = hello.encode();
-        link.send(header, &args, &[])?;
-        let begun = Instant::now();
-        let received = link.receive(&mut Buffer::new(0), || begun.elapsed() < GREETING)?;
-        let welcome = match Reply::decode(&received.header, &received.args) {
-            Ok(Reply::Welcome(welcome)) => Some(welcome),
-            _ => None,
+    /// Begins a session with the server in use: the version that it speaks. `None`: another one than it was asked in.
+    fn begin_with(
+        &self,
+        link: &mut Link,
+        place: &Place,
+        slot: u16,
+    ) -> Result<Option<(u32, Welcome)>, Failure> {
+        let Some(old) = self.old.get(place.server) else { return Ok(None) };
+        let (version, begin) = if old.load(Ordering::Relaxed) {
+            (self.options.version, Begin::Session)
+        } else {
+            (NEWEST_VERSION, place.begin())
         };
-        // The client takes memory and gives signs of life by these.
-        let is_sound = |w: &Welcome| {
-            usize::try_from(w.data_max).is_ok_and(|most| (1..=DATA_MAX).contains(&most))
-                && w.session_ms >= SESSION_MS_MIN
-        };
-        match (Status(received.header.status), welcome) {
-            (Status::OK, Some(welcome)) if is_sound(&welcome) => Ok(welcome),
-            (Status::VERSION, Some(welcome)) => {
-                Err(Failure::Final(Error::Version(welcome.version)))
+        let greeted = self.greeter.greet(link, Greeting { version, begin, slot }, PATIENCE);
+        match greeted {
+            Err(Failure::Old) => {
+                old.store(true, Ordering::Relaxed);
+                Ok(None)
             }
-            (Status::OK, _) => {
-                Err(Failure::Link(LinkError::Frame(crate::wire::FrameError::Unknown)))
+            greeted => {
+                let welcome = greeted?;
+                old.store(welcome.version < NEWEST_VERSION, Ordering::Relaxed);
+                Ok(Some((version, welcome)))
             }
-            // There may be room later.
-            (Status::LIMIT, _) => Err(Failure::Link(LinkError::Full)),
-            (status, _) => Err(Failure::Final(Error::Refused(status))),
         }
     }
 
@@ -444,7 +525,7 @@ impl Session {
         let Slot { link: Some(link), buffer, .. } = &mut *slot else { return };
         let begun = Instant::now();
         if link.send(header, &args, &[]).is_ok() {
-            link.receive(buffer, || begun.elapsed() < GREETING).ok();
+            link.receive(buffer, || begun.elapsed() < PATIENCE.greeting).ok();
         }
         slot.link = None;
     }

@@ -88,8 +88,7 @@ fn attempt(client: &Client, what: &Upload<'_>, options: &CopyOptions) -> Result<
     if times(&now) != times(&found) {
         return Err(CopyError::Changed);
     }
-    let ino = copy.file.attr().ino;
-    name_it(client, what, &part, ino)?;
+    name_it(client, what, &part, &copy.file)?;
     let sent = copy.sent.load(Ordering::Relaxed);
     copy.file.close()?;
     Ok(Copied { size, sent })
@@ -221,28 +220,33 @@ impl Copying<'_> {
 }
 
 /// Gives the part file its name, durably. Again, if the server was started anew before it was durable.
-fn name_it(client: &Client, what: &Upload<'_>, part: &[u8], ino: InodeNo) -> Result<(), CopyError> {
+fn name_it(client: &Client, what: &Upload<'_>, part: &[u8], file: &File) -> Result<(), CopyError> {
+    let ino = file.attr().ino;
+    let is_named = || match client.lookup(what.dir, what.name) {
+        Ok(found) => Ok(found.ino == ino),
+        Err(Error::Errno(Errno::NOENT)) => Ok(false),
+        Err(error) => Err(error),
+    };
+    let mut again = false;
     loop {
         let before = client.verifier();
-        match client.rename((what.dir, part), (what.dir, what.name), false) {
-            Ok(()) => {}
-            // Has it got the name?
-            Err(Error::Ambiguous | Error::Errno(Errno::NOENT)) => {
-                match client.lookup(what.dir, what.name) {
-                    Ok(found) if found.ino == ino => {}
-                    Ok(_) | Err(Error::Errno(Errno::NOENT)) => {
-                        // Not yet: unless the part file is gone, too.
-                        client.lookup(what.dir, part)?;
-                        continue;
-                    }
-                    Err(error) => return Err(error.into()),
+        if !(again && is_named()?) {
+            match file.rename((what.dir, part), (what.dir, what.name)) {
+                Ok(()) => {}
+                // Has it got the name?
+                Err(Error::Ambiguous | Error::Errno(Errno::NOENT)) if is_named()? => {}
+                Err(Error::Ambiguous | Error::Errno(Errno::NOENT)) => {
+                    // Not yet: unless the part file is gone, too.
+                    client.lookup(what.dir, part)?;
+                    continue;
                 }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
         }
         client.sync_dir(what.dir)?;
         if client.verifier() == before {
             return Ok(());
         }
+        again = true;
     }
 }

@@ -19,7 +19,7 @@ use super::files::{Place, RemoteFile};
 use super::held::Whose;
 use super::leases;
 use super::slots::LOOK;
-use super::{Remote, caller};
+use super::{Holder, Remote, caller};
 use crate::client::Ask;
 use crate::error::Error;
 use crate::wire::{Caller, LockRequest, MountRequest, Reply, Request, Status, how};
@@ -245,7 +245,7 @@ impl Remote {
     /// # Errors
     /// The wait for the server was interrupted; the server refuses this client.
     fn recover(&self, former: u64) -> Answer<()> {
-        let mut verifier = lock_unless_interrupted(&self.recovering)?;
+        let mut holder = lock_unless_interrupted(&self.recovering)?;
         if self.current() != former {
             return Ok(());
         }
@@ -258,18 +258,21 @@ impl Remote {
             let ping = Request::Ping;
             let begun = self.session.call(0, Ask::of(&ping), |_, _, session| session);
             let session = begun.map_err(|error| seen(&ping, &error))?;
-            let now = self.session.welcome().verifier;
+            let Some(now) = Holder::of(&self.session, session) else { continue };
             // What is written is written under locks.
-            let brought = if now == *verifier {
+            let brought = if now == *holder {
                 self.lose_locks();
                 Ok(())
-            } else {
+            } else if now.moves == holder.moves {
                 self.lock_again(session).and_then(|()| self.send_again(session))
+            } else {
+                self.lose_locks_and_writes();
+                self.send_again(session)
             };
             match brought {
                 Ok(()) => {
                     let _pending = self.pending.lock();
-                    *verifier = now;
+                    *holder = now;
                     self.current.store(session, Ordering::SeqCst);
                     return Ok(());
                 }
@@ -355,6 +358,16 @@ impl Remote {
         for (whose, _) in locks {
             self.lose_lock(&whose, Errno::NOLCK);
         }
+    }
+
+    /// The client has gone to another server. The locks went with the former one's node, and others may have had them
+    /// since.
+    fn lose_locks_and_writes(&self) {
+        if self.held.lock().all().is_empty() {
+            return;
+        }
+        self.lose_locks();
+        self.lose_writes();
     }
 
     fn lose_lock(&self, whose: &Whose, errno: Errno) {

@@ -51,7 +51,7 @@ mod slots;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use braid_fs::{Attr, KernelCache};
 use parking_lot::{Condvar, Mutex};
@@ -91,8 +91,8 @@ struct Remote {
     files: Files,
     /// The session in which open files, locks and writes are what they should be; 0: none, or not yet.
     current: AtomicU64,
-    /// Held by whoever brings them there: the verifier of the server that has the writes.
-    recovering: Mutex<u64>,
+    /// Held by whoever brings them there: the server that has the writes.
+    recovering: Mutex<Holder>,
     pending: Mutex<Pending>,
     leases: Leases,
     ahead: Ahead,
@@ -104,6 +104,24 @@ struct Remote {
     /// Held by whoever makes everything durable.
     flushing: Mutex<()>,
     helper: Helper,
+}
+
+/// Which server has what was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Holder {
+    /// Its verifier: another one if it was started anew.
+    verifier: u64,
+    /// How many servers had it before.
+    moves: u64,
+}
+
+impl Holder {
+    /// The server of the session of that number. `None`: that session is over.
+    fn of(session: &Session, number: u64) -> Option<Self> {
+        let place = session.place();
+        let verifier = place.welcome.filter(|_| place.number == number)?.verifier;
+        Some(Self { verifier, moves: place.moves })
+    }
 }
 
 /// When the threads beside the requests have something to do.
@@ -123,8 +141,16 @@ struct HelperState {
 }
 
 /// How a remote mount is, for displays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteStatus {
+    /// Servers that may be used.
+    pub servers: usize,
+    /// The one that is.
+    pub server: String,
+    /// Since when.
+    pub since: SystemTime,
+    /// How often another server was used instead of one that was dead.
+    pub moves: u64,
     /// Whether the server answered when it was last asked.
     pub is_connected: bool,
     /// Files that programs have open.
@@ -157,7 +183,8 @@ impl RemoteFs {
         let (root, number) = walk(&session, path)?;
         session.wait_for_ever();
         keep_alive(&session);
-        let welcome = session.welcome();
+        let (welcome, moves) = (session.welcome(), session.place().moves);
+        let holder = Holder { verifier: welcome.verifier, moves };
         let slots = Slots::new(session.data_slots());
         let keeps = keeps && slots.recalls().is_some();
         let remote = Arc::new(Remote {
@@ -169,7 +196,7 @@ impl RemoteFs {
             recent_names: RecentNames::default(),
             files: Files::default(),
             current: AtomicU64::new(number),
-            recovering: Mutex::new(welcome.verifier),
+            recovering: Mutex::new(holder),
             pending: Mutex::default(),
             leases: Leases::new(!keeps),
             ahead: Ahead::default(),
@@ -186,7 +213,14 @@ impl RemoteFs {
 
     /// How it is.
     pub fn status(&self) -> RemoteStatus {
+        let place = self.0.session.place();
+        let servers = self.0.session.servers();
+        let server = servers.get(place.server);
         RemoteStatus {
+            servers: servers.len(),
+            server: server.cloned().unwrap_or_default(),
+            since: place.since,
+            moves: place.moves,
             is_connected: self.0.session.is_connected(),
             open_files: self.0.files.len(),
             pending: self.0.pending.lock().bytes(),

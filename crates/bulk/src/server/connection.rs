@@ -21,8 +21,8 @@ use crate::error::LinkError;
 use crate::link::{Buffer, Link, Received};
 use crate::tls::{Channel, Peer};
 use crate::wire::{
-    Begin, Caller, FrameError, Header, Hello, Kind, MOUNT_VERSION, Reply, Request, Status, VERSION,
-    Welcome, op,
+    Begin, Caller, FrameError, Header, Hello, Kind, MOUNT_VERSION, NEWEST_VERSION, Reply, Request,
+    ServerLife, SessionId, Status, VERSION, Welcome, op,
 };
 
 /// Who has connected has shown its certificate and said what it wants in that time.
@@ -116,7 +116,11 @@ impl<F: FileSystem> Shared<F> {
         let first = first?;
         let greeted = self.greet(&link, number, (&first, peer));
         let answer = match &greeted {
-            Ok((session, _)) => Ok((Reply::Welcome(self.welcome(session.id)), 0)),
+            Ok((session, _, version)) => {
+                let life = self.life().filter(|_| *version >= NEWEST_VERSION);
+                let welcome = Welcome { life, ..self.welcome(session.id) };
+                Ok((Reply::Welcome(welcome), 0))
+            }
             // Which version that is stands in the reply.
             Err(Status::VERSION) => Ok((Reply::Welcome(self.welcome([0; 16])), 0)),
             Err(status) => Err(*status),
@@ -127,7 +131,7 @@ impl<F: FileSystem> Shared<F> {
             self.refused.turned_away(from, status);
         }
         let sent = link.send(answer.header, &answer.args, &[]);
-        let Ok((session, slot)) = greeted else { return sent };
+        let Ok((session, slot, _)) = greeted else { return sent };
         client.clone_from(&session.client);
         known();
         link.limit(None);
@@ -163,31 +167,38 @@ impl<F: FileSystem> Shared<F> {
     fn welcome(&self, session: [u8; 16]) -> Welcome {
         let options = &self.served.options;
         Welcome {
-            version: MOUNT_VERSION,
+            version: NEWEST_VERSION,
             session,
             slots: options.slots,
             data_max: u32::try_from(options.data_max).expect("at most DATA_MAX"),
             session_ms: u32::try_from(options.session_time.as_millis()).unwrap_or(u32::MAX),
             verifier: self.served.verifier,
             root: self.served.files.root(),
+            life: None,
         }
     }
 
-    /// The session and the slot that a connection is for.
+    /// Which node this is.
+    fn life(&self) -> Option<ServerLife> {
+        self.served.files.node_life().map(|(pool, life)| ServerLife { pool, life })
+    }
+
+    /// The session and the slot that a connection is for, and the version that its client speaks.
     fn greet(
         &self,
         link: &Link,
         number: u64,
         (first, peer): (&Received, Option<Peer>),
-    ) -> Result<(Arc<Session>, u16), Status> {
+    ) -> Result<(Arc<Session>, u16, u32), Status> {
         let is_request = first.header.kind == Kind::Request;
         let request = Request::decode(&first.header, &first.args).ok().filter(|_| is_request);
         let Some(Request::Hello(hello)) = request else { return Err(Status::REQUEST) };
-        let Hello { version, begin, slot, pool, client } = hello;
-        if !(VERSION..=MOUNT_VERSION).contains(&version) {
+        let Hello { version, begin, slot, pool, .. } = &hello;
+        let (version, slot) = (*version, *slot);
+        if !(VERSION..=NEWEST_VERSION).contains(&version) {
             return Err(Status::VERSION);
         }
-        if pool != self.served.options.pool.as_bytes() {
+        if *pool != self.served.options.pool.as_bytes() {
             return Err(Status::POOL);
         }
         if slot >= self.served.options.slots {
@@ -198,28 +209,78 @@ impl<F: FileSystem> Shared<F> {
             return Err(Status::REVOKED);
         }
         let session = match begin {
-            Begin::Session => {
-                if let Some((tls, peer)) = known {
-                    tls.seen(peer);
-                }
-                let holder = |name: &str| {
-                    let keeps = version >= MOUNT_VERSION;
-                    keeps.then(|| self.served.references.leases().enter(name))
-                };
-                let who = (peer, link.peer_ip());
-                let (session, former) = self.sessions.begin(&client, who, holder)?;
-                if let Some(former) = former {
-                    self.served.leaves(&former, false);
-                    former.close_all(&self.served.files);
-                }
-                tracing::info!(client = session.client, "a client has come");
-                session
-            }
-            Begin::Join(id) => self.sessions.find(&id, peer.as_ref())?,
+            Begin::Session => self.begin(link, &hello, peer)?,
+            Begin::Join(id) => self.find(id, peer.as_ref())?,
+            Begin::After(id, life) => match self.follow((id, life), peer.as_ref())? {
+                Some(session) => session,
+                None => self.begin(link, &hello, peer)?,
+            },
         };
         let cutter = link.cutter().map_err(|_| Status::LIMIT)?;
         self.sessions.enter(&session, slot, (number, cutter))?;
-        Ok((session, slot))
+        Ok((session, slot, version))
+    }
+
+    /// Begins a session.
+    fn begin(
+        &self,
+        link: &Link,
+        hello: &Hello,
+        peer: Option<Peer>,
+    ) -> Result<Arc<Session>, Status> {
+        if let Some((tls, peer)) = self.served.options.tls.as_ref().zip(peer.as_ref()) {
+            tls.seen(peer);
+        }
+        let holder = |name: &str| {
+            let keeps = hello.version >= MOUNT_VERSION;
+            keeps.then(|| self.served.references.leases().enter(name))
+        };
+        let who = (peer, link.peer_ip());
+        let (session, former) = self.sessions.begin(&hello.client, who, holder)?;
+        if let Some(former) = former {
+            self.served.leaves(&former, false);
+            former.close_all(&self.served.files);
+        }
+        tracing::info!(client = session.client, "a client has come");
+        Ok(session)
+    }
+
+    /// A session that has begun.
+    ///
+    /// # Errors
+    /// It is that of another client, or not known: then nothing of it is under way.
+    fn find(&self, id: &SessionId, peer: Option<&Peer>) -> Result<Arc<Session>, Status> {
+        let found = self.sessions.find(id, peer);
+        // A server that ends forgets sessions before what they asked for is done.
+        let ends = self.ending.load(Ordering::Relaxed);
+        found.map_err(|why| if ends && why == Status::NO_SESSION { Status::LIMIT } else { why })
+    }
+
+    /// A client wants to go on after a session that was with the server `life`: that session, if it stands here. `None`:
+    /// nothing of it is under way anywhere, and nothing ever will be.
+    ///
+    /// # Errors
+    /// That server lives, or is not known to be dead: what it was asked for may still be done.
+    fn follow(
+        &self,
+        (former, life): (&SessionId, &ServerLife),
+        peer: Option<&Peer>,
+    ) -> Result<Option<Arc<Session>>, Status> {
+        let Some(own) = self.life() else { return Err(Status::FORMER_LIVES) };
+        if *life == own {
+            return match self.find(former, peer) {
+                Err(Status::NO_SESSION) => Ok(None),
+                found => found.map(Some),
+            };
+        }
+        if life.pool != own.pool {
+            return Err(Status::POOL);
+        }
+        if self.served.files.life_has_ended(life.life) {
+            Ok(None)
+        } else {
+            Err(Status::FORMER_LIVES)
+        }
     }
 
     fn requests(

@@ -12,6 +12,7 @@ mod mount;
 pub mod op;
 mod reply;
 mod request;
+mod server_life;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -25,11 +26,15 @@ pub use locks::{LockEvent, LockRequest, read_events, write_event};
 pub use mount::{MountRequest, RENAME_EXCHANGE, XATTR_MAX};
 pub use reply::{Reply, Welcome};
 pub use request::{Begin, Hello, OpenFlags, Request, SessionId, how};
+pub use server_life::ServerLife;
 pub use status::Status;
 
 /// Version of the protocol that is enough to copy files.
 pub const VERSION: u32 = 1;
 /// Version from which on a mount is possible: requests say who asks.
 pub const CALLER_VERSION: u32 = 2;
-/// Version that a mount needs: replies say what they mean for leases. A server knows all three.
+/// Version that a mount needs: replies say what they mean for leases.
 pub const MOUNT_VERSION: u32 = 3;
+/// Version in which a client can go on with another server of the pool. A server knows all four, a client speaks the
+/// newest that its server knows.
+pub const NEWEST_VERSION: u32 = 4;

@@ -9,6 +9,7 @@ use super::header::{FrameError, Header};
 use super::locks::{put_lock, take_lock};
 use super::op;
 use super::request::SessionId;
+use super::server_life::ServerLife;
 
 /// The answer to a [`Hello`](super::Hello).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct Welcome {
     pub verifier: u64,
     /// The root directory.
     pub root: InodeNo,
+    /// Which node serves. Of version 4; `None`: none that other nodes know.
+    pub life: Option<ServerLife>,
 }
 
 /// What a reply that is no failure says.
@@ -77,6 +80,9 @@ impl Reply {
             Self::Welcome(w) => {
                 to.u32(w.version).fixed(&w.session).u16(w.slots).u32(w.data_max);
                 to.u32(w.session_ms).u64(w.verifier).u64(w.root.0);
+                if let Some(life) = w.life {
+                    life.put(&mut to);
+                }
             }
             Self::Attr(attr) => put_attr(&mut to, attr),
             Self::Opened { handle, attr } => {
@@ -121,6 +127,7 @@ impl Reply {
                 session_ms: from.u32()?,
                 verifier: from.u64()?,
                 root: InodeNo(from.u64()?),
+                life: if from.is_empty() { None } else { Some(ServerLife::take(from)?) },
             }),
             op::LOOKUP
             | op::GETATTR

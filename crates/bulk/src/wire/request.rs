@@ -9,6 +9,7 @@ use super::header::{FrameError, Header};
 use super::locks::LockRequest;
 use super::mount::MountRequest;
 use super::op;
+use super::server_life::ServerLife;
 
 /// How a WRITE is done: bits.
 pub mod how {
@@ -38,6 +39,9 @@ pub enum Begin {
     Session,
     /// Use a session by one more connection, or by one in the place of another.
     Join(SessionId),
+    /// Begin a session after another one, with the server of which it was: when nothing of that one is under way any
+    /// more. If it is this very server's and stands, join it. Of version 4.
+    After(SessionId, ServerLife),
 }
 
 /// The first request of a connection.
@@ -318,9 +322,13 @@ impl Request {
                 let (begins, session) = match hello.begin {
                     Begin::Session => (0, [0; 16]),
                     Begin::Join(session) => (1, session),
+                    Begin::After(session, _) => (2, session),
                 };
                 to.u32(hello.version).u8(begins).fixed(&session).u16(hello.slot);
                 to.bytes(&hello.pool).bytes(&hello.client);
+                if let Begin::After(_, life) = &hello.begin {
+                    life.put(&mut to);
+                }
             }
             Self::Ping | Self::Bye | Self::StatFs => {}
             Self::GetAttr { ino: of } | Self::SyncDir { dir: of } => {
@@ -441,10 +449,14 @@ fn hello(from: &mut FieldReader<'_>) -> Option<Hello> {
     let (version, begins, session) = (from.u32()?, from.u8()?, from.array()?);
     let begin = match begins {
         0 if session == [0; 16] => Begin::Session,
-        1 => Begin::Join(session),
+        1 | 2 => Begin::Join(session),
         _ => return None,
     };
     let slot = from.u16()?;
     let (pool, client) = (from.bytes(NAME_MAX)?.to_vec(), from.bytes(NAME_MAX)?.to_vec());
+    let begin = match begins {
+        2 => Begin::After(session, ServerLife::take(from)?),
+        _ => begin,
+    };
     Some(Hello { version, begin, slot, pool, client })
 }

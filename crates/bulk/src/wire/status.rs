@@ -36,6 +36,9 @@ impl Status {
     /// The session is that of another client.
     pub const FOREIGN: Self = Self(0x1_000C);
 
+    /// The server with which the client's former session was lives, or nobody knows yet that it does not.
+    pub const FORMER_LIVES: Self = Self(0x1_000D);
+
     /// An error of the file system.
     pub fn of(errno: Errno) -> Self {
         Self(u32::try_from(errno.raw_os_error()).unwrap_or(5))
@@ -66,6 +69,7 @@ impl fmt::Display for Status {
                 "the server has revoked this identity (`braid serve revoke`): ask for another one"
             }
             Self::FOREIGN => "the session is that of another client",
+            Self::FORMER_LIVES => "the client's former server lives, as far as this one knows",
             other => match other.errno() {
                 Some(errno) => return write!(f, "{}", std::io::Error::from(errno)),
                 None => return write!(f, "unknown status {:#x}", other.0),

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use braid_format::InodeNo;
+use braid_format::lock_record::Life;
+use braid_format::{Incarnation, InodeNo, NodeId};
 use braid_fs::{Attr, Errno, Plock, PlockKind, SetAttr, StatFs, Time, TimeSet};
 use proptest::prelude::*;
 
@@ -64,6 +65,11 @@ fn attr() -> Attr {
     }
 }
 
+fn life() -> ServerLife {
+    let life = Life { slot: NodeId(5), incarnation: Incarnation(0x77) };
+    ServerLife { pool: [0xba; 16], life }
+}
+
 fn set() -> SetAttr {
     SetAttr {
         mode: Some(0o600),
@@ -81,12 +87,14 @@ fn requests() -> Vec<(&'static str, Request)> {
     let flags = OpenFlags { write: true, lock: true, ..OpenFlags::default() };
     let hello = |begin, slot| {
         let (pool, client) = (b"safe".to_vec(), b"host".to_vec());
-        Request::Hello(Hello { version: VERSION, begin, slot, pool, client })
+        let version = if let Begin::After(..) = begin { NEWEST_VERSION } else { VERSION };
+        Request::Hello(Hello { version, begin, slot, pool, client })
     };
     let (offset, length) = (1 << 33, 1 << 20);
     vec![
         ("hello", hello(Begin::Session, 0)),
         ("hello_join", hello(Begin::Join([0xab; 16]), 3)),
+        ("hello_after", hello(Begin::After([0xab; 16], life()), 3)),
         ("ping", Request::Ping),
         ("bye", Request::Bye),
         ("lookup", Request::Lookup { dir, name: name.clone() }),
@@ -280,11 +288,14 @@ fn replies_are_the_golden_ones_and_are_read_back() {
         session_ms: 30_000,
         verifier: 0xfeed,
         root: InodeNo(2),
+        life: None,
     };
+    let of_node = Welcome { version: NEWEST_VERSION, life: Some(life()), ..welcome };
     let kind = PlockKind::Shared;
     let lock = Plock { start: 5, end: 9, kind, owner: 0, pid: 99, uid: 0 };
     let replies = [
         ("reply_hello", op::HELLO, Reply::Welcome(welcome)),
+        ("reply_hello_life", op::HELLO, Reply::Welcome(of_node)),
         ("reply_getattr", op::GETATTR, Reply::Attr(attr())),
         ("reply_open", op::OPEN, Reply::Opened { handle: 0x55, attr: attr() }),
         ("reply_read", op::READ, Reply::Done),
@@ -303,7 +314,10 @@ fn replies_are_the_golden_ones_and_are_read_back() {
         assert_eq!(Reply::decode(&header, &args).unwrap(), reply);
         // Nothing at all says that no lock is in the way.
         for len in usize::from(op == op::GETLOCK)..args.len() {
-            assert!(Reply::decode(&header, &args[..len]).is_err(), "{name} cut at {len}");
+            // A server that is no node says no life.
+            let is_other = (name, len) == ("reply_hello_life", args.len().saturating_sub(22));
+            let read = Reply::decode(&header, &args[..len]);
+            assert!(is_other || read.is_err(), "{name} cut at {len}");
         }
     }
     let event = LockEvent { number: 4, wait: 8, errno: 35 };

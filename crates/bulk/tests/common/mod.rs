@@ -46,6 +46,18 @@ impl Host {
         let pool = Pool::assemble(self.devices.clone()).unwrap();
         Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
     }
+    /// Another node, which can be served, too.
+    pub fn beside(&self) -> Self {
+        let references = Arc::<References>::default();
+        let pool = Pool::assemble(self.devices.clone()).unwrap();
+        let options = MountOptions { serves: true, ..MountOptions::default() };
+        let fs = Fs::mount(pool, options, references.clone()).unwrap();
+        Self { devices: self.devices.clone(), fs, references }
+    }
+    /// The node leaves the pool.
+    pub fn leave(self) {
+        self.fs.unmount().unwrap();
+    }
     pub fn references(&self) -> &References {
         &self.references
     }
@@ -107,8 +119,12 @@ struct Rules {
     budget: [AtomicI64; 2],
     /// Nothing comes back from the server, by whatever connection.
     mute: AtomicBool,
+    /// Nothing passes, and nobody hears of it.
+    silent: AtomicBool,
     /// No connection is made at all.
     closed: AtomicBool,
+    /// With the connection that is cut, all others are, and no other one is made.
+    closes: AtomicBool,
 }
 
 /// A way to a server. It can be cut, and lead to another server.
@@ -141,8 +157,8 @@ impl Proxy {
                     [(&client, &server), (&server, &client)].into_iter().enumerate()
                 {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let rules = rules.clone();
-                    std::thread::spawn(move || forward(from, to, &rules, n));
+                    let (rules, live) = (rules.clone(), live.clone());
+                    std::thread::spawn(move || forward(from, to, (&rules, &live), n));
                 }
             }
         });
@@ -152,13 +168,23 @@ impl Proxy {
     pub fn cut_after(&self, direction: usize, bytes: i64) {
         self.rules.budget[direction].store(bytes, Ordering::SeqCst);
     }
+    /// The same, and nothing passes after that.
+    pub fn close_after(&self, direction: usize, bytes: i64) {
+        self.rules.closes.store(true, Ordering::SeqCst);
+        self.cut_after(direction, bytes);
+    }
     /// No reply arrives any more, also none that is asked for again by another connection.
     pub fn lose_replies(&self) {
         self.rules.mute.store(true, Ordering::SeqCst);
     }
+    /// Nothing passes any more by the connections that there are, which stay, whatever the server does.
+    pub fn silence(&self) {
+        self.rules.silent.store(true, Ordering::SeqCst);
+    }
     /// Everything passes again.
     pub fn no_cut(&self) {
         self.rules.mute.store(false, Ordering::SeqCst);
+        self.rules.closes.store(false, Ordering::SeqCst);
         self.cut_after(0, i64::MIN);
         self.cut_after(1, i64::MIN);
     }
@@ -168,10 +194,7 @@ impl Proxy {
     }
     /// Cuts everything; nothing passes until it is opened.
     pub fn close(&self) {
-        self.rules.closed.store(true, Ordering::SeqCst);
-        for stream in self.live.lock().drain(..) {
-            stream.shutdown(Shutdown::Both).ok();
-        }
+        close(&self.rules, &self.live);
     }
     pub fn open_to(&self, target: SocketAddr) {
         *self.target.lock() = target;
@@ -179,10 +202,26 @@ impl Proxy {
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, rules: &Rules, direction: usize) {
+fn close(rules: &Rules, live: &Mutex<Vec<TcpStream>>) {
+    rules.closed.store(true, Ordering::SeqCst);
+    for stream in live.lock().drain(..) {
+        stream.shutdown(Shutdown::Both).ok();
+    }
+}
+
+fn forward(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    (rules, live): (&Rules, &Mutex<Vec<TcpStream>>),
+    direction: usize,
+) {
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let n = match from.read(&mut buffer) {
+        let read = from.read(&mut buffer);
+        while rules.silent.load(Ordering::SeqCst) && !rules.closed.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let n = match read {
             Ok(n) if n > 0 => n,
             _ => break,
         };
@@ -206,7 +245,11 @@ fn forward(mut from: TcpStream, mut to: TcpStream, rules: &Rules, direction: usi
             pass = usize::try_from(left).unwrap();
             cut = true;
         }
-        if to.write_all(&buffer[..pass]).is_err() || cut {
+        if cut && rules.closes.load(Ordering::SeqCst) {
+            to.write_all(&buffer[..pass]).ok();
+            close(rules, live);
+            break;
+        } else if to.write_all(&buffer[..pass]).is_err() || cut {
             break;
         }
     }

@@ -26,7 +26,8 @@ use crate::terminal::{
 
 /// Copy a file to a pool that another host serves (`braid serve`), or from it.
 ///
-/// One side is braid://HOST[:PORT]/POOL/PATH. The copy is parallel, checked by CRC-32C on the way, and durable when the
+/// One side is braid://HOST[:PORT]/POOL/PATH; if several servers of the pool are named (HOST,HOST...), the copy goes on
+/// with another when one dies. The copy is parallel, checked by CRC-32C on the way, and durable when the
 /// command returns. It gets its name when it is whole; if it is broken off, the same command goes on from what is there.
 /// It is encrypted, and wants an identity (`braid serve invite`), by default the one in ~/.config/braid/bulk/POOL.
 #[derive(Debug, clap::Args)]
@@ -79,9 +80,11 @@ impl Remote {
             name: Self::client_name(),
             connections: args.connections,
             patience: args.retry,
-            ..ClientOptions::new(&self.server, &self.pool)
+            servers: self.servers.clone(),
+            ..ClientOptions::new("", &self.pool)
         };
-        Client::connect(options).with_context(|| format!("braid://{}/{}", self.server, self.pool))
+        let place = format!("braid://{}/{}", self.servers.join(","), self.pool);
+        Client::connect(options).context(place)
     }
 
     /// The inode of each directory on the path, and what its last name leads to, if anything.

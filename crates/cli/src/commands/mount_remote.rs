@@ -1,4 +1,4 @@
-//! `braid mount braid://HOST[:PORT]/POOL[/DIRECTORY] DIR`: a mount from a server.
+//! `braid mount braid://HOST[:PORT][,HOST[:PORT]...]/POOL[/DIRECTORY] DIR`: a mount from a server, or from one of several.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -184,13 +184,14 @@ fn serve(
         opened.with_context(|| format!("option log: {}", path.display()))
     };
     let log = plan.log.as_ref().map(append).transpose()?;
-    let Remote { server, pool, path, .. } = &place.remote;
+    let Remote { servers, pool, path, .. } = &place.remote;
     let options = ClientOptions {
         identity: identity.map(Arc::new),
         name: Remote::client_name(),
         connections: plan.connections,
         patience: plan.retry,
-        ..ClientOptions::new(server, pool)
+        servers: servers.clone(),
+        ..ClientOptions::new("", pool)
     };
     let keeps = plan.fuse.cache_attributes;
     let on_signal = UnmountOnSignal::watch(dir, args.ready, plan.log.clone())?;

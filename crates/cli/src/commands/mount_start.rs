@@ -23,6 +23,7 @@ use crate::terminal::answer;
 ///     braid mount braid://HOST[:PORT]/POOL[/DIRECTORY] DIR
 ///
 /// That is encrypted, and wants an identity (`braid serve invite`), by default the one in ~/.config/braid/bulk/POOL.
+/// Several servers of the pool may be named: braid://HOST,HOST.../POOL. One is used; if it dies, another.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, override_usage = "braid mount [OPTIONS] <NAME|DEVICE>... <DIR>")]
 #[command(after_long_help = mount_options::help())]

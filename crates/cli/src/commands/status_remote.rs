@@ -1,5 +1,6 @@
 //! `braid status` of mounts from a server.
 
+use braid_bulk::error::moment;
 use serde_json::{Value, json};
 
 use super::status_io::is_on;
@@ -16,6 +17,9 @@ fn url(mount: &Mount) -> &str {
 fn said(mount: &Mount, view: Option<&RemoteView>) -> String {
     match view {
         None => "its process does not answer".to_owned(),
+        Some(view) if view.connected && view.servers > 1 => {
+            format!("from {}, by {}", url(mount), view.server)
+        }
         Some(view) if view.connected => format!("from {}", url(mount)),
         Some(_) => format!("NO ANSWER from {}: programs wait for it", url(mount)),
     }
@@ -44,6 +48,9 @@ pub fn json(mount: &Mount) -> Value {
         "mount_point": mount.mount_point,
         "url": url(mount),
         "connected": view.as_ref().map(|view| view.connected),
+        "server": view.as_ref().map(|view| view.server.clone()),
+        "server_since": view.as_ref().map(|view| view.since),
+        "server_moves": view.as_ref().map(|view| view.moves),
         "open_files": view.as_ref().map(|view| view.open_files),
         "not_durable": view.as_ref().map(|view| view.not_durable),
         "leases": view.as_ref().map(|view| view.leases),
@@ -62,6 +69,15 @@ fn show(mount: &Mount) {
     say!("{dir}: pool {}, mounted {}", mount.pool, said(mount, view.as_ref()));
     if let Some(view) = view {
         let bytes = u64::try_from(view.not_durable).unwrap_or(u64::MAX);
+        if view.servers > 1 {
+            let times = match view.moves {
+                0 => "no server died before".to_owned(),
+                1 => "once a server had died".to_owned(),
+                n => format!("{n} times a server had died"),
+            };
+            let since = moment(view.since);
+            say!("{} is used since {since}, one of {}; {times}", view.server, view.servers);
+        }
         say!("{} open files; {} written and not durable yet", view.open_files, size::show(bytes));
         say!("{} inodes kept under leases; {} requests sent", view.leases, view.requests);
     }

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use braid_bulk::remote::RemoteFs;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,18 @@ use crate::process::mounts::{self, Mount, Note};
 pub struct RemoteView {
     /// Whether the server answered when it was last asked.
     pub connected: bool,
+    /// Servers that may be used.
+    #[serde(default)]
+    pub servers: usize,
+    /// The one that is.
+    #[serde(default)]
+    pub server: String,
+    /// Since when, Unix seconds.
+    #[serde(default)]
+    pub since: u64,
+    /// How often another one was used instead of one that was dead.
+    #[serde(default)]
+    pub moves: u64,
     /// Files that programs have open.
     pub open_files: usize,
     /// Bytes that the server has, and that are not durable there yet.
@@ -55,7 +68,12 @@ pub fn serve(fs: &RemoteFs, note: &Note) -> Socket {
 /// Whoever does not listen is not waited for.
 fn tell(fs: &RemoteFs, mut stream: std::os::unix::net::UnixStream) {
     let status = fs.status();
+    let since = status.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let view = RemoteView {
+        servers: status.servers,
+        server: status.server,
+        since: since.as_secs(),
+        moves: status.moves,
         connected: status.is_connected,
         open_files: status.open_files,
         not_durable: status.pending,

@@ -37,6 +37,15 @@ impl Served {
     pub fn address(&self) -> &str {
         self.url.split('/').nth(2).unwrap()
     }
+    /// Sends its process a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+    /// Whether its process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
     /// As a power cut ends it.
     pub fn kill(mut self) {
         self.child.kill().unwrap();

@@ -16,6 +16,13 @@ pub fn is_over(record: &SlotRecord, life: Life) -> bool {
     now > life.incarnation || (now == life.incarnation && over)
 }
 
+/// Whether nothing of `life` can reach the devices any more, by its slot's `record`: it has left, or it is proven dead,
+/// and fenced, which comes before its slot says that it is recovered. What it held may still stand. In doubt not.
+pub fn has_ended(record: &SlotRecord, life: Life) -> bool {
+    let now = record.life.incarnation;
+    now > life.incarnation || (now == life.incarnation && record.state != SlotState::Active)
+}
+
 /// Who may use the pool by this slot: its node, or who takes the slot over and recovers it first.
 pub(super) fn user_of(record: &SlotRecord) -> Option<Life> {
     match record.state {
@@ -81,5 +88,28 @@ pub fn freed(record: &SlotRecord, nonce: u64) -> SlotRecord {
         address: String::new(),
         fence_key: 0,
         ..record.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn a_life_has_ended_when_its_slot_says_so_and_not_before_it_began() {
+        let life = |incarnation| Life { slot: NodeId(3), incarnation: Incarnation(incarnation) };
+        let record = |state| SlotRecord { life: life(7), state, ..SlotRecord::free(NodeId(3)) };
+        let ended = |state, incarnation| has_ended(&record(state), life(incarnation));
+        for state in [SlotState::Free, SlotState::Active, SlotState::Recovering] {
+            assert!(ended(state, 6) && !ended(state, 8), "{state:?}");
+        }
+        assert!(!ended(SlotState::Active, 7));
+        // It is fenced, and what it held stands.
+        assert!(
+            ended(SlotState::Recovering, 7) && !is_over(&record(SlotState::Recovering), life(7))
+        );
+        assert!(ended(SlotState::Free, 7));
     }
 }

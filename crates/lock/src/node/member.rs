@@ -379,4 +379,9 @@ impl Membership {
     pub fn liveness(&self, life: Life) -> Liveness {
         self.inner.liveness(life)
     }
+    /// Whether nothing of `life` can reach the devices any more: it has left, or is dead and fenced, as its slot says.
+    /// What it held may not be recovered yet. In doubt not. Reads the slot.
+    pub fn life_has_ended(&self, life: Life) -> bool {
+        self.inner.life_has_ended(life)
+    }
 }

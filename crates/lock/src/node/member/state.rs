@@ -23,7 +23,7 @@ use crate::error::LockError;
 use crate::glock::LockManager;
 use crate::hints::{Hints, Receivers};
 use crate::node::cached::Cached;
-use crate::node::life::is_over;
+use crate::node::life::{has_ended, is_over};
 use crate::node::observation::Heartbeats;
 use crate::node::slots::{Unreadable, write_slot};
 use crate::node::watch::WatchEvent;
@@ -129,6 +129,13 @@ impl NodeState {
             *slot = cached;
         }
         if dead { Liveness::Dead } else { Liveness::Alive }
+    }
+
+    /// Reads the slot: what is kept of it may be of before.
+    pub(super) fn life_has_ended(&self, life: Life) -> bool {
+        let is_slot = usize::from(life.slot.0) < self.slots.read().len();
+        let read = is_slot.then(|| Cached::read(&*self.store, life.slot)).flatten();
+        read.is_some_and(|cached| has_ended(&cached.record, life))
     }
 
     /// Writes a slot record; an unknown outcome is settled by reading.
