@@ -67,7 +67,7 @@ fn who_waits_for_a_node_that_is_stopped_is_told_so() {
     // The path cannot be looked up either, and the pool says the same of everybody.
     says(&format!("{here}/file"), &["/file up waits, too", "waits for the lock of inode"]);
     says(here, &["python3", "waits for the lock of inode"]);
-    let json = ok(&["--json", "why", &reader.pid()]);
+    let json = ok(&["why", "--json", &reader.pid()]);
     assert!(json.contains(r#""kind":"lock""#), "{json}");
 
     drop(stopped);
