@@ -132,6 +132,39 @@ fn a_member_that_is_offline_gets_no_label() {
     }
 }
 
+/// Only what was noted is filled: whatever else stands on another device would be in use afterwards.
+#[test]
+fn a_member_that_catches_up_gets_no_label() {
+    let devices: Vec<_> = (0..2).map(|i| memory(&format!("d{i}"), 64)).collect();
+    let options = CreateOptions {
+        redundancy: braid_pool::layout::Redundancy::Mirror(2),
+        ..CreateOptions::new("p")
+    };
+    let made = Pool::create(devices.clone(), &options).unwrap();
+    made.attach(0).unwrap();
+    assert!(made.take_offline(MemberIndex(1)).unwrap());
+    made.bring_online(MemberIndex(1), &devices[1]).unwrap();
+    assert!(made.label().members[1].offline);
+    let kept = Source::Kept(Box::new(made.label()));
+    drop(made);
+    wipe(&devices[1]);
+    for source in [Source::Members, kept] {
+        for force in [false, true] {
+            let target = at(1, &devices[1]);
+            let error = Restore::plan(source.clone(), devices.clone(), &[target], force);
+            let error = error.unwrap_err();
+            assert!(matches!(error, RestoreError::Offline { .. }), "{error}");
+            assert!(error.to_string().contains("braid replace p 1 d1"), "{error}");
+        }
+    }
+    // As the message says.
+    let pool = Pool::assemble_degraded(vec![devices[0].clone()]).unwrap();
+    pool.attach(0).unwrap();
+    assert!(!pool.label().members[1].offline);
+    pool.replace(MemberIndex(1), devices[1].clone(), true).unwrap();
+    assert!(pool.rebuild(MemberIndex(1), &|_| true).unwrap());
+}
+
 #[test]
 fn a_kept_label_older_than_a_member_is_refused() {
     let (devices, made, data) = pool(3);

@@ -129,9 +129,9 @@ pub enum RestoreError {
         /// The pool.
         pool: String,
     },
-    /// A member that is out of use for a while. Its own label said whether it went in good order.
+    /// A member that is out of use for a while, or catches up after that. Its own label said what it holds.
     #[error(
-        "member {index} of pool {pool:?} is offline, and has lost the label by which it would catch up: `braid replace {pool} {index} {path} --force` fills all of it"
+        "member {index} of pool {pool:?} is offline, or catches up after that, and has lost the label by which it would: `braid replace {pool} {index} {path} --force` fills all of it (if the pool is not mounted, mount it first with `-o degraded`, without this device)"
     )]
     Offline {
         /// The device.
@@ -425,7 +425,8 @@ fn step(
     let (index, member) = resolve_member(label, target, others)?;
     let found = Found::read(target.device.clone());
     let path = found.path().to_owned();
-    if member.is_offline() {
+    // Of one that catches up only a part is filled: what else stands there must be the member's own.
+    if member.offline {
         return Err(RestoreError::Offline { path, index, pool: label.name.clone() });
     }
     check_device(&target.device, label, index, member, force)?;

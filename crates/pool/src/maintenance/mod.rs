@@ -14,7 +14,6 @@ mod parallel;
 pub(crate) mod scrub;
 mod silent;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use braid_device::{Device, DeviceError};
@@ -35,6 +34,7 @@ use crate::pool::Pool;
 use crate::redundancy::EpochInUse;
 use crate::redundancy::compare::{Concurrent, LOOK_PAUSE};
 use crate::redundancy::fill::{Filling, fill};
+use crate::redundancy::missed::Missed;
 use crate::redundancy::verification::Verification;
 use crate::redundancy::verifier::NoChecksums;
 use crate::simulation::Pause;
@@ -296,49 +296,34 @@ impl Pool {
         verification: &Verification<'_>,
         pace: &(dyn Fn(Progress) -> bool + Sync),
     ) -> Result<bool, PoolError> {
-        let mut filled: HashSet<Span> = HashSet::new();
-        let who = self.all_spans_of(member)?.0;
+        let (who, mut done, mut before) = (self.filled_in(member)?, Missed::default(), 0);
         loop {
-            // What it has missed is read again: who recovers a dead node may have noted more.
-            let mut spans = self.spans_of(member, who)?;
-            spans.retain(|span| !filled.contains(span));
-            if spans.is_empty() {
+            let spans = self.spans_of(member, who, &mut done)?;
+            if spans.list.is_empty() {
                 break;
             }
             let fill = |span: &Span| self.fill_span(*span, (member, who), verification);
-            if !self.0.in_parallel(&spans, |s| Bytes(s.2 - s.1), fill, pace)? {
+            // One total for all that is known to be left, and what is done.
+            let on = |p: Progress| {
+                pace(Progress { done: Bytes(before + p.done.0), total: Bytes(before + p.total.0) })
+            };
+            if !self.0.in_parallel(&spans.list, |s| Bytes(s.2 - s.1), fill, &on)? {
                 return Ok(false);
             }
-            filled.extend(spans);
+            if !spans.may_grow {
+                break;
+            }
+            before += spans.bytes();
         }
         self.finish_rebuild((member, who))?;
         Ok(true)
     }
 
-    /// The device that is in `member`'s place, and what it holds, in chunks.
-    fn all_spans_of(&self, member: MemberIndex) -> Result<(Filled, Vec<Span>), PoolError> {
+    /// The device that is in `member`'s place.
+    fn filled_in(&self, member: MemberIndex) -> Result<Filled, PoolError> {
         let topology = self.0.epochs.read();
         let entry = topology.label.members.get(usize::from(member.0));
-        let entry = entry.ok_or(PoolError::NoSuchMember { member })?;
-        let (who, chunk) = (filled(entry), if entry.offline { chunk_missed() } else { CHUNK });
-        let mut spans = Vec::new();
-        for (index, group) in (0_u16..).zip(topology.map.groups()) {
-            if !group.members().any(|m| m == member) {
-                continue;
-            }
-            // Whole rows, of about a chunk on each column.
-            let step = group.row_len().map_or(chunk, |row| {
-                let unit = row / (group.columns.len() - group.tolerance()) as u64;
-                row * (chunk / unit).max(1)
-            });
-            let mut at = 0;
-            while at < group.len().0 {
-                let end = (at + step).min(group.len().0);
-                spans.push((index, at, end));
-                at = end;
-            }
-        }
-        Ok((who, spans))
+        entry.map(filled).ok_or(PoolError::NoSuchMember { member })
     }
 
     fn fill_span(
@@ -392,6 +377,25 @@ impl Pool {
         let devices = topology.devices.clone();
         self.0.change(topology, next, devices)
     }
+}
+
+/// What `member` holds, in pieces of about `chunk` bytes of a column.
+fn spans_in(
+    topology: &Topology,
+    member: MemberIndex,
+    chunk: u64,
+) -> impl Iterator<Item = Span> + '_ {
+    let groups = (0_u16..).zip(topology.map.groups());
+    let own = groups.filter(move |(_, group)| group.members().any(|m| m == member));
+    own.flat_map(move |(index, group)| {
+        // Whole rows, of about a chunk on each column.
+        let step = group.row_len().map_or(chunk, |row| {
+            let unit = row / (group.columns.len() - group.tolerance()) as u64;
+            row * (chunk / unit).max(1)
+        });
+        let len = group.len().0;
+        (0..len.div_ceil(step)).map(move |i| (index, i * step, ((i + 1) * step).min(len)))
+    })
 }
 
 #[cfg(test)]

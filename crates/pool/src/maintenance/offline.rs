@@ -14,7 +14,7 @@
 //! the command that takes it out. So whoever finds the device alone does not use it, and only a device with that
 //! label catches up: it holds what the member held when it went, and nothing else has used it. Any other one is
 //! filled whole, and so is one that is suspected to return garbage. Nobody else writes such a label: restoring labels
-//! does not either.
+//! does not either, nor does it while the member catches up.
 //!
 //! The record stands on all members in use. Each of them has it as long as it is one of those that were in use when the
 //! member went. So the mark ends when another member comes into use: one that was filled, moved or added
@@ -29,7 +29,7 @@ use braid_device::Device;
 use braid_format::label::{Member, MemberState};
 use braid_format::{Bytes, MemberIndex};
 
-use super::{Filled, filled};
+use super::{CHUNK, Filled, chunk_missed, filled, spans_in};
 use crate::error::{ChangeError, PoolError};
 use crate::labels::{Found, next_epoch, own_uuid, settle_move, state_word, write_copies};
 use crate::layout::stretch::{Span, stretches_of};
@@ -47,7 +47,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`ChangeError::CannotGoOffline`], [`ChangeError::HoldsNothing`]; those of [`Pool::fail_member`]: then it stays
-    /// in use.
+    /// in use. [`ChangeError::Overtaken`]: it went offline, and has been brought back or failed since.
     pub fn take_offline(&self, member: impl Into<MemberSelector>) -> Result<bool, PoolError> {
         let resolved = self.0.resolve_member(member.into())?;
         let was_in_use = {
@@ -116,7 +116,8 @@ impl Pool {
             let topology = self.0.enter()?;
             topology.device(place_of(&topology)?).clone()
         };
-        // All use an epoch without it. It may not answer, and nobody waits for it, nor does a withdrawal.
+        // All use an epoch without it. It may not answer: nobody waits for this, nor does a withdrawal. Its labels are
+        // written below with the epoch held, by a device that has just answered.
         device.flush()?;
         let _pass = self.1.pass()?;
         self.0.changing(|| {
@@ -147,22 +148,22 @@ impl Pool {
         let _pass = self.1.pass()?;
         let resolved = self.0.resolve_member(member.into())?;
         self.0.follow()?;
-        // Nobody waits for the device. If it is brought online, and taken offline again, after this, then its member
+        // Nobody waits for the device here; it has answered when it is labelled with the epoch held, as in any change.
+        // If it is brought online, and taken offline again, after this, then its member
         // has been offline since another epoch than its label says here.
         let found = Found::read(device.clone());
         let topology = self.0.epochs.read().snapshot();
-        check_comes_back(&topology, topology.place_of(&resolved)?, &found)?;
-        let index = self.0.changing(|| {
+        let index = topology.place_of(&resolved)?;
+        let planned = catch_up_of(&topology, index, check_comes_back(&topology, index, &found)?);
+        self.0.changing(|| {
             let topology = self.0.epochs.write();
             let index = topology.place_of(&resolved)?;
             let known = check_comes_back(&topology, index, &found)?;
             // It gets another identity, in the same place.
             self.put_in_place(topology, index, device, (true, known))?;
-            Ok(index)
-        })?;
-        let (who, all) = self.all_spans_of(index)?;
-        let part = self.spans_of(index, who)?;
-        Ok(CatchUp { fill: bytes_of(&part), whole: bytes_of(&all) })
+            let fill = if known { planned.fill } else { planned.whole };
+            Ok(CatchUp { fill, ..planned })
+        })
     }
 
     /// What [`Pool::bring_online`] would do; nothing is changed. Other nodes may change what is missed.
@@ -178,28 +179,48 @@ impl Pool {
         let topology = self.0.epochs.read().snapshot();
         let index = topology.place_of(&resolved)?;
         let known = check_comes_back(&topology, index, &Found::read(device.clone()))?;
-        let all = self.all_spans_of(index)?.1;
-        let part = if known { missed_of(&topology, &all) } else { all.clone() };
-        Ok(CatchUp { fill: bytes_of(&part), whole: bytes_of(&all) })
+        Ok(catch_up_of(&topology, index, known))
     }
 
-    /// What of the device `who` in `member`'s place is filled, in chunks, as far as is known now.
+    /// What of the device `who` in `member`'s place is still to be filled, as far as is known now. `done`: what was
+    /// given out before, if only a part is; it grows by what is given out now.
     pub(super) fn spans_of(
         &self,
         member: MemberIndex,
         who: Filled,
-    ) -> Result<Vec<Span>, PoolError> {
-        let (now, spans) = self.all_spans_of(member)?;
+        done: &mut Missed,
+    ) -> Result<ToFill, PoolError> {
         // All nodes write to it before it is read what it lacks. Nobody waits while that is read.
         let topology = self.0.enter()?.snapshot();
         let entry = topology.label.members.get(usize::from(member.0));
-        if now != who || entry.map(filled) != Some(who) {
+        let Some(entry) = entry.filter(|m| filled(m) == who) else {
             return Err(topology.overtaken(format!("member {member}"), (Some(member), who.0)));
-        }
+        };
         // Another node may have ended the mark, and forgotten what it noted: the member then is another one to all who
         // fill it, which shows before it counts as filled.
-        let is_partial = entry.is_some_and(|m| m.offline);
-        Ok(if is_partial { missed_of(&topology, &spans) } else { spans })
+        let may_grow = entry.offline;
+        let all = spans_in(&topology, member, if may_grow { chunk_missed() } else { CHUNK });
+        if !may_grow {
+            return Ok(ToFill { list: all.collect(), may_grow });
+        }
+        let missed = Missed::read(&topology);
+        let is_new = |s: &Span| is_in(&topology, &missed, s) && !is_in(&topology, done, s);
+        let list = all.filter(is_new).collect();
+        done.add(missed);
+        Ok(ToFill { list, may_grow })
+    }
+}
+
+/// What is to be filled of a member.
+pub(super) struct ToFill {
+    pub list: Vec<Span>,
+    /// Who recovers a dead node may note more.
+    pub may_grow: bool,
+}
+
+impl ToFill {
+    pub fn bytes(&self) -> u64 {
+        self.list.iter().map(|(_, from, to)| to - from).sum()
     }
 }
 
@@ -222,8 +243,9 @@ fn may_go_offline(topology: &Topology, index: MemberIndex) -> Result<MemberState
     Ok(member.state)
 }
 
-/// Whether a member that is out, and is back on the device that was `found`, lacks only what is noted: it is offline, and by its own label
-/// it went in good order. One that went so, and is not marked any more, may come back, too.
+/// Whether a member that is out, and is back on the device that was `found`, lacks only what is noted: it is offline,
+/// and by its own label it went in good order. One that went so, and is not marked any more, may come back, too, and
+/// one that was about to come back when a node died or power went: nothing on it is believed.
 fn check_comes_back(
     topology: &Topology,
     index: MemberIndex,
@@ -239,26 +261,42 @@ fn check_comes_back(
         let state = state_word(member.state);
         return Err(ChangeError::NotOffline { member: name, index, state }.into());
     }
-    if !is_own {
+    if !is_own && !was_coming_back(topology, index, found) {
         let path = found.device.info().name.clone();
         return Err(ChangeError::NotItsDevice { member: name, index, path }.into());
     }
     Ok(member.offline && went_well && !topology.is_suspected(index))
 }
 
-/// Those of `spans` of which some byte was missed.
-fn missed_of(topology: &Topology, spans: &[Span]) -> Vec<Span> {
-    let missed = Missed::read(topology);
-    let is_missed = |(group, from, to): &&Span| {
-        let runs = stretches_of(&topology.map, *group, *from, *to).into_iter();
-        runs.map(|r| (r.logical, r.logical + (r.to - r.from)))
-            .any(|(from, to)| missed.has(from, to))
-    };
-    spans.iter().filter(is_missed).copied().collect()
+/// Whether the device has labels of a change that was to bring `index` back, and came to nothing: they name another
+/// identity in its place, being filled since the member went. The contents of such a device are those of the others.
+fn was_coming_back(topology: &Topology, index: MemberIndex, found: &Found) -> bool {
+    let label = &topology.label;
+    let gone = label.members.get(usize::from(index.0));
+    let newest = found.newest().filter(|l| l.pool == label.pool && l.member == index);
+    let own = newest.and_then(|l| l.members.get(usize::from(index.0)));
+    let (Some(gone), Some(own)) = (gone, own) else { return false };
+    let is_new = label.members.iter().all(|m| m.uuid != own.uuid);
+    own.state == MemberState::Rebuilding && own.state_epoch > gone.state_epoch && is_new
 }
 
-fn bytes_of(spans: &[Span]) -> Bytes {
-    Bytes(spans.iter().map(|(_, from, to)| to - from).sum())
+/// Whether some byte of a span was missed.
+fn is_in(topology: &Topology, missed: &Missed, (group, from, to): &Span) -> bool {
+    let mut runs = stretches_of(&topology.map, *group, *from, *to).into_iter();
+    runs.any(|r| missed.has(r.logical, r.logical + (r.to - r.from)))
+}
+
+/// What is filled of a member that comes back: what was missed, if that is `known`.
+fn catch_up_of(topology: &Topology, index: MemberIndex, known: bool) -> CatchUp {
+    let chunk = if known { chunk_missed() } else { CHUNK };
+    let missed = known.then(|| Missed::read(topology));
+    let (mut fill, mut whole) = (0, 0);
+    for span in spans_in(topology, index, chunk) {
+        let len = span.2 - span.1;
+        whole += len;
+        fill += if missed.as_ref().is_none_or(|m| is_in(topology, m, &span)) { len } else { 0 };
+    }
+    CatchUp { fill: Bytes(fill), whole: Bytes(whole) }
 }
 
 #[cfg(test)]

@@ -111,10 +111,13 @@ impl PoolState {
 }
 
 /// Makes everything in place durable and writes the log to its replicas of this epoch.
+///
+/// What a member that is offline has missed is noted first: this epoch may be in use though the flush fails, and the
+/// intents may then be forgotten.
 pub(crate) fn relocate_log(topology: &EpochInUse, lost: &mut Lost) -> Result<(), PoolError> {
     let Some(log) = &topology.log else { return Ok(()) };
-    flush_all(topology, lost)?;
     log.renew_missed(topology, lost)?;
+    flush_all(topology, lost)?;
     log.intents.rewrite(topology, log.slot, Reach::Replicas, lost)?;
     log.redo.relocate(topology, log.slot, lost)
 }

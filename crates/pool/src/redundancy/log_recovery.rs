@@ -197,8 +197,12 @@ pub(crate) fn all_hold(topology: &Topology, holders: &BTreeSet<MemberIndex>) -> 
 /// Whether each member in use has a record of some slot of what was missed, as each has since a member went offline.
 /// Without it what was noted is lost.
 fn is_recorded(topology: &Topology) -> bool {
-    let of_slot = |slot| FoundRegions::read_settled(topology, slot, Kind::Missed).holders;
-    all_hold(topology, &slots(topology).flat_map(of_slot).collect())
+    let mut holders = BTreeSet::new();
+    // Mostly the first slot's are enough: others wait for this.
+    slots(topology).any(|slot| {
+        holders.extend(FoundRegions::read_settled(topology, slot, Kind::Missed).holders);
+        all_hold(topology, &holders)
+    })
 }
 
 impl Found {

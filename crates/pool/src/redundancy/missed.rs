@@ -22,14 +22,14 @@ use super::log_recovery::{FoundRegions, all_hold, slots};
 use crate::topology::Topology;
 
 /// Runs of the pool's bytes, in order, none of which touches another.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Missed(Vec<(u64, u64)>);
 
 impl Missed {
     /// What all slots' logs say, in an epoch that all nodes use and in which the member gets every write: what is
     /// noted from now on, it has.
     pub fn read(topology: &Topology) -> Self {
-        let mut runs = vec![(0, topology.unnoted.load(Ordering::Acquire))];
+        let mut missed = Self(vec![(0, topology.unnoted.load(Ordering::Acquire))]);
         let mut holders = BTreeSet::new();
         for slot in slots(topology) {
             // Who recovers a slot notes there as missed what it then takes out of the intents.
@@ -38,7 +38,8 @@ impl Missed {
                 if found.doubtful {
                     return Self(vec![(0, u64::MAX)]);
                 }
-                runs.extend(found.bytes());
+                // At once: what many slots name is kept once.
+                missed.add(Self::of(found.bytes().collect()));
                 if kind == Kind::Missed {
                     holders.extend(found.holders);
                 }
@@ -47,7 +48,13 @@ impl Missed {
         if !all_hold(topology, &holders) {
             return Self(vec![(0, u64::MAX)]);
         }
-        Self::of(runs)
+        missed
+    }
+
+    /// Adds what `other` has.
+    pub fn add(&mut self, mut other: Self) {
+        other.0.append(&mut self.0);
+        *self = Self::of(other.0);
     }
 
     fn of(mut runs: Vec<(u64, u64)>) -> Self {
@@ -96,5 +103,9 @@ mod tests {
         ] {
             assert_eq!(missed.has(from, to), has, "{from}..{to}");
         }
+        let mut both = Missed::of(vec![(60, 70)]);
+        both.add(missed);
+        both.add(Missed::of(vec![(50, 55), (0, 20)]));
+        assert_eq!(both, Missed(vec![(0, 20), (30, 55), (60, 70)]));
     }
 }

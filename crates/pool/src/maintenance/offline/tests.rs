@@ -6,11 +6,13 @@ use braid_device::{
     ScriptedDevice,
 };
 use braid_format::ByteOffset;
+use braid_format::label::Label;
 use braid_testkit::wait_until;
 
 use super::*;
 use crate::assembly::create::CreateOptions;
 use crate::layout::Redundancy;
+use crate::membership::log_replicas::relocate_log;
 use crate::redundancy::tests::{consistent, dynamic, failed};
 use crate::topology::Lost;
 
@@ -448,7 +450,9 @@ fn what_is_noted_while_a_member_is_filled_is_filled_too() {
     let caught = online(&pool, &all[1]).unwrap();
     assert!(caught.fill < caught.whole);
     let once = std::sync::Once::new();
-    let done = pool.rebuild(ONE, &|_| {
+    let seen = std::sync::Mutex::new(Vec::new());
+    let done = pool.rebuild(ONE, &|p| {
+        seen.lock().unwrap().push((p.done.0, p.total.0));
         once.call_once(|| {
             spoil(&pool, &all[1]);
             let noted = pool.0.epochs.read().note(&[(90 * MIB, 90 * MIB + 1)], &mut Vec::new());
@@ -458,6 +462,14 @@ fn what_is_noted_while_a_member_is_filled_is_filled_too() {
     });
     assert!(done.unwrap());
     consistent(&pool, &all);
+    // One total for all of it, and nothing begins at none again.
+    let mut seen = seen.into_inner().unwrap();
+    let most = caught.fill.0 + 16 * MIB;
+    assert_eq!(seen.iter().max(), Some(&(most, most)));
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup_by_key(|(done, _)| *done);
+    assert_eq!(seen.len(), count);
 }
 
 /// What a dead node was writing is in its intents until its log is recovered.
@@ -499,7 +511,7 @@ fn the_record_is_kept_until_an_epoch_without_marks_stays() {
     unmarked.notes_missed = false;
     let log = topology.log.as_ref().unwrap();
     log.renew_missed(&unmarked, &mut Vec::new()).unwrap();
-    assert!(missed_of(&topology, &[(0, 100 * MIB, 101 * MIB)]).len() == 1);
+    assert!(is_in(&topology, &Missed::read(&topology), &(0, 100 * MIB, 101 * MIB)));
     assert!(!log.missed.is_empty());
     log.end_missed(&unmarked, &mut Vec::new()).unwrap();
     assert!(log.missed.is_empty());
@@ -566,8 +578,28 @@ fn what_was_being_written_when_a_member_went_counts_as_missed() {
     pool.attach(0).unwrap();
     pool.write(ByteOffset(140 * MIB), &[1; 4096]).unwrap();
     assert!(pool.take_offline(ONE).unwrap());
+    // The intent is forgotten; the note of what was missed stays.
+    for _ in 0..2 {
+        pool.flush().unwrap();
+        pool.0.clean_log();
+    }
+    let log = pool.0.epochs.read().log.clone().unwrap();
+    assert!(log.intents.is_empty());
     let caught = pool.plan_online(ONE, &(all[1].clone() as _)).unwrap();
     assert_eq!(caught.fill, Bytes((64 + 16) * MIB));
+}
+
+/// An epoch may be in use though the flush that goes with it has failed.
+#[test]
+fn what_was_being_written_is_noted_before_a_flush_that_may_fail() {
+    let (all, pool) = gone(2, Redundancy::Mirror(2));
+    let topology = pool.0.epochs.read();
+    let log = topology.log.clone().unwrap();
+    log.missed.forget(&topology, log.slot, &mut Lost::new()).unwrap();
+    assert!(!log.intents.is_empty() && log.missed.is_empty());
+    all[0].arm(On::Flush, 0, FaultKind::Fails);
+    relocate_log(&topology, &mut Lost::new()).unwrap_err();
+    assert!(!log.missed.is_empty());
 }
 
 /// The disk that an operator takes out may be one that no longer answers.
@@ -627,6 +659,53 @@ fn a_member_that_did_not_come_back_can_still_catch_up() {
     consistent(&pool, &all);
 }
 
+/// Power goes, or a node dies, when only the member's own device has labels of the change that brings it back: it is
+/// taken for what it is, and nothing on it is believed.
+#[test]
+fn a_member_that_was_coming_back_when_power_went_comes_back() {
+    for second_label in [false, true] {
+        let (all, pool) = gone(3, Redundancy::Parity(1));
+        let before: Vec<_> = all.iter().map(|d| image_of(d)).collect();
+        online(&pool, &all[1]).unwrap();
+        drop(pool);
+        put_back(&all[0], &before[0]);
+        put_back(&all[2], &before[2]);
+        if !second_label {
+            let at = Label::copy1_at(all[1].info().size).unwrap();
+            let from = usize::try_from(at.0).unwrap();
+            all[1].write(at, &before[1][from..from + Label::LEN_MAX]).unwrap();
+            all[1].flush().unwrap();
+        }
+        let others = vec![all[0].clone() as Arc<dyn Device>, all[2].clone()];
+        let pool = Pool::assemble(others).unwrap();
+        pool.recover_log(0).unwrap();
+        pool.attach(0).unwrap();
+        assert!(pool.label().members[1].is_offline());
+        let plan = planned(&pool, &all[1]);
+        let caught = online(&pool, &all[1]).unwrap();
+        assert_eq!(caught, plan);
+        is_whole(&pool, &all, caught);
+    }
+}
+
+/// A device that was to take a member's place before that went offline is another one.
+#[test]
+fn a_device_that_was_in_its_place_before_is_not_the_members_own() {
+    let all = disks(3);
+    let pool = made(&all, Redundancy::Mirror(3));
+    pool.attach(0).unwrap();
+    pool.fail_member(ONE).unwrap();
+    let old = disks(1).remove(0);
+    pool.replace(ONE, old.clone(), false).unwrap();
+    pool.fail_member(ONE).unwrap();
+    pool.replace(ONE, all[1].clone(), true).unwrap();
+    assert!(pool.rebuild(ONE, &|_| true).unwrap());
+    assert!(pool.take_offline(ONE).unwrap());
+    let error = online(&pool, &old).unwrap_err();
+    assert!(matches!(error, PoolError::Change(ChangeError::NotItsDevice { .. })), "{error}");
+    assert!(pool.label().members[1].is_offline());
+}
+
 /// Opens the pool after a power cut, and brings its member back if that is out; what it was.
 fn opened_again(all: &[Arc<FaultyDevice>], n: usize, cut: u64) -> (Pool, &'static str) {
     let others = || dynamic(all).into_iter().enumerate().filter(|(i, _)| *i != 1);
@@ -641,16 +720,19 @@ fn opened_again(all: &[Arc<FaultyDevice>], n: usize, cut: u64) -> (Pool, &'stati
         MemberState::Active => "in use",
         MemberState::Rebuilding => "catches up",
         _ if !member.is_offline() => panic!("cut at {cut}: {member:?}"),
-        _ => match pool.bring_online(ONE, &device) {
-            Ok(caught) if caught.fill < caught.whole || n == 2 => "offline",
-            Ok(_) => "offline, without its label",
-            Err(error) => {
-                // It has begun to come back, and has nothing but a label of that.
-                assert!(matches!(error, PoolError::Change(ChangeError::NotItsDevice { .. })));
-                pool.replace(ONE, device, true).unwrap();
-                "was about to come back"
+        _ => {
+            let own = Found::read(device.clone()).newest().and_then(own_uuid);
+            let caught = pool.bring_online(ONE, &device).unwrap();
+            match caught.fill < caught.whole || n == 2 {
+                _ if own != Some(member.uuid) => {
+                    // It has begun to come back, and has nothing but a label of that.
+                    assert_eq!(caught.fill, caught.whole);
+                    "was about to come back"
+                }
+                true => "offline",
+                false => "offline, without its label",
             }
-        },
+        }
     };
     (pool, what)
 }
