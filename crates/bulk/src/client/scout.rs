@@ -1,7 +1,7 @@
 //! Looks for another server of the pool while the one in use does not answer.
 //!
 //! Another server begins a session only when nothing of the former one is under way any more, since the former server's
-//! node has left or is dead and fenced (docs/BULK.md, section 9). Until then the former server is tried, too, by whoever
+//! node has left or is dead and fenced (docs/BULK.md, section 11). Until then the former server is tried, too, by whoever
 //! has a request, and used if it answers.
 
 use std::sync::{Arc, Weak};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::place::{Found, Place};
 use super::session::Session;
-use super::way::{Failure, Greeting, Patience, end_unused};
+use super::way::{Failure, Greeting, Patience, leave};
 use crate::error::LinkError;
 use crate::link::Link;
 use crate::wire::{NEWEST_VERSION, Welcome};
@@ -170,13 +170,6 @@ impl Scout {
         let Some(known) = self.known.get_mut(server) else { return };
         known.next = Instant::now() + wait.unwrap_or(known.pause);
         known.pause = if wait.is_some() { RETRY.0 } else { (known.pause * 2).min(RETRY.1) };
-    }
-}
-
-/// Ends what a server has begun and nobody has used.
-fn leave(place: &Place, found: &Found, link: Link) {
-    if place.session() != Some(found.welcome.session) {
-        end_unused(link);
     }
 }
 

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::options::ClientOptions;
 use super::place::{Current, Found, Place};
-use super::way::{Caller as Greeter, Cutters, Failure, Greeting, Patience, end_unused};
+use super::way::{Caller as Greeter, Cutters, Failure, Greeting, Patience, leave};
 use crate::error::{Error, LinkError};
 use crate::link::{Buffer, Cutter, Link};
 use crate::wire::{
@@ -317,7 +317,7 @@ impl Session {
                     let status = Status(header.status);
                     if status == Status::SEQUENCE {
                         // A former request was given up before anybody knew what became of it.
-                        self.current.forget(state.session, true);
+                        self.current.give_up(state.session);
                         state.link = None;
                         sent_in = None;
                         continue;
@@ -447,7 +447,7 @@ impl Session {
                 match self.greeter.greet(&mut link, greeting, PATIENCE) {
                     // It may be another program that serves there now, and knows less.
                     Err(Failure::Final(Error::Refused(Status::NO_SESSION)) | Failure::Old) => {
-                        self.current.forget(place.number, false);
+                        self.current.forget(&place);
                         continue;
                     }
                     greeted => greeted.map(|_| place.number)?,
@@ -463,7 +463,7 @@ impl Session {
                 };
                 let found = Found { server: place.server, address, welcome, version };
                 let Some(begun) = self.current.adopt(&place, &found) else {
-                    end_unused(link);
+                    leave(&place, &found, link);
                     continue;
                 };
                 self.enter_cutter(number, begun.route, link.cutter()?);
@@ -493,13 +493,16 @@ impl Session {
         slot: u16,
     ) -> Result<Option<(u32, Welcome)>, Failure> {
         let Some(old) = self.old.get(place.server) else { return Ok(None) };
-        let (version, begin) = if old.load(Ordering::Relaxed) {
+        // What is under way at a server of before cannot be asked of one that does not know of that.
+        let is_after = place.former().is_some();
+        let (version, begin) = if old.load(Ordering::Relaxed) && !is_after {
             (self.options.version, Begin::Session)
         } else {
             (NEWEST_VERSION, place.begin())
         };
         let greeted = self.greeter.greet(link, Greeting { version, begin, slot }, PATIENCE);
         match greeted {
+            Err(Failure::Old) if is_after => Err(LinkError::Older.into()),
             Err(Failure::Old) => {
                 old.store(true, Ordering::Relaxed);
                 Ok(None)

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+use super::place::{Found, Place};
 use crate::error::{Error, LinkError};
 use crate::link::{Buffer, Cutter, Link};
 use crate::tls::Channel;
@@ -157,8 +158,11 @@ impl Caller {
     }
 }
 
-/// Ends a session that nobody has used.
-pub fn end_unused(mut link: Link) {
+/// Ends what a server has begun for a client that was at `place`, and nobody has used.
+pub fn leave(place: &Place, found: &Found, mut link: Link) {
+    if place.session() == Some(found.welcome.session) {
+        return;
+    }
     let (mut header, args) = Request::Bye.encode();
     header.sequence = 1;
     link.send(header, &args, &[]).ok();
