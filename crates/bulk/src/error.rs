@@ -36,6 +36,9 @@ pub enum LinkError {
         "it speaks an older version of the protocol than the server before, or has fewer connections for a client"
     )]
     Older,
+    /// A server refuses the client, which has others.
+    #[error("it refuses this client")]
+    Refuses,
     /// A message did not go on.
     #[error("the other side takes or sends too few bytes")]
     Slow,

@@ -311,6 +311,67 @@ fn a_session_that_is_found_again_is_the_same() {
     first.finish();
 }
 
+/// Something else answers at the server's address, and refuses: that is no answer of the server. What was written is kept,
+/// and brought to the other one. If all refuse, it is said.
+#[test]
+fn a_refusal_at_the_address_of_a_server_that_is_over_loses_nothing() {
+    let [first, second] = nodes();
+    let other = Host::new(64);
+    let foreign = other.serve_with(ServerOptions::new("other"));
+    let proxies = [Proxy::to(first.server.address()), Proxy::to(second.server.address())];
+    let fs = mount(&[proxies[0].address, proxies[1].address]);
+    let (_, fh) = fs.create(fs.root(), b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    fs.fsync(fh, false).unwrap();
+    write(&fs, fh, 0, b"text").unwrap();
+    proxies[0].close();
+    proxies[0].open_to(foreign.address());
+    let there = fs.clone();
+    let writes = std::thread::spawn(move || {
+        write(&there, fh, 4, b"more").unwrap();
+        there.fsync(fh, false).unwrap();
+    });
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(!writes.is_finished() && fs.status().moves == 0);
+    first.leave();
+    writes.join().unwrap();
+    assert_eq!(fs.status().moves, 1);
+    assert_eq!(contents(&fs, b"file"), Ok(b"textmore".to_vec()));
+    proxies[1].close();
+    proxies[1].open_to(foreign.address());
+    assert_eq!(fs.mkdir(fs.root(), b"dir", 0o700, &ROOT).err(), Some(Errno::IO));
+    proxies[1].close();
+    proxies[1].open_to(second.server.address());
+    fs.mkdir(fs.root(), b"dir", 0o700, &ROOT).unwrap();
+    fs.finish();
+    drop(foreign);
+    other.finish();
+    second.finish();
+}
+
+/// One that sends its answer byte by byte does not keep the client from the server after it.
+#[test]
+fn a_server_that_answers_byte_by_byte_is_passed_over() {
+    let [first, second] = nodes();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let slow = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                while std::io::Write::write_all(&mut stream, &[0]).is_ok() {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            });
+        }
+    });
+    let fs = mount(&[first.server.address(), slow, second.server.address()]);
+    first.leave();
+    let begun = Instant::now();
+    fs.mkdir(fs.root(), b"dir", 0o700, &ROOT).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    fs.finish();
+    second.finish();
+}
+
 /// Two addresses of one server: the session goes on by the other one.
 #[test]
 fn another_address_of_the_same_server_leads_to_the_same_session() {

@@ -141,7 +141,10 @@ impl Current {
         let is_same_session = place.session() == Some(found.welcome.session);
         if !is_same_session {
             place.number += 1;
-            place.moves += u64::from(is_other && place.welcome.is_some());
+            let life = place.welcome.and_then(|welcome| welcome.life);
+            // The same node, by another address, has what was written.
+            let is_same_life = life.is_some() && life == found.welcome.life;
+            place.moves += u64::from(is_other && place.welcome.is_some() && !is_same_life);
         }
         if is_other {
             place.since = SystemTime::now();
@@ -220,6 +223,11 @@ mod tests {
         assert_eq!(forgotten.begin(), Begin::After([1; 16], life));
         let again = current.adopt(&forgotten, &first).unwrap();
         assert_eq!((again.number, again.begin()), (begun.number, Begin::Join([1; 16])));
+        // By another address, the same node has begun another session.
+        let mut elsewhere = found(1, 2);
+        elsewhere.welcome.life = Some(life);
+        let again = current.adopt(&again, &elsewhere).unwrap();
+        assert_eq!((again.number, again.moves), (begun.number + 1, 0));
         // One that was given up is not found again, and nothing begins beside it elsewhere.
         current.give_up(again.number);
         let given_up = current.get();

@@ -12,7 +12,7 @@ use super::session::Session;
 use super::way::{Failure, Greeting, Patience, leave};
 use crate::error::LinkError;
 use crate::link::Link;
-use crate::wire::{NEWEST_VERSION, Welcome};
+use crate::wire::{NEWEST_VERSION, ServerLife, Welcome};
 
 /// Between two looks at whether the server answers.
 const LOOK: Duration = Duration::from_millis(50);
@@ -50,6 +50,8 @@ struct Known {
     pause: Duration,
     /// It was said that it is of no use.
     is_said: bool,
+    /// Which node it was when it answered last.
+    life: Option<ServerLife>,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,7 @@ struct Scout {
 
 impl Scout {
     fn new(servers: usize) -> Self {
-        let known = Known { next: Instant::now(), pause: RETRY.0, is_said: false };
+        let known = Known { next: Instant::now(), pause: RETRY.0, is_said: false, life: None };
         Self { known: vec![known; servers], silent: None }
     }
 
@@ -74,6 +76,7 @@ impl Scout {
             }
             if !session.is_suspect() {
                 self.silent = None;
+                session.note_refusal(None, false);
                 continue;
             }
             self.silent.get_or_insert((Instant::now(), false));
@@ -93,9 +96,16 @@ impl Scout {
             });
             return;
         }
+        let life = place.welcome.and_then(|welcome| welcome.life);
+        if let Some(known) = self.known.get_mut(place.server) {
+            known.life = life;
+        }
         for n in 1..servers.len() {
             let server = (place.server + n) % servers.len();
-            if self.known.get(server).is_none_or(|known| known.next > Instant::now()) {
+            let Some(known) = self.known.get(server) else { continue };
+            // By another address, a server that is only slow is no faster.
+            let is_same = known.life == life && !session.is_lost();
+            if is_same || known.next > Instant::now() {
                 continue;
             }
             let asked = ask(session, &place, server);
@@ -121,6 +131,10 @@ impl Scout {
         asked: Result<(Found, Link), Failure>,
     ) -> bool {
         let name = session.servers().get(server).map_or("", String::as_str);
+        session.note_refusal(Some(server), refuses(&asked));
+        if let (Some(known), Ok((found, _))) = (self.known.get_mut(server), &asked) {
+            known.life = found.welcome.life;
+        }
         let began = self.silent.map_or_else(Instant::now, |(since, _)| since);
         let wait = if began.elapsed() < SOON { ASK.0 } else { ASK.1 };
         let why = match asked {
@@ -170,6 +184,14 @@ impl Scout {
         let Some(known) = self.known.get_mut(server) else { return };
         known.next = Instant::now() + wait.unwrap_or(known.pause);
         known.pause = if wait.is_some() { RETRY.0 } else { (known.pause * 2).min(RETRY.1) };
+    }
+}
+
+fn refuses<T>(asked: &Result<T, Failure>) -> bool {
+    match asked {
+        Err(Failure::Final(_) | Failure::Link(LinkError::Plain)) => true,
+        Err(Failure::Link(why)) => why.is_final(),
+        Ok(_) | Err(Failure::Old) => false,
     }
 }
 

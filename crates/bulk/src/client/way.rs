@@ -127,9 +127,12 @@ impl Caller {
         let Greeting { version, begin, slot } = what;
         let hello = Request::Hello(Hello { version, begin, slot, pool, client });
         let (header, args) = hello.encode();
-        link.send(header, &args, &[])?;
         let begun = Instant::now();
+        // Nobody is held up by one that sends its answer byte by byte.
+        link.limit(Some(begun + patience.greeting));
+        link.send(header, &args, &[])?;
         let received = link.receive(&mut Buffer::new(0), || begun.elapsed() < patience.greeting)?;
+        link.limit(None);
         let welcome = match Reply::decode(&received.header, &received.args) {
             Ok(Reply::Welcome(welcome)) => Some(welcome),
             _ => None,
