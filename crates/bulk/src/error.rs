@@ -31,6 +31,14 @@ pub enum LinkError {
     /// A server waits until the one before it is known to be dead.
     #[error("{}", crate::wire::Status::FORMER_LIVES)]
     FormerLives,
+    /// A server cannot be used in the place of another one.
+    #[error(
+        "it speaks an older version of the protocol than the server before, or has fewer connections for a client"
+    )]
+    Older,
+    /// A server refuses the client, which has others.
+    #[error("it refuses this client")]
+    Refuses,
     /// A message did not go on.
     #[error("the other side takes or sends too few bytes")]
     Slow,

@@ -277,6 +277,101 @@ fn a_server_that_is_over_without_a_word_keeps_nobody_waiting() {
     second.finish();
 }
 
+/// The address leads to another server for a while, which does not know the session and may not begin one: it is the same
+/// session afterwards, with its locks and its open files, and what was under way is done once.
+#[test]
+fn a_session_that_is_found_again_is_the_same() {
+    let [first, second] = nodes();
+    let proxy = Proxy::to(first.server.address());
+    let fs = mount(&[proxy.address, second.server.address()]);
+    let root = fs.root();
+    let (file, fh) = fs.create(root, b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    let (_, removed) = fs.create(root, b"removed", 0o600, O_RDWR, &ROOT).unwrap();
+    fs.unlink(root, b"removed").unwrap();
+    fs.flock(file.ino, &lock(PlockKind::Exclusive)).unwrap();
+    write(&fs, fh, 0, b"text").unwrap();
+    let number = first.server.observer().clients()[0].number;
+    for _ in 0..2 {
+        proxy.close();
+        proxy.open_to(second.server.address());
+        wait_until("that is noticed", || !fs.status().is_connected);
+        std::thread::sleep(Duration::from_millis(500));
+        proxy.close();
+        proxy.open_to(first.server.address());
+        write(&fs, fh, 4, b"more").unwrap();
+        fs.fsync(fh, false).unwrap();
+        let clients = first.server.observer().clients();
+        assert_eq!((clients.len(), clients[0].number, clients[0].locks), (1, number, 1));
+    }
+    assert_eq!(read(&fs, removed, 9), Ok(vec![]), "it was another session");
+    assert_eq!(read(&fs, fh, 9), Ok(b"textmore".to_vec()));
+    assert_eq!((fs.status().moves, second.clients()), (0, 0));
+    fs.finish();
+    second.leave();
+    first.finish();
+}
+
+/// Something else answers at the server's address, and refuses: that is no answer of the server. What was written is kept,
+/// and brought to the other one. If all refuse, it is said.
+#[test]
+fn a_refusal_at_the_address_of_a_server_that_is_over_loses_nothing() {
+    let [first, second] = nodes();
+    let other = Host::new(64);
+    let foreign = other.serve_with(ServerOptions::new("other"));
+    let proxies = [Proxy::to(first.server.address()), Proxy::to(second.server.address())];
+    let fs = mount(&[proxies[0].address, proxies[1].address]);
+    let (_, fh) = fs.create(fs.root(), b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    fs.fsync(fh, false).unwrap();
+    write(&fs, fh, 0, b"text").unwrap();
+    proxies[0].close();
+    proxies[0].open_to(foreign.address());
+    let there = fs.clone();
+    let writes = std::thread::spawn(move || {
+        write(&there, fh, 4, b"more").unwrap();
+        there.fsync(fh, false).unwrap();
+    });
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(!writes.is_finished() && fs.status().moves == 0);
+    first.leave();
+    writes.join().unwrap();
+    assert_eq!(fs.status().moves, 1);
+    assert_eq!(contents(&fs, b"file"), Ok(b"textmore".to_vec()));
+    proxies[1].close();
+    proxies[1].open_to(foreign.address());
+    assert_eq!(fs.mkdir(fs.root(), b"dir", 0o700, &ROOT).err(), Some(Errno::IO));
+    proxies[1].close();
+    proxies[1].open_to(second.server.address());
+    fs.mkdir(fs.root(), b"dir", 0o700, &ROOT).unwrap();
+    fs.finish();
+    drop(foreign);
+    other.finish();
+    second.finish();
+}
+
+/// One that sends its answer byte by byte does not keep the client from the server after it.
+#[test]
+fn a_server_that_answers_byte_by_byte_is_passed_over() {
+    let [first, second] = nodes();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let slow = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                while std::io::Write::write_all(&mut stream, &[0]).is_ok() {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            });
+        }
+    });
+    let fs = mount(&[first.server.address(), slow, second.server.address()]);
+    first.leave();
+    let begun = Instant::now();
+    fs.mkdir(fs.root(), b"dir", 0o700, &ROOT).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    fs.finish();
+    second.finish();
+}
+
 /// Two addresses of one server: the session goes on by the other one.
 #[test]
 fn another_address_of_the_same_server_leads_to_the_same_session() {
@@ -453,6 +548,38 @@ fn with_servers_of_older_versions_nothing_else_is_done_than_before() {
     second.finish();
 }
 
+/// The address of the server leads to an older one: it cannot know what is under way at the former, so it is not used,
+/// and the former one is when it is there again.
+#[test]
+fn an_older_server_is_not_used_in_the_place_of_one_that_lives() {
+    let [first, second] = nodes();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let old = listener.local_addr().unwrap();
+    std::thread::spawn(move || old_server(&listener));
+    for servers in [1, 2] {
+        let proxy = Proxy::to(first.server.address());
+        let servers = &[proxy.address, second.server.address()][..servers];
+        let patience = Duration::from_secs(1);
+        let client = Client::connect(ClientOptions { patience, ..of_servers(servers) }).unwrap();
+        client.sync_dir(client.root()).unwrap();
+        let number = first.server.observer().clients()[0].number;
+        proxy.close();
+        proxy.open_to(old);
+        for _ in 0..2 {
+            let refused = client.sync_dir(client.root());
+            assert!(matches!(refused, Err(Error::Unreachable { .. })), "{refused:?}");
+        }
+        proxy.close();
+        proxy.open_to(first.server.address());
+        client.sync_dir(client.root()).unwrap();
+        assert_eq!(first.server.observer().clients()[0].number, number);
+        drop(client);
+        wait_until("it has gone", || first.clients() == 0);
+    }
+    second.leave();
+    first.finish();
+}
+
 /// A copy goes on with another server from what is there.
 #[test]
 fn a_copy_goes_on_with_another_server() {
@@ -503,6 +630,11 @@ fn a_locked_file_is_gone_at_another_server() {
     assert!(begun.elapsed() < Duration::from_secs(20));
     let gone = locked_file.write(1, (0, b"text"), true).unwrap_err();
     assert!(matches!(gone, Error::Gone), "{gone}");
+    // Another client may copy to it by now.
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    let gone = locked_file.set_attr(cut).unwrap_err();
+    assert!(matches!(gone, Error::Gone), "{gone}");
+    plain_file.set_attr(cut).unwrap();
     let root = client.root();
     let gone = locked_file.rename((root, locked), (root, b"other")).unwrap_err();
     assert!(matches!(gone, Error::Gone), "{gone}");

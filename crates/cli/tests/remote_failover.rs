@@ -188,9 +188,9 @@ fn a_stopped_server_is_waited_for_until_it_is_fenced() {
     clean_after_death(&disks);
 }
 
-/// A server that ends as a user ends it, and one whose address is taken by another pool.
+/// A server that ends as a user ends it.
 #[test]
-fn a_server_that_leaves_is_replaced_at_once() {
+fn a_server_that_leaves_is_replaced() {
     if !can_mount() {
         return;
     }

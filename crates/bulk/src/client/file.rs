@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use braid_format::InodeNo;
-use braid_fs::{Attr, Errno};
+use braid_fs::{Attr, Errno, SetAttr};
 use parking_lot::Mutex;
 
 use super::session::{Ask, Session};
@@ -126,6 +126,15 @@ impl File {
             Reply::Checksum { sum, length } => Ok((sum, length)),
             _ => Err(unexpected()),
         }
+    }
+
+    /// Changes its attributes, as long as its lock stands.
+    ///
+    /// # Errors
+    /// As the server says; [`Error::Gone`]: it was locked, and the lock is lost.
+    pub fn set_attr(&self, set: SetAttr) -> Result<(), Error> {
+        let ino = self.attr.ino;
+        self.call(0, &[], |handle| Request::SetAttr { ino, set, handle }, |_, _| ())
     }
 
     /// Renames `old`, which leads to it, as long as its lock stands.

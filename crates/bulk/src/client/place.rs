@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  begun ── a server knows the session no more ──> forgotten ── HELLO ──> begun, with the same server or another
-//!    │                                                                      ^
+//!    │ ^                                                │                   ^
+//!    │ └────────── its server knows it all the same ────┘                   │
 //!    └── another server says that nothing of it is under way any more ──────┘
 //! ```
 
@@ -13,6 +14,9 @@ use parking_lot::{Condvar, Mutex};
 use std::time::Duration;
 
 use crate::wire::{Begin, SessionId, Welcome};
+
+/// No session has this number.
+const NO_SESSION: SessionId = [0; 16];
 
 /// Where a client is.
 #[derive(Debug, Clone, Copy)]
@@ -57,14 +61,16 @@ impl Place {
     pub fn begin(&self) -> Begin {
         match (self.welcome, self.former()) {
             (Some(welcome), _) if self.is_usable => Begin::Join(welcome.session),
-            (_, Some(former)) if !self.is_given_up => former,
+            (_, Some(former)) => former,
             _ => Begin::Session,
         }
     }
     /// How another session begins after this one, wherever. `None`: there was none, or its server did not say who it is.
     pub fn former(&self) -> Option<Begin> {
         let welcome = self.welcome?;
-        Some(Begin::After(welcome.session, welcome.life?))
+        // One that was given up is not joined where it stands.
+        let session = if self.is_given_up { NO_SESSION } else { welcome.session };
+        Some(Begin::After(session, welcome.life?))
     }
     /// The last session.
     pub fn session(&self) -> Option<SessionId> {
@@ -107,12 +113,19 @@ impl Current {
             place.server = server;
         }
     }
-    /// The session of that number is of no use any more, since its server does not know it, or, if it is `given_up`, all
-    /// the same.
-    pub fn forget(&self, number: u64, given_up: bool) {
+    /// Whoever serves at this place does not know the session. It may stand elsewhere: then it goes on under its number.
+    pub fn forget(&self, before: &Place) {
+        let mut place = self.place.lock();
+        if (place.number, place.route) == (before.number, before.route) {
+            place.is_usable = false;
+            place.route += 1;
+        }
+    }
+    /// The session of that number is of no use any more, though its server may know it: another one begins.
+    pub fn give_up(&self, number: u64) {
         let mut place = self.place.lock();
         if place.number == number {
-            (place.is_usable, place.is_given_up) = (false, given_up);
+            (place.is_usable, place.is_given_up) = (false, true);
             place.number += 1;
             place.route += 1;
         }
@@ -128,7 +141,10 @@ impl Current {
         let is_same_session = place.session() == Some(found.welcome.session);
         if !is_same_session {
             place.number += 1;
-            place.moves += u64::from(is_other && place.welcome.is_some());
+            let life = place.welcome.and_then(|welcome| welcome.life);
+            // The same node, by another address, has what was written.
+            let is_same_life = life.is_some() && life == found.welcome.life;
+            place.moves += u64::from(is_other && place.welcome.is_some() && !is_same_life);
         }
         if is_other {
             place.since = SystemTime::now();
@@ -152,9 +168,11 @@ impl Current {
 
 #[cfg(test)]
 mod tests {
-    use braid_format::InodeNo;
+    use braid_format::lock_record::Life;
+    use braid_format::{Incarnation, InodeNo, NodeId};
 
     use super::*;
+    use crate::wire::ServerLife;
 
     fn found(server: usize, session: u8) -> Found {
         let welcome = Welcome {
@@ -176,17 +194,44 @@ mod tests {
         let current = Current::new(4);
         let first = current.adopt(&current.get(), &found(1, 1)).unwrap();
         assert_eq!((first.number, first.moves, first.server), (1, 0, 1), "the first is none");
-        current.forget(1, false);
+        current.forget(&first);
         assert!(current.adopt(&first, &found(1, 2)).is_none(), "of before");
         let again = current.adopt(&current.get(), &found(1, 2)).unwrap();
-        assert_eq!((again.number, again.moves), (3, 0), "the same server, begun anew");
+        assert_eq!((again.number, again.moves), (2, 0), "the same server, begun anew");
         let way = current.adopt(&again, &found(0, 2)).unwrap();
-        assert_eq!((way.number, way.moves, way.server), (3, 0, 0), "another address of it");
+        assert_eq!((way.number, way.moves, way.server), (2, 0, 0), "another address of it");
         assert!(way.route > again.route && current.adopt(&again, &found(2, 3)).is_none());
         let moved = current.adopt(&way, &found(2, 3)).unwrap();
-        assert_eq!((moved.number, moved.moves), (4, 1));
+        assert_eq!((moved.number, moved.moves), (3, 1));
         // A name that leads elsewhere by now.
         let elsewhere = Found { address: found(7, 0).address, ..found(2, 4) };
         assert_eq!(current.adopt(&moved, &elsewhere).unwrap().moves, 2);
+    }
+
+    #[test]
+    fn a_session_that_is_found_again_goes_on_under_its_number() {
+        let life = Life { slot: NodeId(1), incarnation: Incarnation(1) };
+        let life = ServerLife { pool: [1; 16], life };
+        let mut first = found(0, 1);
+        first.welcome.life = Some(life);
+        let current = Current::new(4);
+        let begun = current.adopt(&current.get(), &first).unwrap();
+        current.forget(&begun);
+        current.forget(&begun);
+        let forgotten = current.get();
+        assert_eq!((forgotten.number, forgotten.route), (begun.number, begun.route + 1));
+        assert_eq!(forgotten.begin(), Begin::After([1; 16], life));
+        let again = current.adopt(&forgotten, &first).unwrap();
+        assert_eq!((again.number, again.begin()), (begun.number, Begin::Join([1; 16])));
+        // By another address, the same node has begun another session.
+        let mut elsewhere = found(1, 2);
+        elsewhere.welcome.life = Some(life);
+        let again = current.adopt(&again, &elsewhere).unwrap();
+        assert_eq!((again.number, again.moves), (begun.number + 1, 0));
+        // One that was given up is not found again, and nothing begins beside it elsewhere.
+        current.give_up(again.number);
+        let given_up = current.get();
+        assert_eq!(given_up.begin(), Begin::After([0; 16], life));
+        assert_eq!(given_up.number, again.number + 1);
     }
 }

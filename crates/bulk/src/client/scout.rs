@@ -1,7 +1,7 @@
 //! Looks for another server of the pool while the one in use does not answer.
 //!
 //! Another server begins a session only when nothing of the former one is under way any more, since the former server's
-//! node has left or is dead and fenced (docs/BULK.md, section 9). Until then the former server is tried, too, by whoever
+//! node has left or is dead and fenced (docs/BULK.md, section 11). Until then the former server is tried, too, by whoever
 //! has a request, and used if it answers.
 
 use std::sync::{Arc, Weak};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::place::{Found, Place};
 use super::session::Session;
-use super::way::{Failure, Greeting, Patience, end_unused};
+use super::way::{Failure, Greeting, Patience, leave};
 use crate::error::LinkError;
 use crate::link::Link;
-use crate::wire::{NEWEST_VERSION, Welcome};
+use crate::wire::{NEWEST_VERSION, ServerLife, Welcome};
 
 /// Between two looks at whether the server answers.
 const LOOK: Duration = Duration::from_millis(50);
@@ -50,6 +50,8 @@ struct Known {
     pause: Duration,
     /// It was said that it is of no use.
     is_said: bool,
+    /// Which node it was when it answered last.
+    life: Option<ServerLife>,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,7 @@ struct Scout {
 
 impl Scout {
     fn new(servers: usize) -> Self {
-        let known = Known { next: Instant::now(), pause: RETRY.0, is_said: false };
+        let known = Known { next: Instant::now(), pause: RETRY.0, is_said: false, life: None };
         Self { known: vec![known; servers], silent: None }
     }
 
@@ -74,6 +76,7 @@ impl Scout {
             }
             if !session.is_suspect() {
                 self.silent = None;
+                session.note_refusal(None, false);
                 continue;
             }
             self.silent.get_or_insert((Instant::now(), false));
@@ -93,9 +96,16 @@ impl Scout {
             });
             return;
         }
+        let life = place.welcome.and_then(|welcome| welcome.life);
+        if let Some(known) = self.known.get_mut(place.server) {
+            known.life = life;
+        }
         for n in 1..servers.len() {
             let server = (place.server + n) % servers.len();
-            if self.known.get(server).is_none_or(|known| known.next > Instant::now()) {
+            let Some(known) = self.known.get(server) else { continue };
+            // By another address, a server that is only slow is no faster.
+            let is_same = known.life == life && !session.is_lost();
+            if is_same || known.next > Instant::now() {
                 continue;
             }
             let asked = ask(session, &place, server);
@@ -121,6 +131,10 @@ impl Scout {
         asked: Result<(Found, Link), Failure>,
     ) -> bool {
         let name = session.servers().get(server).map_or("", String::as_str);
+        session.note_refusal(Some(server), refuses(&asked));
+        if let (Some(known), Ok((found, _))) = (self.known.get_mut(server), &asked) {
+            known.life = found.welcome.life;
+        }
         let began = self.silent.map_or_else(Instant::now, |(since, _)| since);
         let wait = if began.elapsed() < SOON { ASK.0 } else { ASK.1 };
         let why = match asked {
@@ -173,10 +187,11 @@ impl Scout {
     }
 }
 
-/// Ends what a server has begun and nobody has used.
-fn leave(place: &Place, found: &Found, link: Link) {
-    if place.session() != Some(found.welcome.session) {
-        end_unused(link);
+fn refuses<T>(asked: &Result<T, Failure>) -> bool {
+    match asked {
+        Err(Failure::Final(_) | Failure::Link(LinkError::Plain)) => true,
+        Err(Failure::Link(why)) => why.is_final(),
+        Ok(_) | Err(Failure::Old) => false,
     }
 }
 

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::options::ClientOptions;
 use super::place::{Current, Found, Place};
-use super::way::{Caller as Greeter, Cutters, Failure, Greeting, Patience, end_unused};
+use super::way::{Caller as Greeter, Cutters, Failure, Greeting, Patience, leave};
 use crate::error::{Error, LinkError};
 use crate::link::{Buffer, Cutter, Link};
 use crate::wire::{
@@ -51,6 +51,8 @@ pub struct Session {
     cutters: Cutters,
     /// Servers that spoke an older version when they were asked last.
     old: Vec<AtomicBool>,
+    /// Servers that refused the client when they were asked last.
+    refusing: Vec<AtomicBool>,
     /// Since when times are counted, and when there was an answer, and a failure, milliseconds.
     made: Instant,
     heard: AtomicU64,
@@ -123,7 +125,8 @@ impl Session {
         let greeter = Greeter { pool: options.pool.clone(), name: options.name.clone(), tls };
         let (is_silent, is_refused, waits, closes) = Default::default();
         let (beginning, cutters, heard, failed) = Default::default();
-        let old = options.servers.iter().map(|_| AtomicBool::new(false)).collect();
+        let [old, refusing] =
+            [(); 2].map(|()| options.servers.iter().map(|_| AtomicBool::new(false)).collect());
         let session = Self {
             current: Current::new(options.version),
             options,
@@ -132,6 +135,7 @@ impl Session {
             slots,
             cutters,
             old,
+            refusing,
             made: Instant::now(),
             heard,
             failed,
@@ -218,8 +222,14 @@ impl Session {
         if silent >= NO_ANSWER {
             self.note(Some(&LinkError::Silent));
         }
-        let has_failed = self.failed.load(Ordering::Relaxed) > 0;
-        silent >= SILENCE || has_failed && self.since(&self.failed) < DOUBT
+        silent >= SILENCE || self.has_failed()
+    }
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) > 0 && self.since(&self.failed) < DOUBT
+    }
+    /// Whether its connections are of no use any more, so that another address of the same server is to be used.
+    pub(super) fn is_lost(&self) -> bool {
+        self.has_failed() || self.since(&self.heard) >= NO_ANSWER
     }
 
     /// Another server has begun a session after that of `before`, or it can be joined at another address. Connections of
@@ -267,6 +277,9 @@ impl Session {
 
     /// Says in the log when a server that is waited for does not answer, and when it does again.
     fn note(&self, failure: Option<&LinkError>) {
+        if failure.is_none() {
+            self.is_refused.store(false, Ordering::Relaxed);
+        }
         if self.is_silent.swap(failure.is_some(), Ordering::Relaxed) == failure.is_some() {
             return;
         }
@@ -292,6 +305,35 @@ impl Session {
         error
     }
 
+    /// Whether a server refused when it was asked; `None`: nothing is known of any.
+    pub(super) fn note_refusal(&self, server: Option<usize>, refuses: bool) {
+        for (n, refusing) in self.refusing.iter().enumerate() {
+            if server.is_none_or(|server| server == n) {
+                refusing.store(refuses, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Of several servers, one that refuses the client does not answer: whatever serves there may not be the server of the
+    /// session, and what is pending can be brought to another one.
+    ///
+    /// # Errors
+    /// All of them refuse, or it is no refusal.
+    fn passed_over(&self, server: usize, error: Error) -> Result<LinkError, Error> {
+        let error = self.refused(error);
+        let is_refusal =
+            matches!(error, Error::Refused(_) | Error::Version(_) | Error::Untrusted { .. });
+        if !is_refusal || self.refusing.len() < 2 {
+            return Err(error);
+        }
+        self.failed.store(self.now().max(1), Ordering::Relaxed);
+        self.note_refusal(Some(server), true);
+        if self.refusing.iter().all(|refuses| refuses.load(Ordering::Relaxed)) {
+            return Err(error);
+        }
+        Ok(LinkError::Refuses)
+    }
+
     /// Has a request done once, and calls `take` with its reply, its data, and the number of the session.
     ///
     /// # Errors
@@ -311,13 +353,13 @@ impl Session {
         // The session in which the request may have arrived.
         let mut sent_in = None;
         loop {
-            let route = self.place().route;
+            let Place { route, server, .. } = self.place();
             let failure = match self.attempt(slot, &mut state, ask, &mut sent_in) {
                 Ok((header, args)) => {
                     let status = Status(header.status);
                     if status == Status::SEQUENCE {
                         // A former request was given up before anybody knew what became of it.
-                        self.current.forget(state.session, true);
+                        self.current.give_up(state.session);
                         state.link = None;
                         sent_in = None;
                         continue;
@@ -338,9 +380,13 @@ impl Session {
                     let len = usize::try_from(header.data_len).unwrap_or(0);
                     return Ok(take(reply, state.buffer.take(len), session));
                 }
-                Err(failure) => {
-                    failure.judged(self.server()).map_err(|error| self.refused(error))?
-                }
+                Err(failure) => match failure.judged(self.server()) {
+                    Ok(failure) => {
+                        self.note_refusal(Some(server), false);
+                        failure
+                    }
+                    Err(error) => self.passed_over(server, error)?,
+                },
             };
             state.link = None;
             if self.is_closed() {
@@ -374,9 +420,17 @@ impl Session {
 
     /// Lets the server hear of this client, if it asked for nothing for a while.
     pub fn sign_of_life(&self, after: Duration) {
-        let idle = self.slots.first().and_then(|slot| slot.try_lock().map(|s| s.used.elapsed()));
-        if idle.is_some_and(|idle| idle >= after)
-            && let Err(error) = self.call(0, Ask::of(&Request::Ping), |_, _, _| ())
+        let idle = |slot: &Mutex<Slot>| slot.try_lock().map(|slot| slot.used.elapsed());
+        let slot = match self.slots.first().and_then(idle) {
+            Some(idle) => (idle >= after).then_some(0),
+            // A request there may take long. Of several servers, that one answers is to be known all the same.
+            None if self.refusing.len() > 1 && self.since(&self.heard) >= after => (1..=self
+                .data_slots())
+                .find(|slot| self.slots.get(usize::from(*slot)).and_then(idle).is_some()),
+            None => None,
+        };
+        if let Some(slot) = slot
+            && let Err(error) = self.call(slot, Ask::of(&Request::Ping), |_, _, _| ())
         {
             tracing::debug!(%error, "a sign of life");
         }
@@ -447,7 +501,7 @@ impl Session {
                 match self.greeter.greet(&mut link, greeting, PATIENCE) {
                     // It may be another program that serves there now, and knows less.
                     Err(Failure::Final(Error::Refused(Status::NO_SESSION)) | Failure::Old) => {
-                        self.current.forget(place.number, false);
+                        self.current.forget(&place);
                         continue;
                     }
                     greeted => greeted.map(|_| place.number)?,
@@ -463,7 +517,7 @@ impl Session {
                 };
                 let found = Found { server: place.server, address, welcome, version };
                 let Some(begun) = self.current.adopt(&place, &found) else {
-                    end_unused(link);
+                    leave(&place, &found, link);
                     continue;
                 };
                 self.enter_cutter(number, begun.route, link.cutter()?);
@@ -493,13 +547,16 @@ impl Session {
         slot: u16,
     ) -> Result<Option<(u32, Welcome)>, Failure> {
         let Some(old) = self.old.get(place.server) else { return Ok(None) };
-        let (version, begin) = if old.load(Ordering::Relaxed) {
+        // What is under way at a server of before cannot be asked of one that does not know of that.
+        let is_after = place.former().is_some();
+        let (version, begin) = if old.load(Ordering::Relaxed) && !is_after {
             (self.options.version, Begin::Session)
         } else {
             (NEWEST_VERSION, place.begin())
         };
         let greeted = self.greeter.greet(link, Greeting { version, begin, slot }, PATIENCE);
         match greeted {
+            Err(Failure::Old) if is_after => Err(LinkError::Older.into()),
             Err(Failure::Old) => {
                 old.store(true, Ordering::Relaxed);
                 Ok(None)

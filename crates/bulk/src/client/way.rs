@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+use super::place::{Found, Place};
 use crate::error::{Error, LinkError};
 use crate::link::{Buffer, Cutter, Link};
 use crate::tls::Channel;
@@ -126,9 +127,12 @@ impl Caller {
         let Greeting { version, begin, slot } = what;
         let hello = Request::Hello(Hello { version, begin, slot, pool, client });
         let (header, args) = hello.encode();
-        link.send(header, &args, &[])?;
         let begun = Instant::now();
+        // Nobody is held up by one that sends its answer byte by byte.
+        link.limit(Some(begun + patience.greeting));
+        link.send(header, &args, &[])?;
         let received = link.receive(&mut Buffer::new(0), || begun.elapsed() < patience.greeting)?;
+        link.limit(None);
         let welcome = match Reply::decode(&received.header, &received.args) {
             Ok(Reply::Welcome(welcome)) => Some(welcome),
             _ => None,
@@ -157,8 +161,11 @@ impl Caller {
     }
 }
 
-/// Ends a session that nobody has used.
-pub fn end_unused(mut link: Link) {
+/// Ends what a server has begun for a client that was at `place`, and nobody has used.
+pub fn leave(place: &Place, found: &Found, mut link: Link) {
+    if place.session() == Some(found.welcome.session) {
+        return;
+    }
     let (mut header, args) = Request::Bye.encode();
     header.sequence = 1;
     link.send(header, &args, &[]).ok();

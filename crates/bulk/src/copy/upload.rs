@@ -158,7 +158,7 @@ impl Copying<'_> {
             let before = self.client.verifier();
             // A longer file was there before.
             let set = SetAttr { size: (there > size).then_some(size), ..self.what.set };
-            self.client.setattr(self.file.attr().ino, set)?;
+            self.file.set_attr(set)?;
             durable = self.file.commit()?;
             let all = self.verifiers.iter().all(|v| v.load(Ordering::Relaxed) == durable);
             if all && before == durable {

@@ -146,7 +146,9 @@ impl Remote {
                 return Err(Errno::IO);
             }
             let what = (!appends).then_some((offset, piece));
-            if self.note_write(file, (session, is_durable), what) || is_durable {
+            // What was durable may lie under an older write by now that another server was given once more.
+            let stands = self.note_write(file, (session, is_durable), what);
+            if stands || appends && is_durable {
                 return Ok(());
             }
             if appends {
