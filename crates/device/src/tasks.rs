@@ -116,6 +116,11 @@ fn here<R>(f: impl FnOnce(&mut Option<Doing>) -> R) -> R {
     PLACE.with_borrow_mut(|place| f(&mut place.get_or_insert_default().lock()))
 }
 
+/// What this thread's task waits for from now on. Returns what it waited for before.
+fn turn_to(next: Option<Awaited>) -> Option<Awaited> {
+    here(|place| place.as_mut()?.turn_to(next))
+}
+
 /// A thread that is looked at by others.
 #[derive(Debug, Clone)]
 pub struct Watched(Weak<Mutex<Option<Doing>>>);
@@ -172,23 +177,25 @@ impl Drop for Begun {
 
 /// This thread waits until the answer is dropped.
 pub fn wait(awaited: Awaited) -> Waiting {
-    let before = BUSY.get().then(|| here(|place| place.as_mut()?.turn_to(Some(awaited))));
-    Waiting { before, _of_this_thread: std::marker::PhantomData }
+    let is_noted = BUSY.get();
+    let before = if is_noted { turn_to(Some(awaited)) } else { None };
+    Waiting { is_noted, before, _of_this_thread: std::marker::PhantomData }
 }
 
 /// See [`wait`].
 #[must_use]
 #[derive(Debug)]
 pub struct Waiting {
-    /// What it waited for before; the outer `None`: nothing is noted.
-    before: Option<Option<Awaited>>,
+    is_noted: bool,
+    /// What it waited for before.
+    before: Option<Awaited>,
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(before) = self.before {
-            here(|place| place.as_mut().and_then(|doing| doing.turn_to(before)));
+        if self.is_noted {
+            turn_to(self.before);
         }
     }
 }

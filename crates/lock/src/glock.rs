@@ -60,7 +60,7 @@ use crate::{Life, Mode};
 
 pub use self::asks::AskStats;
 pub use self::core::ManagerOptions;
-use self::core::{Core, SHUT_DOWN, WITHDRAWN};
+use self::core::{Core, Entry, SHUT_DOWN, WITHDRAWN};
 pub use self::fills::{Fill, Held, ToDrop, may_be_locked_together, overlap};
 pub use self::guard::Guard;
 pub use self::hold::Keep;
@@ -357,13 +357,30 @@ impl LockManager {
     /// Every lock in memory, for status.
     pub fn snapshot(&self) -> Vec<GlockView> {
         let mut all = Vec::with_capacity(self.count());
-        self.core.table.for_each(|entry| all.push(self.core.view_of(entry)));
+        self.core.table.for_each(|entry| all.push(self.view_of(entry)));
         all.sort_by_key(|view| view.lock);
         all
     }
     /// One lock, if it is in memory, for status.
     pub fn view(&self, lock: LockNo) -> Option<GlockView> {
-        Some(self.core.view_of(&*self.core.table.get(lock)?))
+        Some(self.view_of(&*self.core.table.get(lock)?))
+    }
+    fn view_of(&self, entry: &Entry) -> GlockView {
+        let state = entry.state.lock();
+        let known = state.dlock().known();
+        let waiters = known.into_iter().flat_map(|known| known.waiters.iter());
+        GlockView {
+            lock: entry.lock,
+            held: state.dlock().held(),
+            wanted: state.dlock().want(),
+            users: state.users(),
+            waiting: u32::try_from(state.waiters().count()).unwrap_or(u32::MAX),
+            demoting: state.demoting(),
+            holders: known.map_or_else(Vec::new, |known| known.holders.clone()),
+            waiters: waiters.map(|waiter| (waiter.life, waiter.mode)).collect(),
+            held_for: state.held_since().map(|since| self.core.now().saturating_sub(since)),
+            hand_overs: self.core.counters.hand_overs.of(entry.lock),
+        }
     }
     /// The locks that went to other nodes most often, and how often; at most `most`.
     pub fn hottest(&self, most: usize) -> Vec<(LockNo, u64)> {

@@ -1,12 +1,9 @@
-//! What people want to know of locks: how each of them is, which go to and fro.
+//! What people want to know of locks: which go to and fro.
 
 use std::collections::HashMap;
 
 use braid_format::LockNo;
 use parking_lot::Mutex;
-
-use super::GlockView;
-use super::core::{Core, Entry};
 
 /// Locks whose hand-overs are counted; beyond it all counts are halved, and those that are 0 go.
 const HOT_MAX: usize = 4096;
@@ -35,27 +32,6 @@ impl HandOvers {
         all.sort_unstable_by_key(|(lock, count)| (std::cmp::Reverse(*count), *lock));
         all.truncate(most);
         all
-    }
-}
-
-impl Core {
-    /// A lock as it is now.
-    pub(super) fn view_of(&self, entry: &Entry) -> GlockView {
-        let state = entry.state.lock();
-        let known = state.dlock().known();
-        let waiters = known.into_iter().flat_map(|known| known.waiters.iter());
-        GlockView {
-            lock: entry.lock,
-            held: state.dlock().held(),
-            wanted: state.dlock().want(),
-            users: state.users(),
-            waiting: u32::try_from(state.waiters().count()).unwrap_or(u32::MAX),
-            demoting: state.demoting(),
-            holders: known.map_or_else(Vec::new, |known| known.holders.clone()),
-            waiters: waiters.map(|waiter| (waiter.life, waiter.mode)).collect(),
-            held_for: state.held_since().map(|since| self.now().saturating_sub(since)),
-            hand_overs: self.counters.hand_overs.of(entry.lock),
-        }
     }
 }
 
