@@ -166,9 +166,9 @@ fn errors_of_the_past_are_found() {
     for (sabotage, cluster, seed, why) in [
         (S::OpenerForEver, files, 7, "is an opener of lock"),
         (S::UnflushedContents, files, 6, "of a file is left with"),
-        (S::SplitCopies, mirrors, 75, "copies differ"),
-        (S::IgnoreFailedFlushes, mirrors, 96, "of a file"),
-        (S::LeaveItsDead, parity, 228, "waits since"),
+        (S::SplitCopies, mirrors, 233, "copies differ"),
+        (S::IgnoreFailedFlushes, mirrors, 45, "of a file"),
+        (S::LeaveItsDead, parity, 10, "waits since"),
         (S::TrustUnseenLocks, hosts, 0, "which is not fenced"),
         (S::TrustSilence, hosts, 59, "which is not fenced"),
         (S::OneBadSlot, usual, 16, "was never recovered"),
