@@ -56,4 +56,5 @@ pub use node::{
     PoolSide, Proofs, Recover, SERVED_WAIT, SilentSlots, Timing, vouch,
 };
 pub use peers::{Liveness, Peers};
+pub use runtime::AbortOnPanic;
 pub use store::{CawOutcome, DeviceStore, LockStore, MemoryStore, Sector, Unsure};

@@ -6,6 +6,20 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+/// Ends the process if its thread panics; the message has been printed by then. Such a thread leaves behind what nobody
+/// goes on with: the process would live, and hold locks that it never gives up.
+#[derive(Debug)]
+pub struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("a thread met a broken invariant: this node stops");
+            std::process::abort();
+        }
+    }
+}
+
 /// `/run/braid` for root, `braid` in `$XDG_RUNTIME_DIR` for others, else `braid-UID` among the
 /// temporary files. Made if missing, so that nobody else may enter it; one that is there may at
 /// most be looked at by others, and only root's.

@@ -27,6 +27,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid_fs::FileSystem;
+use braid_fs::lock::AbortOnPanic;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -298,25 +299,16 @@ fn begin<F: FileSystem>(
     }
     let (shared, others) = (Arc::clone(shared), Arc::clone(connections));
     let work = move || {
-        let broken = Broken;
+        let _abort = AbortOnPanic;
         match stream.set_nonblocking(false) {
             Ok(()) => shared.serve((number, from), stream, || others.know(number)),
             Err(error) => tracing::warn!(%from, %error, "a client is not served"),
         }
-        std::mem::forget(broken);
         others.leave(number);
     };
     let thread = std::thread::Builder::new().name("bulk".into()).spawn(work);
     if let Err(error) = thread {
         tracing::warn!(%from, %error, "a client is not served");
         connections.leave(number);
-    }
-}
-
-/// Dropped by a panic only: an invariant of the file system is broken, which ends the process.
-struct Broken;
-impl Drop for Broken {
-    fn drop(&mut self) {
-        std::process::abort();
     }
 }

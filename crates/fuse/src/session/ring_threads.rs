@@ -12,13 +12,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use braid_device::processors;
 use braid_fs::FileSystem;
+use braid_fs::lock::AbortOnPanic;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::handlers::Server;
 use crate::options::FuseOptions;
-use crate::session::threads::{AbortOnPanic, Note};
+use crate::session::threads::Note;
 use crate::transport::reply::{Device, Way};
 use crate::transport::request::RequestBuf;
 use crate::transport::ring::RingEntry;

@@ -5,15 +5,3 @@ pub trait Note: Send + Sync {
     /// One has come.
     fn note(&self);
 }
-
-/// Ends the process when a thread panics; the message has been printed by then.
-pub struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!("a request met a broken invariant: this node stops");
-            std::process::abort();
-        }
-    }
-}

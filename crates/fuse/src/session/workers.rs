@@ -18,6 +18,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use braid_fs::FileSystem;
+use braid_fs::lock::AbortOnPanic;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
@@ -27,7 +28,7 @@ use crate::error::FuseError;
 use crate::handlers::Server;
 use crate::options::FuseOptions;
 use crate::session::ring_threads::PreparedRing;
-use crate::session::threads::{AbortOnPanic, Note};
+use crate::session::threads::Note;
 use crate::transport::cpu_latency::{self, CpuLatency};
 use crate::transport::payloads::Payloads;
 use crate::transport::poller::RequestPoller;

@@ -15,10 +15,12 @@ use super::state::Local;
 use super::step::Event;
 use super::work_queue::WorkQueue;
 use crate::Mode;
+use crate::runtime::AbortOnPanic;
 
 impl Core {
     /// A demoter's life.
     pub(super) fn demoter(&self, work: &WorkQueue<Entry>) {
+        let _abort = AbortOnPanic;
         while let Some(entry) = work.next() {
             self.visit(&entry, &mut Post::at_once());
         }

@@ -31,6 +31,10 @@ pub enum Held {
 }
 
 impl Held {
+    /// It changes what is under the lock.
+    fn changes(self) -> bool {
+        matches!(self, Self::Written(..) | Self::Cut)
+    }
     fn bytes(self) -> (u64, u64) {
         match self {
             Self::Filled(from, to) | Self::Written(from, to) => (from, to),
@@ -151,6 +155,8 @@ pub(super) struct Fills {
     open: Option<Open>,
     /// Fills that were let in and have not ended.
     under_way: Vec<Held>,
+    /// One that was let in may have changed something after the call to the file system began to make all stable.
+    changed: bool,
 }
 
 impl Fills {
@@ -159,9 +165,13 @@ impl Fills {
         let under_way = std::mem::take(&mut self.under_way);
         *self = Self { runs: [ALL].into(), under_way, ..Self::default() };
     }
-    /// Something is left to be dropped, if pages are dropped at all.
+    /// The file system is called, and nobody uses the lock: it makes all stable that was changed until now.
+    pub(super) fn call_begins(&mut self) {
+        self.changed = false;
+    }
+    /// Something is left to be dropped, if pages are dropped at all, or to be made stable.
     pub(super) fn are_left(&self) -> bool {
-        self.asked && (self.attributes || !self.runs.is_empty())
+        self.changed || self.asked && (self.attributes || !self.runs.is_empty())
     }
     /// What is to be dropped now; fills that hold that up are let in until this is called again. `waiting`: the bytes
     /// of pages whose fills wait.
@@ -186,10 +196,13 @@ impl Fills {
                 return Some(ToDrop::Pages(from, to));
             }
         }
-        std::mem::take(&mut self.attributes).then(|| {
+        if std::mem::take(&mut self.attributes) {
             self.open_for((0, 0), now);
-            ToDrop::Attributes
-        })
+            return Some(ToDrop::Attributes);
+        }
+        // What has ended comes before what is made stable now.
+        self.changed = self.under_way.iter().any(|held| held.changes());
+        None
     }
     /// The first piece of a run that is not in `without`; what is behind it stays.
     fn first_piece(
@@ -263,6 +276,7 @@ impl Fills {
             open.others = others;
         }
         self.under_way.push(fill.held);
+        self.changed |= fill.held.changes();
         match fill.held {
             Held::Filled(from, to) => {
                 let to = to.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX);
@@ -394,6 +408,43 @@ mod tests {
         assert!(fills.are_left());
         assert_eq!(fills.next(at(1), Vec::new()), Some(ToDrop::Attributes));
         assert_eq!(fills.next(at(1), Vec::new()), None);
+    }
+
+    #[test]
+    fn what_one_that_was_let_in_changes_is_made_stable_by_another_call() {
+        for held in [Held::Written(0, PAGE), Held::Cut] {
+            let change = Fill { held, ..fill(0, 0) };
+            let drop_all = |fills: &mut Fills| {
+                fills.call_begins();
+                while fills.next(at(0), Vec::new()).is_some() {}
+            };
+            // It ends before all is dropped: the same call makes it stable.
+            let mut fills = begun();
+            fills.call_begins();
+            fills.next(at(0), Vec::new());
+            fills.admitted(&change, at(0));
+            fills.ended(held);
+            while fills.next(at(0), Vec::new()).is_some() {}
+            assert!(!fills.are_left(), "{held:?}");
+            // It ends later.
+            fills.begin();
+            fills.call_begins();
+            fills.next(at(0), Vec::new());
+            fills.admitted(&change, at(0));
+            while fills.next(at(0), Vec::new()).is_some() {}
+            fills.ended(held);
+            assert!(fills.are_left(), "{held:?}");
+            drop_all(&mut fills);
+            assert!(!fills.are_left(), "{held:?}");
+            // It comes when all fills are let in, after everything was made stable.
+            fills.open_all(Some(at(0)));
+            fills.admitted(&change, at(0));
+            fills.ended(held);
+            fills.open_all(None);
+            assert!(fills.are_left(), "{held:?}");
+            drop_all(&mut fills);
+            assert!(!fills.are_left(), "{held:?}");
+        }
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub(super) enum Driver {
 pub(super) enum Phase {
     Draining,
     Calling,
-    /// Called; nothing stands in the way unless a fill came, and left something.
+    /// Called; nothing stands in the way unless a fill came, and left or changed something.
     Ready,
     Releasing,
 }

@@ -561,6 +561,7 @@ impl<W: Clone + PartialEq> Glock<W> {
                 Next::Leave
             }
             Phase::Draining => {
+                self.fills.call_begins();
                 set(self, Phase::Calling);
                 Next::Call { from, to }
             }

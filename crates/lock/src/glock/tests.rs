@@ -509,6 +509,72 @@ fn a_fill_is_admitted_into_a_demotion_that_waits_for_it() {
     }
 }
 
+/// A step of a test that others wait for.
+#[derive(Default)]
+struct Step(Mutex<bool>, Condvar);
+impl Step {
+    fn done(&self) {
+        *self.0.lock() = true;
+        self.1.notify_all();
+    }
+    fn wait(&self) {
+        let mut done = self.0.lock();
+        while !*done {
+            self.1.wait(&mut done);
+        }
+    }
+}
+
+/// Makes everything stable, and then takes its time the first time.
+#[derive(Default)]
+struct MakesStable {
+    drops: Step,
+    let_in: Step,
+    stable: Step,
+    changed: Step,
+    dirty: AtomicBool,
+    calls: AtomicUsize,
+}
+impl GlockOps for MakesStable {
+    fn demote(&self, what: &Demoting<'_>) -> Result<Demoted, DemoteFailed> {
+        while what.pages.next(&Vec::new).is_some() {
+            self.drops.done();
+            self.let_in.wait();
+        }
+        self.dirty.store(false, Ordering::SeqCst);
+        self.stable.done();
+        self.changed.wait();
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        Ok(Demoted::default())
+    }
+    fn forget(&self, _: LockNo) {
+        assert!(!self.dirty.load(Ordering::SeqCst), "forgotten before it was stable");
+    }
+}
+
+#[test]
+fn what_a_truncation_changes_late_is_made_stable_before_the_lock_is_given_up() {
+    let ops = Arc::new(MakesStable::default());
+    let as_ops: Arc<dyn GlockOps> = ops.clone();
+    let c = Cluster::new(2, &[as_ops], &ManagerOptions::default());
+    drop(c.nodes[0].acquire(LOCK, Mode::Exclusive, Local::Shared).unwrap());
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            drop(c.nodes[1].acquire(LOCK, Mode::Exclusive, Local::Exclusive).unwrap());
+            assert!(!ops.dirty.load(Ordering::SeqCst));
+        });
+        ops.drops.wait();
+        let cut = (Held::Cut, Duration::from_millis(2));
+        let guard = c.nodes[0].acquire_fill(LOCK, Mode::Exclusive, Local::Exclusive, cut).unwrap();
+        ops.let_in.done();
+        ops.stable.wait();
+        ops.dirty.store(true, Ordering::SeqCst);
+        drop(guard);
+        ops.changed.done();
+    });
+    assert_eq!(ops.calls.load(Ordering::SeqCst), 2);
+}
+
 #[test]
 fn a_failed_demotion_withdraws_and_keeps_the_lock() {
     struct Fails;

@@ -47,7 +47,7 @@ use crate::dlock::Hint;
 use crate::error::LockError;
 use crate::glock::LockManager;
 use crate::hints::Receivers;
-use crate::runtime::join_all;
+use crate::runtime::{AbortOnPanic, join_all};
 use alarm::Alarm;
 use heartbeat_hints::HeartbeatHints;
 use pace::Pace;
@@ -167,13 +167,17 @@ impl Membership {
         if self.inner.hints.unix().is_some() {
             for n in 0..Receivers::THREADS {
                 let inner = self.inner.clone();
-                self.spawn(&format!("hints-{n}"), move || inner.receive_hints())?;
+                self.spawn(&format!("hints-{n}"), move || {
+                    let _abort = AbortOnPanic;
+                    inner.receive_hints();
+                })?;
             }
         }
         if let Some(tcp) = self.inner.hints.tcp().cloned() {
             for n in 0..Receivers::THREADS {
                 let (inner, tcp) = (self.inner.clone(), tcp.clone());
                 self.spawn(&format!("hints-tcp-{n}"), move || {
+                    let _abort = AbortOnPanic;
                     tcp.run(&|hints, may_wait| inner.heard(hints, may_wait));
                 })?;
             }
