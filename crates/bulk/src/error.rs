@@ -306,4 +306,8 @@ impl Error {
             _ => None,
         }
     }
+    /// Whether a server refuses this client: another try is of no use.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Version(_) | Self::Untrusted { .. })
+    }
 }

@@ -277,8 +277,8 @@ fn a_server_that_is_over_without_a_word_keeps_nobody_waiting() {
     second.finish();
 }
 
-/// The address leads to another server for a while, which does not know the session and may not begin one: it is the same
-/// session afterwards, with its locks and its open files, and what was under way is done once.
+/// The address leads to another server for a while, which does not know the session and may not begin one: it is the
+/// same session afterwards, with its locks and its open files, and what was under way is done once.
 #[test]
 fn a_session_that_is_found_again_is_the_same() {
     let [first, second] = nodes();
@@ -311,8 +311,8 @@ fn a_session_that_is_found_again_is_the_same() {
     first.finish();
 }
 
-/// Something else answers at the server's address, and refuses: that is no answer of the server. What was written is kept,
-/// and brought to the other one. If all refuse, it is said.
+/// Something else answers at the server's address, and refuses: that is no answer of the server. What was written is
+/// kept, and brought to the other one. If all refuse, it is said.
 #[test]
 fn a_refusal_at_the_address_of_a_server_that_is_over_loses_nothing() {
     let [first, second] = nodes();

@@ -143,12 +143,12 @@ impl Watched {
 /// This thread begins a task, which ends with the answer. A thread has one task at a time: a second one counts as a
 /// part of the first.
 pub fn begin(task: Task) -> Begun {
-    if !BUSY.replace(true) {
-        let doing = Doing { task, begun: Instant::now(), awaited: None, waited: Waited::default() };
+    let (begun, is_first) = (Instant::now(), !BUSY.replace(true));
+    if is_first {
+        let doing = Doing { task, begun, awaited: None, waited: Waited::default() };
         here(|place| *place = Some(doing));
-        return Begun { is_first: true, _of_this_thread: std::marker::PhantomData };
     }
-    Begun { is_first: false, _of_this_thread: std::marker::PhantomData }
+    Begun { is_first, since: begun, _of_this_thread: std::marker::PhantomData }
 }
 
 /// See [`begin`].
@@ -156,10 +156,15 @@ pub fn begin(task: Task) -> Begun {
 #[derive(Debug)]
 pub struct Begun {
     is_first: bool,
+    since: Instant,
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
 impl Begun {
+    /// For how long it has gone on.
+    pub fn time(&self) -> Duration {
+        self.since.elapsed()
+    }
     /// How long it has waited so far for what.
     pub fn waited(&self) -> Waited {
         here(|place| place.as_ref().map(|doing| doing.waited).unwrap_or_default())

@@ -12,8 +12,8 @@
 //! durably, before the first write, cleared some time after the last one is durable. *Redo*: the new
 //! bytes, parity included, of every write that changes a part of a parity row, durable before any
 //! of them is written in place. *Missed*: one bit for each region that was written while a member was
-//! offline; kept until none is. A log is written alike to as many members as the pool can lose,
-//! and one more; it is read from all.
+//! offline; kept until none is. Intents and redo are written alike to as many members as the pool can
+//! lose, and one more; missed sectors to every member in sync. All are read from every member in sync.
 //!
 //! All sectors are 4 KiB, checked whole.
 
@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 use crate::crc::crc32c_with_hole;
 use crate::units::{ByteOffset, Bytes, Incarnation, NodeId};
 
-/// Regions that are being written.
+/// Regions that are being written, or, in a missed sector, that were written while a member was offline.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct RawIntents {
@@ -66,12 +66,8 @@ impl RawIntents {
     /// Missed sectors in a log.
     pub const MISSED_SECTORS: u16 = 14;
 
-    /// log2 of a region's bytes in a pool of `size` bytes, as intents note it: as small as the bits allow.
-    pub const fn region_shift(size: Bytes) -> u32 {
-        Self::shift_for(size, Self::SECTORS)
-    }
-
-    /// log2 of a region's bytes in a pool of `size` bytes if `sectors` have a bit for each region.
+    /// log2 of a region's bytes in a pool of `size` bytes if `sectors` have a bit for each region: as small as the bits
+    /// allow.
     pub const fn shift_for(size: Bytes, sectors: u16) -> u32 {
         let mut shift = Self::REGION_MIN.0.trailing_zeros();
         while size.0 >> shift >= Self::BITS * sectors as u64 {
@@ -395,8 +391,9 @@ mod tests {
 
     #[test]
     fn regions_grow_with_the_pool() {
-        let count = |size: u64| size >> RawIntents::region_shift(Bytes(size));
-        assert_eq!(RawIntents::region_shift(Bytes(1 << 40)), 24);
+        let shift = |size| RawIntents::shift_for(Bytes(size), RawIntents::SECTORS);
+        let count = |size: u64| size >> shift(size);
+        assert_eq!(shift(1 << 40), 24);
         for shift in 24..63 {
             assert!(count((1 << shift) + 12345) < RawIntents::BITS * 16);
         }

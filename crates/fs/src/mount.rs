@@ -394,7 +394,6 @@ impl Mounted {
 
     /// Locks, for people: the hottest, or those that are waited for and then the others.
     pub fn locks(&self, hot: bool, most: usize) -> Vec<NamedLock> {
-        let volume = &self.core.volume;
         let manager = &self.core.locks;
         let mut all = manager.snapshot();
         if hot {
@@ -411,13 +410,15 @@ impl Mounted {
             all.sort_by_key(|v| (!busy(v), v.users == 0, std::cmp::Reverse(v.hand_overs), v.lock));
         }
         all.truncate(most);
-        all.into_iter().map(|view| NamedLock { of: volume.name_of(view.lock), view }).collect()
+        all.into_iter().map(|view| self.named(view)).collect()
+    }
+    fn named(&self, view: GlockView) -> NamedLock {
+        NamedLock { of: self.core.volume.name_of(view.lock), view }
     }
 
     /// One lock of this node, if it is in memory.
     pub fn lock(&self, lock: LockNo) -> Option<NamedLock> {
-        let view = self.core.locks.view(lock)?;
-        Some(NamedLock { of: self.core.volume.name_of(lock), view })
+        self.core.locks.view(lock).map(|view| self.named(view))
     }
 
     /// For status displays.

@@ -65,8 +65,8 @@ impl ReadaheadLimiter {
         let state = State { under_way: 0, waiting: BTreeMap::new(), next: 0 };
         Self { most, least, state: Mutex::new(state) }
     }
-    /// Waits for this read's turn. A holder waits for devices only, never for a lock of an inode.
-    /// So a wait for a turn may be under such locks.
+    /// Waits for this read's turn. The caller must hold nothing that a holder may wait for: where holders wait for
+    /// devices only, never for a lock of an inode, a wait for a turn may be under such locks.
     pub fn wait(&self, offset: u64, len: u64) -> Option<ReadTurn<'_>> {
         if len < self.least {
             return None;

@@ -158,7 +158,6 @@ pub(crate) struct Counted<'a> {
     operation: Option<&'a Operation>,
     opcode: u32,
     pid: u32,
-    begun: Instant,
     task: Begun,
 }
 
@@ -173,7 +172,7 @@ impl RequestCounters {
             operation.begun.fetch_add(1, Ordering::Relaxed);
         }
         let task = tasks::begin(Task { operation: opcode, thread: pid, file: node });
-        Counted { all: self, operation, opcode, pid, begun: Instant::now(), task }
+        Counted { all: self, operation, opcode, pid, task }
     }
     fn watch_this_thread(&self) {
         thread_local!(static WATCHED_BY: Cell<usize> = const { Cell::new(0) });
@@ -285,7 +284,7 @@ impl Counted<'_> {
     /// The file system is done with it: it has moved so many bytes, or failed.
     pub(crate) fn end(self, bytes: u64, error: Option<Errno>) {
         let Some(operation) = self.operation else { return };
-        let took = self.begun.elapsed();
+        let took = self.task.time();
         operation.times.note(took);
         if bytes != 0 {
             operation.bytes.fetch_add(bytes, Ordering::Relaxed);

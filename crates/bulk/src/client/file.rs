@@ -10,8 +10,8 @@ use super::session::{Ask, Session};
 use crate::error::Error;
 use crate::wire::{OpenFlags, Reply, Request, how};
 
-/// A file that is open on the server. It is opened again by itself if the server has begun anew, or another one is used.
-/// But one that is locked is gone then ([`Error::Gone`]) if another server is used: its lock went with the former
+/// A file that is open on the server. It is opened again by itself if the server has begun anew, or another one is
+/// used. But one that is locked is gone then ([`Error::Gone`]) if another server is used: its lock went with the former
 /// server's node, and another client may have had it since.
 #[derive(Debug)]
 pub struct File {

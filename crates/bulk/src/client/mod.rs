@@ -1,11 +1,11 @@
 //! The client: files and names of a pool that another host serves.
 
+mod connection;
+mod failover;
 mod file;
 mod options;
 mod place;
-mod scout;
 mod session;
-mod way;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,10 +42,10 @@ const SIGN_OF_LIFE_OF_SEVERAL: Duration = Duration::from_millis(500);
 
 /// Gives signs of life, and looks for another server when there is no answer, as long as somebody has the session.
 pub(crate) fn keep_alive(session: &Arc<Session>) {
-    scout::start(session);
+    failover::start(session);
     let pause = Duration::from_millis(session.welcome().session_ms.into()) / SIGNS_OF_LIFE;
-    let is_alone = session.servers().len() < 2;
-    let pause = pause.min(if is_alone { SIGN_OF_LIFE_MAX } else { SIGN_OF_LIFE_OF_SEVERAL });
+    let several = session.has_several();
+    let pause = pause.min(if several { SIGN_OF_LIFE_OF_SEVERAL } else { SIGN_OF_LIFE_MAX });
     let session = Arc::downgrade(session);
     let work = move || {
         loop {

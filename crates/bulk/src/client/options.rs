@@ -25,7 +25,8 @@ pub struct ClientOptions {
     pub connections: u16,
     /// Servers that do not answer are tried for so long.
     pub patience: Duration,
-    /// The oldest version of the protocol that is enough. The newest that both sides know is spoken, or this one.
+    /// The oldest version of the protocol that is enough. It is spoken with servers that do not know
+    /// [`NEWEST_VERSION`](crate::wire::NEWEST_VERSION).
     pub version: u32,
 }
 

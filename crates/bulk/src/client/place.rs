@@ -65,7 +65,8 @@ impl Place {
             _ => Begin::Session,
         }
     }
-    /// How another session begins after this one, wherever. `None`: there was none, or its server did not say who it is.
+    /// How another session begins after this one, wherever. `None`: there was none, or its server did not say who it
+    /// is.
     pub fn former(&self) -> Option<Begin> {
         let welcome = self.welcome?;
         // One that was given up is not joined where it stands.
@@ -113,7 +114,8 @@ impl Current {
             place.server = server;
         }
     }
-    /// Whoever serves at this place does not know the session. It may stand elsewhere: then it goes on under its number.
+    /// Whoever serves at this place does not know the session. It may stand elsewhere: then it goes on under its
+    /// number.
     pub fn forget(&self, before: &Place) {
         let mut place = self.place.lock();
         if (place.number, place.route) == (before.number, before.route) {

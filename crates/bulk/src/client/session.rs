@@ -2,7 +2,8 @@
 //!
 //! Each slot has a connection and does one request at a time. If its connection breaks, another takes its place
 //! and the request is sent again under its number: the server does it once. If the server has forgotten the
-//! session (it was started anew, or had no connection of this client for long), another session begins. A request
+//! session (it was started anew, or had no connection of this client for long), or another server is used
+//! ([`super::failover`]), another session begins. A request
 //! that may have been done in the former one, and must not be done twice, is then an error
 //! ([`Error::Ambiguous`]).
 
@@ -13,9 +14,9 @@ use std::time::{Duration, Instant, SystemTime};
 use braid_fs::lock::interrupt;
 use parking_lot::Mutex;
 
+use super::connection::{Connector, Cutters, Failure, Greeting, Patience, leave};
 use super::options::ClientOptions;
 use super::place::{Current, Found, Place};
-use super::way::{Caller as Greeter, Cutters, Failure, Greeting, Patience, leave};
 use crate::error::{Error, LinkError};
 use crate::link::{Buffer, Cutter, Link};
 use crate::wire::{
@@ -29,7 +30,7 @@ const PATIENCE: Patience =
 /// The same if there are others: nothing ends the first step early if another one is used meanwhile.
 const PATIENCE_OF_SEVERAL: Patience = Patience { connect: Duration::from_secs(2), ..PATIENCE };
 /// Between tries while a server has to hear that the one before it is dead.
-const PAUSE_OF_FOLLOWER: Duration = Duration::from_millis(100);
+const PAUSE_WHILE_FORMER_LIVES: Duration = Duration::from_millis(100);
 /// Between tries: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// A server that was not heard of for so long may be dead.
@@ -43,9 +44,10 @@ const NO_ANSWER: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub struct Session {
     options: ClientOptions,
-    greeter: Greeter,
+    connector: Connector,
     current: Current,
-    /// Held by whoever begins a session for a request.
+    /// Held by the thread that begins a session. Taken under a slot's lock; those of `current` and `cutters` are taken
+    /// under it.
     beginning: Mutex<()>,
     slots: Vec<Mutex<Slot>>,
     cutters: Cutters,
@@ -53,9 +55,11 @@ pub struct Session {
     old: Vec<AtomicBool>,
     /// Servers that refused the client when they were asked last.
     refusing: Vec<AtomicBool>,
-    /// Since when times are counted, and when there was an answer, and a failure, milliseconds.
+    /// The times below count from here.
     made: Instant,
+    /// When the last reply arrived, milliseconds; 0: none yet.
     heard: AtomicU64,
+    /// When a connection last broke or was not made, milliseconds; 0: never.
     failed: AtomicU64,
     /// The last try to ask the server for something came to nothing.
     is_silent: AtomicBool,
@@ -122,7 +126,7 @@ impl Session {
                 Some(identity.client()?)
             }
         };
-        let greeter = Greeter { pool: options.pool.clone(), name: options.name.clone(), tls };
+        let connector = Connector { pool: options.pool.clone(), name: options.name.clone(), tls };
         let (is_silent, is_refused, waits, closes) = Default::default();
         let (beginning, cutters, heard, failed) = Default::default();
         let [old, refusing] =
@@ -130,7 +134,7 @@ impl Session {
         let session = Self {
             current: Current::new(options.version),
             options,
-            greeter,
+            connector,
             beginning,
             slots,
             cutters,
@@ -144,7 +148,7 @@ impl Session {
             waits,
             closes,
         };
-        if session.options.servers.len() > 1 {
+        if session.has_several() {
             session.find_server()?;
         }
         session.call(0, Ask::of(&Request::Ping), |_, _, _| ())?;
@@ -201,13 +205,21 @@ impl Session {
     pub fn servers(&self) -> &[String] {
         &self.options.servers
     }
+    /// Whether there is another server to go on with.
+    pub fn has_several(&self) -> bool {
+        self.options.servers.len() > 1
+    }
+    /// The name of a server, by its place in the list.
+    pub fn server_name(&self, server: usize) -> &str {
+        self.options.servers.get(server).map_or("", String::as_str)
+    }
     /// The server that is used.
     pub fn server(&self) -> &str {
-        self.options.servers.get(self.place().server).map_or("no server", String::as_str)
+        self.server_name(self.place().server)
     }
-    /// Who the client is.
-    pub(super) fn caller(&self) -> &Greeter {
-        &self.greeter
+    /// How the client connects.
+    pub(super) fn connector(&self) -> &Connector {
+        &self.connector
     }
 
     fn now(&self) -> u64 {
@@ -216,13 +228,19 @@ impl Session {
     fn since(&self, then: &AtomicU64) -> Duration {
         Duration::from_millis(self.now().saturating_sub(then.load(Ordering::Relaxed)))
     }
+    /// A connection broke, or was not made.
+    fn note_failure(&self) {
+        self.failed.store(self.now().max(1), Ordering::Relaxed);
+    }
     /// Whether the server may be dead: whether another one is to be asked. One that is slow may be taken for that.
     pub(super) fn is_suspect(&self) -> bool {
-        let silent = self.since(&self.heard);
-        if silent >= NO_ANSWER {
+        self.since(&self.heard) >= SILENCE || self.has_failed()
+    }
+    /// Says in the log that the server does not answer, if it has been silent for [`NO_ANSWER`].
+    pub(super) fn note_silence(&self) {
+        if self.since(&self.heard) >= NO_ANSWER {
             self.note(Some(&LinkError::Silent));
         }
-        silent >= SILENCE || self.has_failed()
     }
     fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed) > 0 && self.since(&self.failed) < DOUBT
@@ -232,9 +250,9 @@ impl Session {
         self.has_failed() || self.since(&self.heard) >= NO_ANSWER
     }
 
-    /// Another server has begun a session after that of `before`, or it can be joined at another address. Connections of
-    /// before end, so whoever waits for an answer by one asks again. `false`: the client is somewhere else by now.
-    pub(super) fn go(&self, before: &Place, found: &Found) -> bool {
+    /// Another server has begun a session after that of `before`, or it can be joined at another address. Connections
+    /// of before end, so whoever waits for an answer by one asks again. `false`: the client is somewhere else by now.
+    pub(super) fn fail_over(&self, before: &Place, found: &Found) -> bool {
         let former = self.server().to_owned();
         let Some(place) = self.current.adopt(before, found) else { return false };
         self.cutters.cut_but(place.route);
@@ -295,9 +313,7 @@ impl Session {
 
     /// Says in the log when a server does not want this client any more.
     fn refused(&self, error: Error) -> Error {
-        let is_refused =
-            matches!(error, Error::Refused(_) | Error::Version(_) | Error::Untrusted { .. });
-        if is_refused && !self.is_refused.swap(true, Ordering::Relaxed) {
+        if error.is_refusal() && !self.is_refused.swap(true, Ordering::Relaxed) {
             self.is_silent.store(true, Ordering::Relaxed);
             let server = self.server();
             tracing::error!(%error, "{server} refuses this client");
@@ -305,29 +321,29 @@ impl Session {
         error
     }
 
-    /// Whether a server refused when it was asked; `None`: nothing is known of any.
-    pub(super) fn note_refusal(&self, server: Option<usize>, refuses: bool) {
-        for (n, refusing) in self.refusing.iter().enumerate() {
-            if server.is_none_or(|server| server == n) {
-                refusing.store(refuses, Ordering::Relaxed);
-            }
+    /// Whether a server refused the client when it was asked last.
+    pub(super) fn note_refusal(&self, server: usize, refuses: bool) {
+        if let Some(refusing) = self.refusing.get(server) {
+            refusing.store(refuses, Ordering::Relaxed);
         }
     }
+    /// No server is known to refuse the client.
+    pub(super) fn forget_refusals(&self) {
+        self.refusing.iter().for_each(|refusing| refusing.store(false, Ordering::Relaxed));
+    }
 
-    /// Of several servers, one that refuses the client does not answer: whatever serves there may not be the server of the
-    /// session, and what is pending can be brought to another one.
+    /// Of several servers, one that refuses the client does not answer: whatever serves there may not be the server of
+    /// the session, and what is pending can be brought to another one.
     ///
     /// # Errors
     /// All of them refuse, or it is no refusal.
     fn passed_over(&self, server: usize, error: Error) -> Result<LinkError, Error> {
         let error = self.refused(error);
-        let is_refusal =
-            matches!(error, Error::Refused(_) | Error::Version(_) | Error::Untrusted { .. });
-        if !is_refusal || self.refusing.len() < 2 {
+        if !error.is_refusal() || !self.has_several() {
             return Err(error);
         }
-        self.failed.store(self.now().max(1), Ordering::Relaxed);
-        self.note_refusal(Some(server), true);
+        self.note_failure();
+        self.note_refusal(server, true);
         if self.refusing.iter().all(|refuses| refuses.load(Ordering::Relaxed)) {
             return Err(error);
         }
@@ -353,7 +369,10 @@ impl Session {
         // The session in which the request may have arrived.
         let mut sent_in = None;
         loop {
-            let Place { route, server, .. } = self.place();
+            let Place { number, route, server, .. } = self.place();
+            if state.session != number {
+                state.link = None;
+            }
             let failure = match self.attempt(slot, &mut state, ask, &mut sent_in) {
                 Ok((header, args)) => {
                     let status = Status(header.status);
@@ -382,7 +401,7 @@ impl Session {
                 }
                 Err(failure) => match failure.judged(self.server()) {
                     Ok(failure) => {
-                        self.note_refusal(Some(server), false);
+                        self.note_refusal(server, false);
                         failure
                     }
                     Err(error) => self.passed_over(server, error)?,
@@ -392,7 +411,7 @@ impl Session {
             if self.is_closed() {
                 return Err(Error::Closed);
             }
-            self.failed.store(self.now().max(1), Ordering::Relaxed);
+            self.note_failure();
             self.note(Some(&failure));
             // What was sent may be done by now: then it has to be known how it ended.
             if sent_in.is_none() && interrupt::is_interrupted() {
@@ -411,7 +430,7 @@ impl Session {
             tracing::debug!(slot, %failure, "trying again");
             if matches!(failure, LinkError::FormerLives) {
                 // That does not take long.
-                pause = PAUSE_OF_FOLLOWER;
+                pause = PAUSE_WHILE_FORMER_LIVES;
             }
             self.current.rest(pause, route);
             pause = (pause * 2).min(PAUSE.1);
@@ -424,9 +443,11 @@ impl Session {
         let slot = match self.slots.first().and_then(idle) {
             Some(idle) => (idle >= after).then_some(0),
             // A request there may take long. Of several servers, that one answers is to be known all the same.
-            None if self.refusing.len() > 1 && self.since(&self.heard) >= after => (1..=self
-                .data_slots())
-                .find(|slot| self.slots.get(usize::from(*slot)).and_then(idle).is_some()),
+            None if self.has_several() && self.since(&self.heard) >= after => {
+                let is_free =
+                    |slot: &u16| self.slots.get(usize::from(*slot)).and_then(idle).is_some();
+                (1..=self.data_slots()).find(is_free)
+            }
             None => None,
         };
         if let Some(slot) = slot
@@ -444,9 +465,6 @@ impl Session {
         ask: Ask<'_>,
         sent_in: &mut Option<u64>,
     ) -> Result<(Header, Vec<u8>), Failure> {
-        if slot.session != self.place().number {
-            slot.link = None;
-        }
         if slot.link.is_none() {
             self.connect(number, slot)?;
         }
@@ -487,10 +505,9 @@ impl Session {
                 return Err(Failure::Final(Error::Closed));
             }
             let place = self.place();
-            let name = self.options.servers.get(place.server).map_or("", String::as_str);
-            let is_alone = self.options.servers.len() < 2;
-            let patience = if is_alone { PATIENCE } else { PATIENCE_OF_SEVERAL };
-            let (mut link, address) = self.greeter.dial(name, patience, |cutter| {
+            let name = self.server_name(place.server);
+            let patience = if self.has_several() { PATIENCE_OF_SEVERAL } else { PATIENCE };
+            let (mut link, address) = self.connector.dial(name, patience, |cutter| {
                 self.enter_cutter(number, place.route, cutter);
                 // Whoever goes to another server cuts those that he finds.
                 if self.place().route == place.route { Ok(()) } else { Err(LinkError::Closed) }
@@ -498,7 +515,7 @@ impl Session {
             let begin = place.begin();
             let session = if let Begin::Join(_) = begin {
                 let greeting = Greeting { version: place.version, begin, slot: number };
-                match self.greeter.greet(&mut link, greeting, PATIENCE) {
+                match self.connector.greet(&mut link, greeting, PATIENCE) {
                     // It may be another program that serves there now, and knows less.
                     Err(Failure::Final(Error::Refused(Status::NO_SESSION)) | Failure::Old) => {
                         self.current.forget(&place);
@@ -534,7 +551,7 @@ impl Session {
 
     /// Whoever goes to another server ends this connection.
     fn enter_cutter(&self, slot: u16, route: u64, cutter: Cutter) {
-        if self.options.servers.len() > 1 {
+        if self.has_several() {
             self.cutters.enter(slot, route, cutter);
         }
     }
@@ -554,10 +571,9 @@ impl Session {
         } else {
             (NEWEST_VERSION, place.begin())
         };
-        let greeted = self.greeter.greet(link, Greeting { version, begin, slot }, PATIENCE);
+        let greeted = self.connector.greet(link, Greeting { version, begin, slot }, PATIENCE);
         match greeted {
-            Err(Failure::Old) if is_after => Err(LinkError::Older.into()),
-            Err(Failure::Old) => {
+            Err(Failure::Old) if !is_after => {
                 old.store(true, Ordering::Relaxed);
                 Ok(None)
             }

@@ -164,7 +164,9 @@ impl Copying<'_> {
             if all && before == durable {
                 return Ok(());
             }
-            tracing::info!("the server was started anew: looking at what it has");
+            tracing::info!(
+                "the server was started anew, or another one is used: looking at what it has"
+            );
             there = self.client.getattr(self.file.attr().ino)?.size;
         }
     }
@@ -219,7 +221,8 @@ impl Copying<'_> {
     }
 }
 
-/// Gives the part file its name, durably. Again, if the server was started anew before it was durable.
+/// Gives the part file its name, durably. Again, if the server was started anew, or another one is used, before it was
+/// durable.
 fn name_it(client: &Client, what: &Upload<'_>, part: &[u8], file: &File) -> Result<(), CopyError> {
     let ino = file.attr().ino;
     let is_named = || match client.lookup(what.dir, what.name) {

@@ -1,10 +1,13 @@
 //! Requests to the server, and what is done when it has begun anew.
 //!
 //! Each request is one of the session in which everything is as it should be ([`Remote::current`]). If that session is
-//! over, the first thread that hears of it begins another. If the server was started anew, it brings into it what
-//! programs have: locks, then what was written and was not durable. If not, the server has given the locks up: they are
-//! lost. Waits for locks are asked for once more, and open files are opened again by whoever uses them next. Until then
-//! no other request is made.
+//! over, the first thread that hears of it begins another. There are three cases (docs/BULK.md, sections 9 and 11):
+//! * The server was started anew: its programs' locks are taken again, then what was not durable is written again.
+//! * Another server is used: the locks are lost. If there were none, what was not durable is written again.
+//! * The same server had ended the session: the locks are lost, and what was written is there.
+//!
+//! Waits for locks are asked for once more, and open files are opened again by whoever uses them next. Until then no
+//! other request is made.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,7 +22,7 @@ use super::files::{Place, RemoteFile};
 use super::held::Whose;
 use super::leases;
 use super::slots::LOOK;
-use super::{Holder, Remote, caller};
+use super::{Remote, ServerInstance, caller};
 use crate::client::Ask;
 use crate::error::Error;
 use crate::wire::{Caller, LockRequest, MountRequest, Reply, Request, Status, how};
@@ -245,7 +248,7 @@ impl Remote {
     /// # Errors
     /// The wait for the server was interrupted; the server refuses this client.
     fn recover(&self, former: u64) -> Answer<()> {
-        let mut holder = lock_unless_interrupted(&self.recovering)?;
+        let mut instance = lock_unless_interrupted(&self.recovering)?;
         if self.current() != former {
             return Ok(());
         }
@@ -258,12 +261,12 @@ impl Remote {
             let ping = Request::Ping;
             let begun = self.session.call(0, Ask::of(&ping), |_, _, session| session);
             let session = begun.map_err(|error| seen(&ping, &error))?;
-            let Some(now) = Holder::of(&self.session, session) else { continue };
+            let Some(now) = ServerInstance::of(&self.session, session) else { continue };
             // What is written is written under locks.
-            let brought = if now == *holder {
+            let brought = if now == *instance {
                 self.lose_locks();
                 Ok(())
-            } else if now.moves == holder.moves {
+            } else if now.moves == instance.moves {
                 self.lock_again(session).and_then(|()| self.send_again(session))
             } else {
                 self.lose_locks_and_writes();
@@ -272,7 +275,7 @@ impl Remote {
             match brought {
                 Ok(()) => {
                     let _pending = self.pending.lock();
-                    *holder = now;
+                    *instance = now;
                     self.current.store(session, Ordering::SeqCst);
                     return Ok(());
                 }
@@ -289,7 +292,7 @@ impl Remote {
             (pending.inodes(), pending.unrepeatable())
         };
         for ino in lost {
-            tracing::warn!(%ino, "the server was started anew, and may have lost a change of this file");
+            tracing::warn!(%ino, "the server was started anew, or another one is used: a change of this file may be lost");
             self.pending.lock().lose_changes(ino, Errno::IO);
         }
         for ino in inodes {
@@ -308,7 +311,7 @@ impl Remote {
                 match self.ask_in((session, 0), about, &request, &mut |_, _| Ok(())) {
                     Ok(()) => {}
                     Err(Trouble::Errno(errno)) if errno != Errno::INTR => {
-                        tracing::error!(%ino, %errno, "the server was started anew: writes are lost");
+                        tracing::error!(%ino, %errno, "the server was started anew, or another one is used: writes are lost");
                         drop(self.pending.lock().lost(ino, errno, u64::MAX));
                         break;
                     }

@@ -92,7 +92,7 @@ struct Remote {
     /// The session in which open files, locks and writes are what they should be; 0: none, or not yet.
     current: AtomicU64,
     /// Held by whoever brings them there: the server that has the writes.
-    recovering: Mutex<Holder>,
+    recovering: Mutex<ServerInstance>,
     pending: Mutex<Pending>,
     leases: Leases,
     ahead: Ahead,
@@ -108,14 +108,14 @@ struct Remote {
 
 /// Which server has what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Holder {
+struct ServerInstance {
     /// Its verifier: another one if it was started anew.
     verifier: u64,
     /// How many servers had it before.
     moves: u64,
 }
 
-impl Holder {
+impl ServerInstance {
     /// The server of the session of that number. `None`: that session is over.
     fn of(session: &Session, number: u64) -> Option<Self> {
         let place = session.place();
@@ -184,7 +184,7 @@ impl RemoteFs {
         session.wait_for_ever();
         keep_alive(&session);
         let (welcome, moves) = (session.welcome(), session.place().moves);
-        let holder = Holder { verifier: welcome.verifier, moves };
+        let instance = ServerInstance { verifier: welcome.verifier, moves };
         let slots = Slots::new(session.data_slots());
         let keeps = keeps && slots.recalls().is_some();
         let remote = Arc::new(Remote {
@@ -196,7 +196,7 @@ impl RemoteFs {
             recent_names: RecentNames::default(),
             files: Files::default(),
             current: AtomicU64::new(number),
-            recovering: Mutex::new(holder),
+            recovering: Mutex::new(instance),
             pending: Mutex::default(),
             leases: Leases::new(!keeps),
             ahead: Ahead::default(),
@@ -214,11 +214,9 @@ impl RemoteFs {
     /// How it is.
     pub fn status(&self) -> RemoteStatus {
         let place = self.0.session.place();
-        let servers = self.0.session.servers();
-        let server = servers.get(place.server);
         RemoteStatus {
-            servers: servers.len(),
-            server: server.cloned().unwrap_or_default(),
+            servers: self.0.session.servers().len(),
+            server: self.0.session.server_name(place.server).to_owned(),
             since: place.since,
             moves: place.moves,
             is_connected: self.0.session.is_connected(),

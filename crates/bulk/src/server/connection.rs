@@ -256,8 +256,8 @@ impl<F: FileSystem> Shared<F> {
         found.map_err(|why| if ends && why == Status::NO_SESSION { Status::LIMIT } else { why })
     }
 
-    /// A client wants to go on after a session that was with the server `life`: that session, if it stands here. `None`:
-    /// nothing of it is under way anywhere, and nothing ever will be.
+    /// A client wants to go on after a session that was with the server `life`: that session, if it stands here.
+    /// `None`: nothing of it is under way anywhere, and nothing ever will be.
     ///
     /// # Errors
     /// That server lives, or is not known to be dead: what it was asked for may still be done.

@@ -35,6 +35,6 @@ pub const VERSION: u32 = 1;
 pub const CALLER_VERSION: u32 = 2;
 /// Version that a mount needs: replies say what they mean for leases.
 pub const MOUNT_VERSION: u32 = 3;
-/// Version in which a client can go on with another server of the pool. A server knows all four, a client speaks the
-/// newest that its server knows.
+/// Version in which a client can go on with another server of the pool. A server knows all four. A client speaks this
+/// one, or with an older server the oldest that is enough for it.
 pub const NEWEST_VERSION: u32 = 4;

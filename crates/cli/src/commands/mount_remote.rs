@@ -1,4 +1,5 @@
-//! `braid mount braid://HOST[:PORT][,HOST[:PORT]...]/POOL[/DIRECTORY] DIR`: a mount from a server, or from one of several.
+//! `braid mount braid://HOST[:PORT][,HOST[:PORT]...]/POOL[/DIRECTORY] DIR`: a mount from a server, or from one of
+//! several.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

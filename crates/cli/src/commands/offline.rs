@@ -19,8 +19,9 @@ use crate::terminal::answer;
 ///
 /// The note goes by regions of 16 MiB (more in pools above 7 TiB). It ends when another member is filled, moved or
 /// added meanwhile: then all of this one is filled when it is back. So of several members that are offline only the
-/// first that is back catches up. As long as this one is out, the pool can lose one member less: if it then loses one
-/// too many, it stops until that one is back, and does not take this one for it.
+/// first that is back catches up. While this one is out, the pool can lose one member less. If another member fails
+/// that the pool cannot do without, the pool stops until that one is back: the member that is offline lacks the newest
+/// data and is not used instead.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons

@@ -473,7 +473,7 @@ pub enum PoolError {
         /// The pool.
         name: String,
     },
-    /// It would have to be noted for a member that is offline, and there is no log to note it in.
+    /// A member is offline, and this node has no log yet in which to note what it misses.
     #[error(
         "a member of pool {name:?} is offline, and this node does not note yet what that misses: nothing was written"
     )]

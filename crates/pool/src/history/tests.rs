@@ -58,7 +58,6 @@ fn what_becomes_of_members_is_told_in_order_and_outlives_the_pool_being_closed()
     assert_eq!(texts(&again), wanted);
 }
 
-/// Several nodes write at once; the newest events stay when the ring is full, on each member.
 #[test]
 fn since_when_a_member_is_offline_is_known() {
     let disks: Vec<_> = (0..4).map(disk).collect();
@@ -94,6 +93,7 @@ fn since_when_a_member_is_offline_is_known() {
     assert_eq!(told, wanted);
 }
 
+/// Several nodes write at once; the newest events stay when the ring is full, on each member.
 #[test]
 fn the_ring_keeps_the_newest_events_of_all_writers() {
     let disks: Vec<_> = (0..2).map(disk).collect();

@@ -72,8 +72,9 @@ fn say_on(topology: &Topology, index: u16, at: u64, bytes: &[u8]) -> Result<(), 
 }
 
 impl Pool {
-    /// Says where the heartbeats, and all that a node writes before it has a redundancy log, end: a member that
-    /// was offline gets all before that.
+    /// Says that all that a node writes without a redundancy log (heartbeats, slots, locks, before [`Pool::attach`]) is
+    /// before `end`. A member that was offline is filled up to there in any case. It only grows; to be called before such
+    /// writes; in memory, no I/O.
     pub fn unnoted_to(&self, end: ByteOffset) {
         self.0.epochs.snapshot().unnoted.fetch_max(end.0, Ordering::AcqRel);
     }

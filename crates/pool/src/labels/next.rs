@@ -22,9 +22,10 @@ pub(crate) fn carriers(label: &Label) -> Vec<usize> {
     label.members.iter().enumerate().filter(carries).map(|(i, _)| i).collect()
 }
 
-/// Ends the marks of members that are offline, if `next` puts a member in use that was not before `before`, or
-/// changes how large the pool is. What they have missed is noted on the members in use; so each of these has been
-/// in use since the first mark. A member that is being filled by such a note is filled anew, whole.
+/// Ends all marks of members that are offline if `next` puts a member in use that was not in use in `before`, or changes
+/// the pool's size or segments. The record of what a member missed stands on the members in use, and counts only if each
+/// of them has been in use since the member went. A member that is being filled by such a record gets a new
+/// `state_epoch`: it is filled whole.
 pub(crate) fn end_marks(before: &Label, next: &mut Label) {
     let in_use = |m: &Member| matches!(m.state, MemberState::Active | MemberState::Leaving);
     let was = |m: &Member| before.members.iter().any(|b| b.uuid == m.uuid && in_use(b));
@@ -40,7 +41,7 @@ pub(crate) fn end_marks(before: &Label, next: &mut Label) {
         }
         tracing::warn!(
             member = m.path,
-            "the members in use have changed: this one, which was offline, is filled whole when it is back"
+            "the members in use, or the pool's size, have changed: this member, which was offline, is filled whole"
         );
     }
 }

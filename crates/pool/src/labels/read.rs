@@ -72,14 +72,14 @@ impl Found {
     pub fn has_failed(&self, label: &Label) -> bool {
         let epoch = self.newest().map(|l| l.epoch);
         let failed = self.failed_at(label);
-        failed.is_some_and(|failed| epoch < Some(failed) || self.offline_since() == Some(failed))
+        failed.is_some_and(|failed| epoch < Some(failed) || self.offline_epoch() == Some(failed))
     }
 
-    /// Since which epoch its own member is offline, if its own label says so: nobody has written there since.
-    pub(crate) fn offline_since(&self) -> Option<Epoch> {
+    /// The epoch in which its own member went offline, if its own label says that it is: nobody has written there since.
+    pub(crate) fn offline_epoch(&self) -> Option<Epoch> {
         let label = self.newest()?;
         let own = label.members.get(usize::from(label.member.0))?;
-        (own.offline && own.state == MemberState::Failed).then_some(own.state_epoch)
+        own.is_offline().then_some(own.state_epoch)
     }
 
     /// The epoch since which `label` calls the device a failed member, if it does.

@@ -7,17 +7,17 @@
 //! ```
 //! Each arrow is a new epoch. While a member is marked as offline, every node notes what it misses
 //! ([`crate::redundancy::missed`]), from the epoch on in which it goes: what a node was writing when it took up
-//! that epoch counts as missed, too. A member that is offline is one that has failed in every other respect, but
-//! that no spare steps in for it.
+//! that epoch counts as missed, too. In every other respect a member that is offline counts as failed, except that no
+//! spare steps in for it.
 //!
-//! When nobody writes to it any more, and all that was written is durable on it, it gets a label that says so, from
-//! the command that takes it out. So whoever finds the device alone does not use it, and only a device with that
-//! label catches up: it holds what the member held when it went, and nothing else has used it. Any other one is
-//! filled whole, and so is one that is suspected to return garbage. Nobody else writes such a label: restoring labels
-//! does not either, nor does it while the member catches up.
+//! When no node writes to it any more, and all that was written is durable on it, the command that takes it out writes
+//! its last label, which says that it is offline. Whoever finds the device alone does not use it. Only a device with
+//! that label catches up: it holds what the member held when it went, and no pool has used it since. Any other device
+//! is filled whole, and so is a member that is suspected to return garbage. Nothing else writes such a label: `braid
+//! label restore` refuses a member that is offline or catches up.
 //!
-//! The record stands on all members in use. Each of them has it as long as it is one of those that were in use when the
-//! member went. So the mark ends when another member comes into use: one that was filled, moved or added
+//! The record of what it missed stands on every member in use, and is whole only on those that were in use when it
+//! went. So the mark ends when another member comes into use: one that was filled, moved or added
 //! ([`crate::labels`]: `end_marks`). It ends, too, when a node meets a write that failed on the member before it
 //! went, when an operator fails it, and when it fails while it is filled.
 //!
@@ -60,7 +60,7 @@ impl Pool {
             let found = Found::read(topology.device(index).clone());
             return Ok(check_comes_back(&topology, index, &found).unwrap_or(false));
         }
-        match self.say_farewell(&resolved) {
+        match self.write_last_label(&resolved) {
             Ok(trusted) => Ok(trusted),
             Err(error @ PoolError::Change(_)) => Err(error),
             Err(error) => {
@@ -79,9 +79,7 @@ impl Pool {
         }
         // Another node may be about to do without another member. A change claims only the members that stay, so
         // neither would meet the other's claim, and each would go on without the other's member.
-        let shared = self.0.cluster.shared().is_some();
-        let alone = shared.then(|| self.0.hold_labels(&topology, &FailedMembers::new()));
-        let _alone = alone.transpose().map_err(|e| e.1)?;
+        let _claims = self.0.claim(&topology, &FailedMembers::new()).map_err(|e| e.1)?;
         let mut next = next_epoch(&topology.label);
         let epoch = next.epoch;
         if let Some(m) = next.members.get_mut(usize::from(index.0)) {
@@ -103,9 +101,12 @@ impl Pool {
         may_go_offline(&topology, topology.place_of(&resolved)?).map(drop)
     }
 
-    /// Makes durable what a member that has gone offline holds, then labels it so: no node uses it. Meanwhile
-    /// no other node brings it back. Whether that label will count.
-    fn say_farewell(&self, resolved: &ResolvedMember) -> Result<bool, PoolError> {
+    /// Makes durable what a member that has gone offline holds, then writes both its labels, durably: no node uses it.
+    /// Other nodes cannot bring it back meanwhile. Returns whether that label will count: not if the member is suspected.
+    ///
+    /// # Errors
+    /// [`ChangeError::Overtaken`]: it is not offline any more. A device failed.
+    fn write_last_label(&self, resolved: &ResolvedMember) -> Result<bool, PoolError> {
         let place_of = |topology: &Topology| {
             let index = topology.place_of(resolved)?;
             let member = topology.label.members.get(usize::from(index.0));
@@ -255,7 +256,7 @@ fn check_comes_back(
     let member = member.ok_or(PoolError::NoSuchMember { member: index })?;
     let own = found.newest().filter(|l| l.pool == topology.label.pool).and_then(own_uuid);
     let is_own = own == Some(member.uuid);
-    let went_well = is_own && found.offline_since() == Some(member.state_epoch);
+    let went_well = is_own && found.offline_epoch() == Some(member.state_epoch);
     let name = topology.name(index);
     if member.state != MemberState::Failed || !member.offline && !went_well {
         let state = state_word(member.state);

@@ -190,10 +190,12 @@ fn without(topology: &Topology, lost: &FailedMembers) -> Result<Option<Label>, P
         if error.is_fenced() {
             return Err(error.clone().into());
         }
-        // Another request, or node, may have been first. What a member that is offline failed to write before it went,
-        // it would lack.
+        // It has failed, for good: what a member that is offline failed to write before it went, it would lack.
+        if let Some(m) = next.members.get_mut(usize::from(member.0)) {
+            m.offline = false;
+        }
+        // Another request, or node, may have been first.
         if topology.state(member) == MemberState::Failed {
-            unmark(&mut next, member);
             continue;
         }
         // An order was judged when it came: by force it counts whatever others are suspected of.
@@ -209,18 +211,10 @@ fn without(topology: &Topology, lost: &FailedMembers) -> Result<Option<Label>, P
             m.state = MemberState::Failed;
             m.state_epoch = next.epoch;
         }
-        unmark(&mut next, member);
     }
     if next.members == topology.label.members {
         return Ok(None);
     }
     settle_move(&mut next);
     Ok(Some(next))
-}
-
-/// A member is not offline, but has failed, for good.
-fn unmark(label: &mut Label, member: MemberIndex) {
-    if let Some(m) = label.members.get_mut(usize::from(member.0)) {
-        m.offline = false;
-    }
 }

@@ -249,7 +249,11 @@ impl PoolState {
     }
 
     /// Claims the labels as they are, of all members `but` some, where other nodes may change them.
-    fn claim(&self, topology: &EpochInUse, but: &FailedMembers) -> Result<Option<Claims>, Refused> {
+    pub(crate) fn claim(
+        &self,
+        topology: &EpochInUse,
+        but: &FailedMembers,
+    ) -> Result<Option<Claims>, Refused> {
         let Some(shared) = self.cluster.shared() else { return Ok(None) };
         let gone = self.cluster.gone.lock().clone();
         let open: Open<'_> = &|m| self.open_member(m);

@@ -173,14 +173,9 @@ impl FoundRegions {
 
     /// The same regions, noted in memory, in a log that goes on from what was found.
     fn noted(&self, topology: &Topology) -> Intents {
-        let noted = self.empty(topology);
+        let noted = Intents::new(self.kind, topology.map.size(), self.sequence, self.sectors);
         self.bytes().for_each(|(from, to)| noted.add(from, to));
         noted
-    }
-
-    /// None of them, in such a log.
-    fn empty(&self, topology: &Topology) -> Intents {
-        Intents::new(self.kind, topology.map.size(), self.sequence, self.sectors)
     }
 }
 
@@ -318,15 +313,14 @@ impl Found {
         }
         let log = Log {
             slot,
-            intents: self.intents.empty(&topology),
+            intents: self.intents.noted(&topology),
             missed: self.missed.noted(&topology),
             redo: Redo::new(sequence, generation + 1).into(),
         };
         if topology.notes_missed && !is_recorded(&topology) {
             log.missed.add(0, topology.map.size().0);
         }
-        // What is made whole here, a member that is offline lacks.
-        log.missed.absorb(&self.intents.noted(&topology));
+        // What is made whole here, a member that is offline lacks: the intents count as missed before they are forgotten.
         log.renew_missed(&topology, &mut lost)?;
         log.end_missed(&topology, &mut lost)?;
         redo::store_header(&topology, slot, generation + 1, (0, sequence), &mut lost)?;

@@ -95,9 +95,9 @@ pub struct VolumeReport {
     pub refused: u64,
     /// More failed than the layout can spare.
     pub overloaded: bool,
-    /// Members that went offline, and that came back and lacked only a part.
+    /// Members that went offline.
     pub offline: u64,
-    /// See there.
+    /// Of those, members that came back and lacked only a part.
     pub caught_up: u64,
     /// Writes of a block that another node was writing.
     pub met: u64,

@@ -9,8 +9,9 @@
 //! While a member is offline, each region is noted once more before the first write to it, in another
 //! place, and stays noted: that is what the member has missed ([`super::missed`]).
 //!
-//! A log has one replica more than the number of members that the pool can lose. All replicas hold
-//! the same, and recovery reads all of them ([`super::log_recovery`]). Layout: [`braid_format::redundancy`].
+//! Intents and redo have one replica more than the number of members that the pool can lose; what was missed
+//! stands on every member in sync. All copies say the same, and recovery reads all of them
+//! ([`super::log_recovery`]). Layout: [`braid_format::redundancy`].
 
 pub(crate) mod intents;
 pub(crate) mod redo;

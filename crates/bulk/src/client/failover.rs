@@ -1,15 +1,15 @@
 //! Looks for another server of the pool while the one in use does not answer.
 //!
 //! Another server begins a session only when nothing of the former one is under way any more, since the former server's
-//! node has left or is dead and fenced (docs/BULK.md, section 11). Until then the former server is tried, too, by whoever
-//! has a request, and used if it answers.
+//! node has left or is dead and fenced (docs/BULK.md, section 11). Until then the former server is tried, too, by
+//! whoever has a request, and used if it answers.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::connection::{Failure, Greeting, Patience, leave};
 use super::place::{Found, Place};
 use super::session::Session;
-use super::way::{Failure, Greeting, Patience, leave};
 use crate::error::LinkError;
 use crate::link::Link;
 use crate::wire::{NEWEST_VERSION, ServerLife, Welcome};
@@ -30,12 +30,12 @@ const SLOT: u16 = 0;
 
 /// Begins to look, as long as somebody has the session.
 pub fn start(session: &Arc<Session>) {
-    let servers = session.servers().len();
-    if servers < 2 {
+    if !session.has_several() {
         return;
     }
+    let servers = session.servers().len();
     let session = Arc::downgrade(session);
-    let work = move || Scout::new(servers).run(&session);
+    let work = move || Failover::new(servers).run(&session);
     if let Err(error) = std::thread::Builder::new().name("bulk".into()).spawn(work) {
         tracing::warn!(%error, "no other server is used if this one dies");
     }
@@ -55,13 +55,13 @@ struct Known {
 }
 
 #[derive(Debug)]
-struct Scout {
+struct Failover {
     known: Vec<Known>,
     /// Since when there is no answer, and whether it was said why no other server is used.
     silent: Option<(Instant, bool)>,
 }
 
-impl Scout {
+impl Failover {
     fn new(servers: usize) -> Self {
         let known = Known { next: Instant::now(), pause: RETRY.0, is_said: false, life: None };
         Self { known: vec![known; servers], silent: None }
@@ -76,9 +76,10 @@ impl Scout {
             }
             if !session.is_suspect() {
                 self.silent = None;
-                session.note_refusal(None, false);
+                session.forget_refusals();
                 continue;
             }
+            session.note_silence();
             self.silent.get_or_insert((Instant::now(), false));
             self.look_around(&session);
         }
@@ -130,8 +131,8 @@ impl Scout {
         (place, server): (&Place, usize),
         asked: Result<(Found, Link), Failure>,
     ) -> bool {
-        let name = session.servers().get(server).map_or("", String::as_str);
-        session.note_refusal(Some(server), refuses(&asked));
+        let name = session.server_name(server);
+        session.note_refusal(server, refuses(&asked));
         if let (Some(known), Ok((found, _))) = (self.known.get_mut(server), &asked) {
             known.life = found.welcome.life;
         }
@@ -140,10 +141,10 @@ impl Scout {
         let why = match asked {
             Ok((found, link)) if !fits(session, place, &found.welcome) => {
                 leave(place, &found, link);
-                "it takes smaller messages, or fewer connections".to_owned()
+                "it takes smaller messages, or fewer connections, or has another root".to_owned()
             }
             Ok((found, link)) => {
-                if !session.go(place, &found) {
+                if !session.fail_over(place, &found) {
                     leave(place, &found, link);
                 }
                 return true;
@@ -189,7 +190,7 @@ impl Scout {
 
 fn refuses<T>(asked: &Result<T, Failure>) -> bool {
     match asked {
-        Err(Failure::Final(_) | Failure::Link(LinkError::Plain)) => true,
+        Err(Failure::Final(_)) => true,
         Err(Failure::Link(why)) => why.is_final(),
         Ok(_) | Err(Failure::Old) => false,
     }
@@ -205,10 +206,11 @@ fn fits(session: &Session, place: &Place, other: &Welcome) -> bool {
 /// Asks a server to begin a session after the one of `place`.
 fn ask(session: &Session, place: &Place, server: usize) -> Result<(Found, Link), Failure> {
     let Some(begin) = place.former() else { return Err(Failure::Old) };
-    let name = session.servers().get(server).map_or("", String::as_str);
-    let (mut link, address) = session.caller().dial(name, PATIENCE, |_| Ok(()))?;
+    let connector = session.connector();
+    let name = session.server_name(server);
+    let (mut link, address) = connector.dial(name, PATIENCE, |_| Ok(()))?;
     let version = NEWEST_VERSION;
     let greeting = Greeting { version, begin, slot: SLOT };
-    let welcome = session.caller().greet(&mut link, greeting, PATIENCE)?;
+    let welcome = connector.greet(&mut link, greeting, PATIENCE)?;
     Ok((Found { server, address, welcome, version }, link))
 }

@@ -54,7 +54,7 @@ impl Failure {
                 Err(Error::Untrusted { server: server.to_owned(), why })
             }
             Self::Link(why) => Ok(why),
-            Self::Old => Ok(LinkError::Closed),
+            Self::Old => Ok(LinkError::Older),
         }
     }
 }
@@ -70,7 +70,7 @@ pub struct Patience {
 
 /// Who a client is, and how it connects if the server has TLS.
 #[derive(Debug)]
-pub struct Caller {
+pub struct Connector {
     /// The pool that it wants.
     pub pool: String,
     /// For people.
@@ -90,7 +90,7 @@ pub struct Greeting {
     pub slot: u16,
 }
 
-impl Caller {
+impl Connector {
     /// Connects to a server; `connected` gets what ends the connection.
     ///
     /// # Errors
