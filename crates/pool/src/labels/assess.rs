@@ -126,6 +126,19 @@ fn missing_of(label: &Label, present: &BTreeMap<Uuid, usize>) -> Vec<MissingMemb
         .collect()
 }
 
+/// Whether the newest label of a device is of a change that never came into force: it was to be written on another
+/// device as well, which is here, and whose newest label is `label`.
+fn was_broken_off(device: &Found, label: &Label, all: &[Found]) -> bool {
+    let Some((broken_off, _)) = device.broken_off(label) else { return false };
+    let is_current = |f: &Found| f.newest().is_some_and(|l| id(l) == id(label));
+    let is_written = |uuid: Uuid| {
+        let member = broken_off.members.iter().find(|m| m.uuid == uuid);
+        member.is_some_and(|m| m.state != MemberState::Failed)
+    };
+    let own = |f: &Found| f.newest().and_then(own_uuid);
+    all.iter().filter(|f| is_current(f)).filter_map(own).any(is_written)
+}
+
 fn verdict(
     i: usize,
     device: &Found,
@@ -148,7 +161,7 @@ fn verdict(
     let epoch = own.map_or(Epoch(0), |l| l.epoch);
     if device.carries(id(label)) {
         Verdict::Current(index)
-    } else if epoch > label.epoch {
+    } else if epoch > label.epoch && !was_broken_off(device, label, all) {
         Verdict::Ahead(epoch)
     } else {
         Verdict::Stale(epoch)

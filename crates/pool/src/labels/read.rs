@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use braid_device::{AlignedBuf, Device};
-use braid_format::label::{Label, MemberState};
+use braid_format::label::{Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, FormatError};
 use uuid::Uuid;
 
@@ -67,12 +67,29 @@ impl Found {
         self.labels().any(|l| id(l) == epoch)
     }
 
-    /// Whether the device was a member that `label` calls failed: then it is not used, whatever it
+    /// Whether the device was a member that `label`, which is in force, calls failed: then it is not used, whatever it
     /// holds. A device that was used since, without the others, is reported in another way.
     pub fn has_failed(&self, label: &Label) -> bool {
-        let epoch = self.newest().map(|l| l.epoch);
-        let failed = self.failed_at(label);
-        failed.is_some_and(|failed| epoch < Some(failed) || self.offline_epoch() == Some(failed))
+        let Some(failed) = self.failed_at(label) else { return false };
+        let used = self.broken_off(label).map_or(self.newest(), |(_, before)| Some(before));
+        used.is_some_and(|l| l.epoch < failed) || self.offline_epoch() == Some(failed)
+    }
+
+    /// The label of a change that was broken off, and the one before it. The first stands in the first place only, and
+    /// was to be written on another member, too, that `label` has been written on; `label` is in force, and does not
+    /// follow from it. Nobody has used the device by it: a change counts when its first copies stand on all members that
+    /// it is to be written on, and whoever changes the pool next finds it there.
+    pub(crate) fn broken_off(&self, label: &Label) -> Option<(&Label, &Label)> {
+        let [Ok(first), Ok(second)] = &self.copies else { return None };
+        let own = own_uuid(first)?;
+        let is_written = |m: &&Member| m.state != MemberState::Failed;
+        let is_in_both = |m: &Member| {
+            m.uuid != own && label.members.iter().filter(is_written).any(|l| l.uuid == m.uuid)
+        };
+        let is_broken_off = second.epoch < first.epoch
+            && self.failed_at(label).is_some_and(|failed| failed <= first.epoch)
+            && first.members.iter().filter(is_written).any(is_in_both);
+        is_broken_off.then_some((first, second))
     }
 
     /// The epoch in which its own member went offline, if its own label says that it is: nobody has written there since.
@@ -85,7 +102,7 @@ impl Found {
     /// The epoch since which `label` calls the device a failed member, if it does.
     pub(crate) fn failed_at(&self, label: &Label) -> Option<Epoch> {
         let own = self.newest().and_then(own_uuid);
-        let failed = |m: &&braid_format::label::Member| m.state == MemberState::Failed;
+        let failed = |m: &&Member| m.state == MemberState::Failed;
         let mut failed = label.members.iter().filter(failed);
         failed.find(|m| Some(m.uuid) == own).map(|m| m.state_epoch)
     }

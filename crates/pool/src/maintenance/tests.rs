@@ -10,6 +10,7 @@ use braid_format::redundancy::LogPlace;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
 use super::*;
+use crate::labels::{next_epoch, write_copies};
 use crate::pool::Pool;
 use crate::redundancy::tests::{Layout, consistent, devices, failed, pool};
 
@@ -216,6 +217,37 @@ fn copies_that_were_used_without_each_other_are_not_put_together() {
         one.read(ByteOffset(0), &mut back).unwrap();
         assert_eq!(back[..512], [u8::try_from(i).unwrap(); 512]);
         assert_eq!(back[512..], bytes[512..1024]);
+    }
+}
+
+/// A node dies when the label of a change is written on one member only, and then that member is gone for a while:
+/// nobody knows of that change, and the pool goes on by another one of the same number, or a lower one.
+#[test]
+fn a_member_with_the_label_of_a_change_that_was_broken_off_has_failed() {
+    for changes in [1, 2] {
+        let all = devices(2, |_| FaultPlan::default());
+        let pool = pool(&all, Layout::Mirror);
+        let bytes = fill_all(&pool, 3);
+        let mut label = pool.label();
+        drop(pool);
+        let device = |i: usize| all[i].inner().clone();
+        for _ in 0..changes {
+            label = next_epoch(&label);
+            write_copies(&[device(0), device(1)], &label, 0, &[0]).unwrap();
+        }
+        let other = Pool::assemble_degraded(vec![device(1)]).unwrap();
+        other.commit_degraded().unwrap();
+        assert!(other.label().epoch <= label.epoch);
+        drop(other);
+        let both = Pool::assemble(vec![device(0), device(1)]).unwrap();
+        assert_eq!(failed(&both), [0]);
+        expect(&both, &bytes);
+        drop(both);
+        // In its second place the label is in force, whatever became of the others.
+        write_copies(&[device(0), device(1)], &label, 1, &[0]).unwrap();
+        let refused = Pool::assemble(vec![device(0), device(1)]);
+        let apart = |e: &PoolError| matches!(e, PoolError::Diverged { .. } | PoolError::Ahead { .. });
+        assert!(refused.as_ref().is_err_and(apart), "{refused:?}");
     }
 }
 
