@@ -262,7 +262,7 @@ fn impossible_sizes_and_what_is_not_there_are_refused() {
         ("ladder --members 0", "--members"),
         ("ladder --request 3M", "--request: a power of two"),
         ("ladder --request 64M --size 128M", "less than one request"),
-        ("ladder --layers raw,disk", "possible values: raw, pool, native, mount"),
+        ("ladder --layers raw,disk", "possible values: raw, pool, native, mount, bulk"),
         ("ladder --layers=", "a value is required"),
         ("ladder --layers pool,raw,pool", "--layers: 'pool' is named twice"),
         ("ladder --beside zfs", "possible values: xfs, ext4, btrfs, none"),
@@ -687,6 +687,8 @@ fn a_ladder_of_some_layers_is_compared_with_the_first_of_them() {
     if !Path::new("/dev/fuse").exists() {
         return braid_testkit::skip("there is no /dev/fuse");
     }
+    let (.., names) = run("--layers mount,bulk --beside none");
+    assert_eq!(names, ["mount", "bulk"]);
     for (systems, base) in [("ext4,xfs", "ext4"), ("none", "mount")] {
         good(d, &format!("bench buffered --size 8M --beside {systems} {at}"));
         let text = std::fs::read_to_string(d.join("r.json")).unwrap();

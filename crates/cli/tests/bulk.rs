@@ -211,6 +211,44 @@ fn a_killed_copy_is_resumed() {
     clean(&disks);
 }
 
+/// A sparse file larger than the pool goes there and back, and takes no more space than before: into new files, and where
+/// the part of an earlier copy has other bytes.
+#[test]
+fn large_holes_are_neither_sent_nor_filled() {
+    let disks = pool();
+    let [source, back, whole] = ["source", "back", "whole"].map(|name| disks.path(name));
+    sh(&format!(
+        "truncate -s 3G {source}; for at in 0 700 704 1500; do head -c 300000 /dev/urandom |
+         dd of={source} bs=1M seek=$at conv=notrunc iflag=fullblock status=none; done
+         head -c 300000 /dev/urandom | dd of={source} bs=1000 seek=1500000 conv=notrunc status=none
+         head -c 20M /dev/urandom > {whole}"
+    ));
+    let served = serve(&disks, "127.0.0.1:0");
+    let url = format!("{}/a", served.url);
+    let space = |path: &str| {
+        sh(&format!("du -k {path}")).split('\t').next().unwrap().parse::<u64>().unwrap()
+    };
+    let copy = |from: &str, to: &str, chunk: &str| {
+        let said = ok(&["cp", from, to, "--insecure", "--chunk", chunk]);
+        assert!(said.contains("of it holes"), "{said}");
+    };
+    copy(&source, &url, "4M");
+    copy(&url, &back, "1M");
+    sh(&format!("cmp {source} {back}"));
+    assert!(space(&back) < space(&source) + 256, "{} of {}", space(&back), space(&source));
+    // Parts of earlier copies.
+    ok(&["cp", &whole, &format!("{}/.b.braid-part", served.url), "--insecure"]);
+    sh(&format!("cp {whole} $(dirname {back})/.b.braid-part"));
+    let url = format!("{}/b", served.url);
+    copy(&source, &url, "3M");
+    let back = disks.path("b");
+    copy(&url, &back, "3M");
+    sh(&format!("cmp {source} {back}"));
+    assert!(space(&back) < space(&source) + 256, "{} of {}", space(&back), space(&source));
+    served.end();
+    clean(&disks);
+}
+
 /// A node that has the pool mounted and a client see each other's files at once.
 #[test]
 fn a_mounted_node_and_clients_see_the_same_files() {

@@ -170,6 +170,40 @@ fn both_nodes_write_blocks_of_one_file_and_readers_of_both_see_them() {
     c.finish();
 }
 
+/// Truncations are let in while a file's lock is being given up, and may take it exclusively at that moment.
+#[test]
+fn files_that_programs_of_both_nodes_truncate_all_the_time_are_handed_over() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    let dirs = [c.node(0), c.node(1)];
+    let until = Instant::now() + Duration::from_secs(4);
+    let run = |dir: &Path, seed: u64| {
+        let (mut n, mut done) = (seed * 7919, 0_u64);
+        while Instant::now() < until {
+            n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
+            let path = dir.join(format!("f{}", (n >> 33) % 20));
+            let to = (n >> 40) % 100_000;
+            let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
+            let file = file.unwrap();
+            if n >> 63 == 0 {
+                file.write_all_at(&vec![1; (to % 8192) as usize], to).unwrap();
+            } else {
+                file.set_len(if to.is_multiple_of(3) { 0 } else { to }).unwrap();
+            }
+            done += 1;
+        }
+        done
+    };
+    let done: Vec<u64> = std::thread::scope(|scope| {
+        let all = (0..8).map(|n| scope.spawn(move || run(dirs[n as usize % 2], n + 1)));
+        all.collect::<Vec<_>>().into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(done.iter().all(|done| *done > 0), "{done:?}");
+    c.finish();
+}
+
 #[test]
 fn appends_of_both_nodes_are_all_there() {
     if !can_mount() {

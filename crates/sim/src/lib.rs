@@ -300,6 +300,9 @@ pub enum Sabotage {
     /// Once ours: the journal of a node that died while it recovered others was replayed before what those were
     /// writing was whole.
     LeaveItsDead,
+    /// Once ours: a demotion that began under a shared hold made nothing stable, though a truncation had taken the lock
+    /// exclusively meanwhile.
+    TrustFirstHold,
     /// Once ours: a node that joined waited for a region for ever that a dead node held, whom nobody recovered.
     WaitForUnclaimed,
 }

@@ -28,6 +28,8 @@ const ASK: Duration = Duration::from_millis(2);
 /// What a thread fills: a page of its own.
 const PAGE: u64 = 4096;
 const HOLD_MAX: Duration = Duration::from_millis(2);
+/// How long the kernel takes to drop pages, at most.
+const DROPS: Duration = Duration::from_millis(10);
 /// How long a woken thread takes to run.
 const WAKES: Duration = Duration::from_micros(20);
 
@@ -37,7 +39,7 @@ pub(crate) struct Plan {
     locks: Vec<usize>,
     mode: Mode,
     alone: bool,
-    /// As a page fill: it does not wait for a demotion for longer than this.
+    /// As a page fill, or a truncation if it is alone: it does not wait for a demotion for longer than this.
     patience: Option<Duration>,
     got: Vec<Admission>,
     then: Then,
@@ -70,6 +72,8 @@ pub(crate) struct Lock {
     keeping: Option<Keeping>,
     /// What it covers is being put in place for a demotion to this mode.
     called: Option<Mode>,
+    /// What was held when that began the first time.
+    called_from: Option<Mode>,
     /// A program had the file open when that began.
     pub(crate) opened_before: bool,
     /// When a waiting thread looks by itself, by its number.
@@ -85,6 +89,7 @@ impl Lock {
             driving: None,
             keeping: None,
             called: None,
+            called_from: None,
             opened_before: false,
             alarms: vec![None; threads],
         }
@@ -154,8 +159,8 @@ impl World {
         }
         let mode = *self.random.pick(&[Mode::Shared, Mode::Exclusive]);
         let alone = mode == Mode::Exclusive || self.random.below(4) == 0;
-        // A fill has no other lock.
-        let fill = locks.len() == 1 && mode == Mode::Shared && self.random.below(2) == 0;
+        // A fill has no other lock, nor has a truncation.
+        let fill = locks.len() == 1 && self.random.below(2) == 0;
         let patience = fill.then(|| self.random.time(Duration::from_millis(2)));
         let Some(process) = self.processes.get_mut(pid) else { return };
         if let Some(plan) = process.plans.get_mut(thread) {
@@ -203,7 +208,10 @@ impl World {
                 continue;
             }
             let page = thread as u64 * PAGE;
-            let held = Held::Filled(page, page + PAGE);
+            let held = match cluster {
+                Mode::Exclusive => Held::Cut,
+                _ => Held::Filled(page, page + PAGE),
+            };
             let fill = plan.patience.map(|patience| Fill { since: clock, patience, held });
             lock.glock.queue_up(thread, Request { cluster, local, fill, passes: false });
             return self.step(pid, next, LockEvent::Turn(thread));
@@ -375,10 +383,12 @@ impl World {
             }
             Action::Hint(to, hint) => self.send_hint(pid, to, lock, &hint),
             Action::Withdraw => self.gives_up(pid, &"what is cached cannot be put in place"),
-            Action::HandedOver(_)
-            | Action::HandOverTook { .. }
-            | Action::Released
-            | Action::Unreachable(_) => {}
+            Action::HandedOver(_) => {
+                if let Some(l) = self.lock_mut(pid, lock) {
+                    l.called_from = None;
+                }
+            }
+            Action::HandOverTook { .. } | Action::Released | Action::Unreachable(_) => {}
             call @ (Action::Record(_) | Action::Demote { .. } | Action::Forget) => {
                 return Some(call);
             }
@@ -402,15 +412,16 @@ impl World {
             }
             Action::Demote { from, to } => {
                 self.begins_to_give_up(pid, lock);
+                let mut from = from;
+                let trusts = self.cluster.sabotage == Some(Sabotage::TrustFirstHold);
                 if let Some(l) = self.lock_mut(pid, lock) {
                     l.called = Some(to);
+                    let first = *l.called_from.get_or_insert(from);
+                    from = if trusts { first } else { from };
                 }
                 self.step(pid, lock, LockEvent::Drops(Vec::new()));
-                // Under less nothing is dirty.
-                if self.cluster.files && from != Mode::Exclusive {
-                    return self.demoted(pid, lock);
-                }
-                self.demote_work(pid, lock);
+                let pause = self.random.time(DROPS);
+                self.after(pause, Event::Dropped { pid, lock, from });
             }
             Action::Forget => {
                 self.forget(pid, lock);
@@ -431,14 +442,22 @@ impl World {
         }
     }
 
-    /// A page whose fill is not answered yet keeps the kernel from dropping it: that is left to the next call.
-    fn drop_what_was_filled(&mut self, pid: Pid, lock: usize) {
+    /// The kernel has dropped what it had under a lock of which `from` is held, and drops what was filled meanwhile. A page
+    /// whose fill is not answered yet keeps it from that: the rest is left to the next call. Then what is dirty is
+    /// written.
+    pub(crate) fn dropped(&mut self, pid: Pid, lock: usize, from: Mode) {
         while self.lock_mut(pid, lock).is_some_and(|l| l.glock.users() == 0) {
+            self.drop_pages_of(pid, lock);
             self.step(pid, lock, LockEvent::Drops(Vec::new()));
             if self.lock_mut(pid, lock).is_none_or(|l| l.glock.drops().is_none()) {
-                return;
+                break;
             }
-            self.drop_pages_of(pid, lock);
+        }
+        // Under less nothing is.
+        if from == Mode::Exclusive {
+            self.demote_work(pid, lock);
+        } else {
+            self.demoted(pid, lock);
         }
     }
 
@@ -640,8 +659,6 @@ impl World {
             self.forget(pid, lock);
             self.leave_if_done(pid);
         } else if let Some(to) = l.called.take() {
-            self.drop_pages_of(pid, lock);
-            self.drop_what_was_filled(pid, lock);
             let left = self.left_behind(pid, lock, to);
             self.step(pid, lock, LockEvent::Demoted(Some(left)));
         }

@@ -9,10 +9,10 @@ use crate::rot::Rotten;
 use braid_format::lock_record::LockRecord;
 use braid_format::node::LockPlace;
 use braid_format::{LockNo, NodeId};
-use braid_lock::Life;
 use braid_lock::dlock::{Hint, Time};
 use braid_lock::glock::Event as LockEvent;
 use braid_lock::simulation::SimulationScope;
+use braid_lock::{Life, Mode};
 
 use crate::disk::{Address, Answer, Disk, Fates, LEN, Op};
 use crate::files::Files;
@@ -64,6 +64,8 @@ pub(crate) enum Event {
     Close { pid: Pid, lock: usize },
     /// A thread has finished with it.
     EndUse { pid: Pid, thread: usize },
+    /// The kernel of a process has dropped what it had under a lock that is given up.
+    Dropped { pid: Pid, lock: usize, from: Mode },
     /// A process dies, now.
     Crash { pid: Pid },
     /// Power is cut.
@@ -116,6 +118,7 @@ impl Event {
             | Self::GoOn { pid, .. }
             | Self::Regions { pid }
             | Self::AboutRegion { pid, .. }
+            | Self::Dropped { pid, .. }
             | Self::EndUse { pid, .. } => Some(*pid),
         }
     }
@@ -424,6 +427,7 @@ impl World {
             }
             Event::Close { pid, lock } => self.close_file(pid, lock),
             Event::EndUse { pid, thread } => self.end_use(pid, thread),
+            Event::Dropped { pid, lock, from } => self.dropped(pid, lock, from),
             Event::Crash { pid } => self.crash(pid),
             Event::PowerCut => self.power_cut(),
             Event::Late { pid, place, bytes, torn } => self.land_late(pid, place, &bytes, torn),

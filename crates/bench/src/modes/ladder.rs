@@ -1,5 +1,5 @@
-//! The ladder: the same sequential job on every layer, from the bare devices to the mount, and on file systems
-//! of the kernel for comparison. Each kernel file system has one loop device on the same kind of backing
+//! The ladder: the same sequential job on every layer, from the bare devices to the mount and, if it is named, a mount
+//! from a server, and on file systems of the kernel for comparison. Each kernel file system has one loop device on the same kind of backing
 //! file; one that can stripe by itself is also measured over all members.
 //!
 //! Every device is written once beforehand, so that no layer pays for the first touch of its memory. All
@@ -20,9 +20,10 @@ use crate::arguments::{Common, DeviceKind, size};
 use crate::engine::{Calls, Content, Direction, Layer, Limits, OpenMode, Pattern, Stream, Target};
 use crate::modes::streams::{self, Phase};
 use crate::report::Report;
-use crate::testbed::Mount;
 use crate::testbed::kernel::{self, Beside, Kernel};
 use crate::testbed::members::Members;
+use crate::testbed::service::{Reach, Service};
+use crate::testbed::{Mount, make_braid};
 
 /// Of a request.
 const LEAST: u64 = 4 << 10;
@@ -52,6 +53,9 @@ pub(crate) enum Rung {
     Native,
     /// The mounted file system, as programs use it.
     Mount,
+    /// A mount from `braid serve` on this host, over loopback and without TLS, as programs on a host without the disks use
+    /// it.
+    Bulk,
 }
 impl Rung {
     /// As its rows are called.
@@ -61,6 +65,7 @@ impl Rung {
             Self::Pool => "pool",
             Self::Native => "native",
             Self::Mount => "mount",
+            Self::Bulk => "bulk",
         }
     }
 }
@@ -135,8 +140,10 @@ impl Args {
         ensure!(!self.layers.is_empty(), "--layers: none is named");
         kernel::once("--layers", &self.layers)?;
         kernel::devices(&self.common)?;
-        if self.layers.contains(&Rung::Mount) {
-            kernel::mountable().context("layer mount")?;
+        for mounted in [Rung::Mount, Rung::Bulk] {
+            if self.layers.contains(&mounted) {
+                kernel::mountable().with_context(|| format!("layer {}", mounted.name()))?;
+            }
         }
         Ok(())
     }
@@ -210,6 +217,7 @@ impl Measure for Args {
                 (Some(Turn::Layer(Rung::Pool)), _) => pool(self, &testbed, report),
                 (Some(Turn::Layer(Rung::Native)), _) => native(self, &testbed, report),
                 (Some(Turn::Layer(Rung::Mount)), _) => mounted(self, &testbed, report),
+                (Some(Turn::Layer(Rung::Bulk)), _) => served(self, &testbed, report),
                 (Some(Turn::One(system)), Some(one)) => {
                     let name = format!("{} (1 loop)", system.name());
                     measure_streams(self, &on_one(one, *system)?, &name, report)
@@ -372,6 +380,14 @@ fn native(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
 fn mounted(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
     let mount = Mount::braid(&testbed.paths, testbed.work.join("mount"))?;
     measure_streams(args, &mount, "mount", report)
+}
+
+/// The same on a mount from a server.
+fn served(args: &Args, testbed: &Members, report: &mut Report) -> Result<()> {
+    make_braid(&testbed.paths)?;
+    let service = Service::new(&testbed.paths, &testbed.work, Reach { wire: None, tls: false })?;
+    let mount = service.mount(testbed.work.join("mount"))?;
+    measure_streams(args, &mount, Rung::Bulk.name(), report)
 }
 
 fn measure_streams(args: &Args, mount: &Mount, name: &str, report: &mut Report) -> Result<()> {

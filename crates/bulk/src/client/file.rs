@@ -8,7 +8,14 @@ use parking_lot::Mutex;
 
 use super::session::{Ask, Session};
 use crate::error::Error;
-use crate::wire::{OpenFlags, Reply, Request, how};
+use crate::wire::{MountRequest, OpenFlags, Reply, Request, how};
+
+/// Of lseek(2).
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+/// Of fallocate(2).
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
 
 /// A file that is open on the server. It is opened again by itself if the server has begun anew, or another one is
 /// used. But one that is locked is gone then ([`Error::Gone`]) if another server is used: its lock went with the former
@@ -126,6 +133,43 @@ impl File {
             Reply::Checksum { sum, length } => Ok((sum, length)),
             _ => Err(unexpected()),
         }
+    }
+
+    /// The first byte at or behind `offset` that is data, as lseek(2) with `SEEK_DATA`; `None`: there is none.
+    ///
+    /// # Errors
+    /// As [`File::read`].
+    pub fn next_data(&self, slot: u16, offset: u64) -> Result<Option<u64>, Error> {
+        match self.seek(slot, offset, SEEK_DATA) {
+            Err(Error::Errno(Errno::NXIO)) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// The first byte at or behind `offset` that is in a hole, or the end of the file, as lseek(2) with `SEEK_HOLE`.
+    ///
+    /// # Errors
+    /// As [`File::read`]; `ENXIO` if `offset` is behind the end.
+    pub fn next_hole(&self, slot: u16, offset: u64) -> Result<u64, Error> {
+        self.seek(slot, offset, SEEK_HOLE)
+    }
+
+    fn seek(&self, slot: u16, offset: u64, whence: u32) -> Result<u64, Error> {
+        let request = |handle| Request::Mount(MountRequest::Seek { handle, offset, whence });
+        match self.call(slot, &[], request, |reply, _| reply)? {
+            Reply::Number(at) => Ok(at),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Makes a hole of `len` bytes; the file stays as long as it is. Durable after [`File::commit`].
+    ///
+    /// # Errors
+    /// As the server says, or it does not answer.
+    pub fn punch_hole(&self, slot: u16, offset: u64, len: u64) -> Result<(), Error> {
+        let mode = PUNCH_HOLE | KEEP_SIZE;
+        let request = |handle| Request::Mount(MountRequest::Allocate { handle, offset, len, mode });
+        self.call(slot, &[], request, |_, _| ())
     }
 
     /// Changes its attributes, as long as its lock stands.

@@ -8,6 +8,9 @@ use parking_lot::Mutex;
 use super::{CopyError, CopyOptions};
 use crate::client::Client;
 
+/// The smallest hole that the copy has, too: less costs more requests than it saves.
+const HOLE_MIN: u64 = 64 << 10;
+
 /// Bytes of a file that are copied in one piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
@@ -17,6 +20,44 @@ pub struct Chunk {
     pub offset: u64,
     /// Bytes.
     pub len: u32,
+}
+
+impl Chunk {
+    /// The byte behind its last one.
+    pub fn end(self) -> u64 {
+        self.offset + u64::from(self.len)
+    }
+
+    /// Those parts of it (bytes from, to; ascending) that are copied because the source has data there; the rest are
+    /// holes. Holes of less than [`HOLE_MIN`] are copied as data. `next_data`: the first data at or behind a byte, if
+    /// there is some; `next_hole`: the first hole, or the end of the file.
+    ///
+    /// # Errors
+    /// Theirs.
+    pub fn data<E>(
+        self,
+        next_data: impl Fn(u64) -> Result<Option<u64>, E>,
+        next_hole: impl Fn(u64) -> Result<u64, E>,
+    ) -> Result<Vec<(u64, u64)>, E> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let mut at = self.offset;
+        while at < self.end()
+            && let Some(from) = next_data(at)?.filter(|from| *from < self.end())
+        {
+            // The file may become another one meanwhile, which is found out at the end.
+            let (from, to) = (from.max(at), next_hole(from)?.max(from + 1).min(self.end()));
+            match runs.last_mut() {
+                Some(last) if from - last.1 < HOLE_MIN => last.1 = to,
+                None if from - self.offset < HOLE_MIN => runs.push((self.offset, to)),
+                _ => runs.push((from, to)),
+            }
+            at = to;
+        }
+        if let Some(last) = runs.last_mut().filter(|last| self.end() - last.1 < HOLE_MIN) {
+            last.1 = self.end();
+        }
+        Ok(runs)
+    }
 }
 
 /// The chunks of a file.
@@ -95,5 +136,40 @@ impl Chunks {
             }
         });
         first.into_inner().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is copied of a chunk of 1 MiB, at 1 MiB, if these are the file's data.
+    fn copied(data: &[(u64, u64)]) -> Vec<(u64, u64)> {
+        let next_data = |at: u64| {
+            let next = data.iter().find(|d| d.1 > at).map(|d| d.0.max(at));
+            Ok::<_, ()>(next)
+        };
+        let next_hole =
+            |at: u64| Ok(data.iter().find(|d| d.0 <= at && at < d.1).map_or(at, |d| d.1));
+        let chunk = Chunk { index: 1, offset: 1 << 20, len: 1 << 20 };
+        chunk.data(next_data, next_hole).unwrap()
+    }
+
+    #[test]
+    fn large_holes_are_left_out_and_small_ones_are_copied() {
+        const M: u64 = 1 << 20;
+        let whole = vec![(M, 2 * M)];
+        assert_eq!(copied(&[]), []);
+        assert_eq!(copied(&[(0, M), (2 * M, 3 * M)]), []);
+        assert_eq!(copied(&[(0, 3 * M)]), whole);
+        assert_eq!(copied(&[(M + HOLE_MIN - 1, 2 * M - HOLE_MIN + 1)]), whole);
+        let inside = (M + HOLE_MIN, 2 * M - HOLE_MIN);
+        assert_eq!(copied(&[inside]), [inside]);
+        let apart = [(M, M + 1), (M + 1 + HOLE_MIN, M + 2 + HOLE_MIN)];
+        assert_eq!(copied(&apart), apart);
+        assert_eq!(
+            copied(&[(M, M + 1), (M + HOLE_MIN, M + 2 + HOLE_MIN)]),
+            [(M, M + 2 + HOLE_MIN)]
+        );
     }
 }

@@ -9,13 +9,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_fs::Attr;
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::chunks::{Chunk, Chunks};
 use super::{Copied, CopyError, CopyOptions, part_name};
 use crate::client::{Client, File};
+use crate::error::Error;
 use crate::wire::OpenFlags;
 
 /// What is copied where to.
@@ -48,7 +49,9 @@ pub fn download(
     let there = meta.len().min(found.size);
     local.set_len(found.size).map_err(CopyError::local("the part file"))?;
     let chunks = Chunks::new(found.size, client, options);
-    let copy = Copying { options, file, local, sent: 0.into() };
+    // A chunk is asked for holes only if there are some: that is one more request for each.
+    let has_holes = found.blocks512.saturating_mul(512) < found.size;
+    let copy = Copying { options, file, local, has_holes, sent: 0.into(), holes: 0.into() };
     chunks.each(client, |_| true, |slot, chunk, memory| copy.get(slot, chunk, memory, there))?;
     copy.local.sync_all().map_err(CopyError::local("the part file"))?;
     if options.verify {
@@ -70,9 +73,10 @@ pub fn download(
     std::fs::rename(&part, what.dir.join(what.name)).map_err(CopyError::local("the new name"))?;
     let dir = LocalFile::open(what.dir).and_then(|dir| dir.sync_all());
     dir.map_err(CopyError::local("the directory"))?;
-    let sent = copy.sent.load(Ordering::Relaxed);
+    let count = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+    let (sent, holes) = (count(&copy.sent), count(&copy.holes));
     copy.file.close()?;
-    Ok(Copied { size: found.size, sent })
+    Ok(Copied { size: found.size, sent, holes })
 }
 
 /// Opens the part file, which nobody else has open then.
@@ -119,25 +123,69 @@ struct Copying<'a> {
     options: &'a CopyOptions,
     file: File,
     local: LocalFile,
+    has_holes: bool,
     sent: AtomicU64,
+    holes: AtomicU64,
 }
 
 impl Copying<'_> {
     /// Has the local file hold a chunk, of whose bytes it had `there`.
     fn get(&self, slot: u16, chunk: Chunk, memory: &mut [u8], there: u64) -> Result<(), CopyError> {
-        let may_be_there = chunk.offset + u64::from(chunk.len) <= there;
-        if !may_be_there || !self.holds(slot, chunk, memory)? {
-            let len = memory.len();
-            self.file.read(slot, (chunk.offset, chunk.len), |bytes| {
-                if bytes.len() < len {
-                    return Err(CopyError::Changed);
-                }
-                let written = self.local.write_all_at(bytes, chunk.offset);
-                written.map_err(CopyError::local("the part file"))
-            })??;
-            self.sent.fetch_add(chunk.len.into(), Ordering::Relaxed);
+        let data = self.data(slot, chunk)?;
+        // Nothing was there behind the end: that is a hole now.
+        let is_hole = data.is_empty() && chunk.offset >= there;
+        if is_hole || chunk.end() > there || !self.holds(slot, chunk, memory)? {
+            if data != [(chunk.offset, chunk.end())] && chunk.offset < there {
+                self.clear(chunk, memory)?;
+            }
+            let mut holes = chunk.len.into();
+            for (from, to) in data {
+                self.read(slot, from, to)?;
+                holes -= to - from;
+            }
+            self.holes.fetch_add(holes, Ordering::Relaxed);
         }
         self.options.progress.fetch_add(chunk.len.into(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Where the source has data in a chunk.
+    fn data(&self, slot: u16, chunk: Chunk) -> Result<Vec<(u64, u64)>, CopyError> {
+        if !self.has_holes {
+            return Ok(vec![(chunk.offset, chunk.end())]);
+        }
+        let found =
+            chunk.data(|at| self.file.next_data(slot, at), |at| self.file.next_hole(slot, at));
+        found.map_err(|error| match error {
+            // It has become shorter.
+            Error::Errno(braid_fs::Errno::NXIO) => CopyError::Changed,
+            error => error.into(),
+        })
+    }
+
+    /// Makes a hole of a chunk; `memory` is overwritten.
+    fn clear(&self, chunk: Chunk, memory: &mut [u8]) -> Result<(), CopyError> {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (at, len) = (chunk.offset, chunk.len.into());
+        if rustix::fs::fallocate(&self.local, how, at, len).is_ok() {
+            return Ok(());
+        }
+        // A file system without holes.
+        memory.fill(0);
+        self.local.write_all_at(memory, at).map_err(CopyError::local("the part file"))
+    }
+
+    /// Reads these bytes of the source into the local file.
+    fn read(&self, slot: u16, from: u64, to: u64) -> Result<(), CopyError> {
+        let len = u32::try_from(to - from).unwrap_or(u32::MAX);
+        self.file.read(slot, (from, len), |bytes| {
+            if bytes.len() as u64 != to - from {
+                return Err(CopyError::Changed);
+            }
+            let written = self.local.write_all_at(bytes, from);
+            written.map_err(CopyError::local("the part file"))
+        })??;
+        self.sent.fetch_add(to - from, Ordering::Relaxed);
         Ok(())
     }
 

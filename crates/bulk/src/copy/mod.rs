@@ -39,8 +39,10 @@ pub struct CopyOptions {
 pub struct Copied {
     /// Bytes of the file.
     pub size: u64,
-    /// Bytes that went from one host to the other; less if an earlier copy was resumed.
+    /// Bytes that went from one host to the other; less if an earlier copy was resumed, or in holes.
     pub sent: u64,
+    /// Bytes of holes, which were neither sent nor looked at.
+    pub holes: u64,
 }
 
 /// Why a copy has ended early. What is there stays, and the next copy goes on from it.

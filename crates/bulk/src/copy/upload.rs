@@ -4,12 +4,14 @@
 //! in between, each chunk that it was told of before is compared, and sent again if it is not there.
 
 use std::fs::File as LocalFile;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
 use braid_fs::{Attr, Errno, SetAttr};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno as LocalErrno;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::chunks::{Chunk, Chunks};
@@ -73,12 +75,14 @@ fn attempt(client: &Client, what: &Upload<'_>, options: &CopyOptions) -> Result<
     let there = file.attr().size;
     let space = client.statfs()?;
     let free = space.available.saturating_mul(space.block_size.into());
-    if size.saturating_sub(there) > free {
+    // A file with holes needs less than its size.
+    if size.min(found.blocks().saturating_mul(512)).saturating_sub(there) > free {
         return Err(CopyError::NoRoom { free });
     }
     let chunks = Chunks::new(size, client, options);
     let verifiers: Vec<AtomicU64> = (0..chunks.count()).map(|_| NOT_THERE.into()).collect();
-    let mut copy = Copying { client, what, options, file, chunks, verifiers, sent: 0.into() };
+    let mut copy =
+        Copying { client, what, options, file, chunks, verifiers, sent: 0.into(), holes: 0.into() };
     copy.write_all(size, there)?;
     if options.verify {
         copy.verify()?;
@@ -89,9 +93,10 @@ fn attempt(client: &Client, what: &Upload<'_>, options: &CopyOptions) -> Result<
         return Err(CopyError::Changed);
     }
     name_it(client, what, &part, &copy.file)?;
-    let sent = copy.sent.load(Ordering::Relaxed);
+    let count = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+    let (sent, holes) = (count(&copy.sent), count(&copy.holes));
     copy.file.close()?;
-    Ok(Copied { size, sent })
+    Ok(Copied { size, sent, holes })
 }
 
 /// Opens the part file, which nobody else has open then.
@@ -143,6 +148,7 @@ struct Copying<'a> {
     /// Of each chunk: the verifier of the server that has it.
     verifiers: Vec<AtomicU64>,
     sent: AtomicU64,
+    holes: AtomicU64,
 }
 
 impl Copying<'_> {
@@ -156,8 +162,8 @@ impl Copying<'_> {
                 |slot, chunk, memory| self.put(slot, chunk, memory, there),
             )?;
             let before = self.client.verifier();
-            // A longer file was there before.
-            let set = SetAttr { size: (there > size).then_some(size), ..self.what.set };
+            // A longer file was there before, or it ends in a hole.
+            let set = SetAttr { size: Some(size), ..self.what.set };
             self.file.set_attr(set)?;
             durable = self.file.commit()?;
             let all = self.verifiers.iter().all(|v| v.load(Ordering::Relaxed) == durable);
@@ -175,6 +181,15 @@ impl Copying<'_> {
         self.verifiers.get(index).expect("one for each chunk")
     }
 
+    /// Of the source, as lseek(2); `None`: there is nothing more of that.
+    fn seek(&self, to: SeekFrom) -> Result<Option<u64>, CopyError> {
+        match rustix::fs::seek(self.what.source, to) {
+            Ok(at) => Ok(Some(at)),
+            Err(LocalErrno::NXIO) => Ok(None),
+            Err(error) => Err(CopyError::Local { what: "the source", error: error.into() }),
+        }
+    }
+
     fn load(&self, chunk: Chunk, memory: &mut [u8]) -> Result<(), CopyError> {
         self.what.source.read_exact_at(memory, chunk.offset).map_err(|error| {
             if error.kind() == std::io::ErrorKind::UnexpectedEof {
@@ -188,19 +203,52 @@ impl Copying<'_> {
     /// Has the server hold a chunk; the file was `there` bytes long.
     fn put(&self, slot: u16, chunk: Chunk, memory: &mut [u8], there: u64) -> Result<(), CopyError> {
         let new = self.verifier(chunk.index).load(Ordering::Relaxed) == NOT_THERE;
-        self.load(chunk, memory)?;
         // Before it is asked: if the server is started anew then, it is asked again.
-        let mut verifier = self.client.verifier();
-        let may_be_there = chunk.offset + u64::from(chunk.len) <= there;
-        if !may_be_there || !self.holds(slot, chunk, memory)? {
-            verifier = self.file.write(slot, (chunk.offset, memory), false)?.verifier;
-            self.sent.fetch_add(chunk.len.into(), Ordering::Relaxed);
+        let verifier = self.client.verifier();
+        let data = chunk.data(
+            |at| self.seek(SeekFrom::Data(at)),
+            |at| self.seek(SeekFrom::Hole(at))?.ok_or(CopyError::Changed),
+        )?;
+        let mut holes = 0;
+        // Nothing is there behind the end: that becomes a hole.
+        if data.is_empty() && chunk.offset >= there {
+            holes = chunk.len.into();
+        } else {
+            self.load(chunk, memory)?;
+            if chunk.end() > there || !self.holds(slot, chunk, memory)? {
+                holes = u64::from(chunk.len) - self.write(slot, chunk, (memory, &data), there)?;
+            }
         }
         self.verifier(chunk.index).store(verifier, Ordering::Relaxed);
         if new {
             self.options.progress.fetch_add(chunk.len.into(), Ordering::Relaxed);
+            self.holes.fetch_add(holes, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Writes those parts of a chunk that are `data`; holes are made in what the file, `there` bytes long, has of it.
+    /// Returns how many bytes were written.
+    fn write(
+        &self,
+        slot: u16,
+        chunk: Chunk,
+        (memory, data): (&[u8], &[(u64, u64)]),
+        there: u64,
+    ) -> Result<u64, CopyError> {
+        let mut all = 0;
+        let is_whole = data == [(chunk.offset, chunk.end())];
+        if !is_whole && chunk.offset < there {
+            self.file.punch_hole(slot, chunk.offset, chunk.len.into())?;
+        }
+        for (from, to) in data {
+            let within = [*from, *to].map(|at| usize::try_from(at - chunk.offset).unwrap_or(0));
+            let bytes = memory.get(within[0]..within[1]).unwrap_or_default();
+            self.file.write(slot, (*from, bytes), false)?;
+            all += to - from;
+        }
+        self.sent.fetch_add(all, Ordering::Relaxed);
+        Ok(all)
     }
 
     fn holds(&self, slot: u16, chunk: Chunk, memory: &[u8]) -> Result<bool, CopyError> {

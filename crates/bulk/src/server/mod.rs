@@ -6,6 +6,7 @@ mod events;
 mod held_locks;
 mod leases;
 mod locks;
+mod looked_up;
 mod mounted;
 mod names;
 mod open_files;
@@ -36,6 +37,7 @@ use counts::Counters;
 pub use counts::{ClientView, Counts, Operation, RequestCounts};
 pub use leases::LeaseCounts;
 use leases::{MARGIN, TERM};
+use looked_up::LookedUp;
 pub use options::{ServerOptions, Squash};
 pub use references::References;
 use refused_connections::RefusedConnections;
@@ -148,7 +150,9 @@ impl<F: FileSystem> Server<F> {
         let owners = AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0);
         let begun = Instant::now();
         let counters = Counters::default();
-        let served = Served { files, references, options, verifier, begun, owners, counters };
+        let looked_up = LookedUp::default();
+        let served =
+            Served { files, references, looked_up, options, verifier, begun, owners, counters };
         let (ending, refused) = (AtomicBool::new(false), RefusedConnections::default());
         let shared = Arc::new(Shared { served, sessions, ending, refused });
         let connections = Arc::<Connections>::default();
@@ -194,6 +198,7 @@ impl<F: FileSystem> Server<F> {
         served.are_gone(&ended);
         self.connections.cut_unidentified();
         self.connections.wait();
+        served.release(served.looked_up.take_all());
         served.references.leases().resume();
     }
 }
@@ -272,6 +277,7 @@ fn expire<F: FileSystem>(shared: &Shared<F>) {
         let gone = shared.sessions.expire(&shared.served.files, time);
         shared.served.are_gone(&gone);
         shared.served.references.leases().tend();
+        shared.served.release(shared.served.looked_up.take_old(Instant::now()));
         std::thread::sleep(PAUSE);
     }
 }

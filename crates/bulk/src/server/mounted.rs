@@ -88,7 +88,7 @@ impl<F: FileSystem> Served<F> {
                 if flags & RENAME_WHITEOUT != 0 && !visit.principal.is_root() {
                     return Err(Status::of(Errno::PERM));
                 }
-                self.rename(&mut visit, (&from, &to), flags).map(|()| Reply::Done)?
+                self.rename(session, &mut visit, (&from, &to), flags).map(|()| Reply::Done)?
             }
             MountRequest::Sync => {
                 seen(files.sync())?;

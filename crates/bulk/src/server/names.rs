@@ -1,5 +1,6 @@
 //! Requests about names and attributes.
 
+use braid_format::InodeNo;
 use braid_fs::mode::S_ISGID;
 use braid_fs::{Attr, Errno, FileSystem, SetAttr, TimeSet};
 
@@ -25,12 +26,17 @@ impl<F: FileSystem> Served<F> {
         session: &Session,
         (caller, request): (Option<&Caller>, Request),
     ) -> Result<Reply, Status> {
+        let is_mount = caller.is_some();
         let mut visit = Visit::new(self, caller);
         let files = &self.files;
         match request {
             Request::Lookup { dir, name } => {
                 visit.inode_for(dir, SEARCH)?;
-                visit.lookup(dir, &name).map(Reply::Attr)
+                let attr = visit.lookup(dir, &name)?;
+                if is_mount && attr.is_regular() {
+                    visit.keep(attr.ino, session.id, (dir, &name));
+                }
+                Ok(Reply::Attr(attr))
             }
             Request::GetAttr { ino } => visit.inode(ino).map(Reply::Attr),
             Request::SetAttr { ino, set, handle } => {
@@ -59,6 +65,7 @@ impl<F: FileSystem> Served<F> {
             Request::Unlink { dir, name } => {
                 let at = visit.inode(dir)?;
                 visit.may_remove(&at, &name)?;
+                self.takes_away(session, (dir, &name));
                 seen(files.unlink(dir, &name)).map(|()| Reply::Done)
             }
             Request::RmDir { dir, name } => {
@@ -68,7 +75,7 @@ impl<F: FileSystem> Served<F> {
             }
             Request::Rename { from, to, no_replace } => {
                 let flags = if no_replace { RENAME_NOREPLACE } else { 0 };
-                self.rename(&mut visit, (&from, &to), flags).map(|()| Reply::Done)
+                self.rename(session, &mut visit, (&from, &to), flags).map(|()| Reply::Done)
             }
             Request::SyncDir { dir } => {
                 visit.inode(dir)?;
@@ -85,6 +92,7 @@ impl<F: FileSystem> Served<F> {
     /// What the client is told.
     pub(super) fn rename(
         &self,
+        session: &Session,
         visit: &mut Visit<'_, F>,
         (from, to): (&Named, &Named),
         flags: u32,
@@ -107,7 +115,17 @@ impl<F: FileSystem> Served<F> {
                 }
             }
         }
+        self.takes_away(session, (to.0, &to.1));
         seen(self.files.rename((from.0, &from.1), (to.0, &to.1), flags))
+    }
+
+    /// A client is about to take a name away: what it has found by it need not stay for it.
+    fn takes_away(&self, session: &Session, name: (InodeNo, &[u8])) {
+        self.release(self.looked_up.take_named(session.id, name));
+    }
+    /// Gives references to inodes back.
+    pub(super) fn release(&self, inodes: impl IntoIterator<Item = InodeNo>) {
+        self.references.release(&self.files, inodes);
     }
 
     /// Lists a directory into `most` bytes, from `cookie` on, with attributes if that is asked for.
@@ -118,7 +136,7 @@ impl<F: FileSystem> Served<F> {
         &self,
         session: &Session,
         visit: &mut Visit<'_, F>,
-        (dir, handle): (braid_format::InodeNo, u64),
+        (dir, handle): (InodeNo, u64),
         (cookie, most, with_attributes): (u64, usize, bool),
     ) -> Result<Vec<u8>, Status> {
         let attr = visit.inode(dir)?;
@@ -143,7 +161,7 @@ impl<F: FileSystem> Served<F> {
 }
 
 /// A name in a directory.
-pub(super) type Named = (braid_format::InodeNo, Vec<u8>);
+pub(super) type Named = (InodeNo, Vec<u8>);
 
 /// What the caller may change of a file, `writable` through an open one: as chmod(2), chown(2), truncate(2) and
 /// utimensat(2) say. Whoever may write a file may also take its set-user-ID and set-group-ID bits away, as a write

@@ -12,7 +12,7 @@ use super::options::{ServerOptions, Squash};
 use super::outcome::seen;
 use super::references::Pins;
 use super::served::Served;
-use crate::wire::{Caller, Status};
+use crate::wire::{Caller, SessionId, Status};
 
 /// Permissions that are asked for.
 pub const READ: u32 = 4;
@@ -134,6 +134,13 @@ impl<'a, F: FileSystem> Visit<'a, F> {
         let attr = seen(self.served.files.lookup(dir, name))?;
         self.note(&attr);
         Ok(attr)
+    }
+
+    /// What a lookup has found stays until the client has had time to open it.
+    pub fn keep(&mut self, ino: InodeNo, session: SessionId, name: (InodeNo, &[u8])) {
+        if let Some(ino) = self.pins.hand_over(ino) {
+            self.served.release(self.served.looked_up.keep(ino, session, name));
+        }
     }
 
     /// Whether the caller may do all of `want`.

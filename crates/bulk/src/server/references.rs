@@ -105,6 +105,21 @@ impl References {
         }
     }
 
+    /// Gives references back.
+    pub(super) fn release(
+        &self,
+        files: &impl FileSystem,
+        inodes: impl IntoIterator<Item = InodeNo>,
+    ) {
+        for ino in inodes {
+            if self.give_back(ino)
+                && let Err(errno) = files.forget(ino)
+            {
+                tracing::warn!(%ino, %errno, "an inode without a name may stay");
+            }
+        }
+    }
+
     /// Gives one reference back. Whether none is left.
     fn give_back(&self, ino: InodeNo) -> bool {
         match self.counts.lock().entry(ino) {
@@ -195,17 +210,16 @@ impl<'a, F: FileSystem> Pins<'a, F> {
     pub fn note(&mut self, attr: &Attr) {
         self.inodes.push(attr.ino);
     }
+    /// Hands a reference over to the caller, if there is one.
+    pub fn hand_over(&mut self, ino: InodeNo) -> Option<InodeNo> {
+        let at = self.inodes.iter().rposition(|own| *own == ino)?;
+        Some(self.inodes.swap_remove(at))
+    }
 }
 
 impl<F: FileSystem> Drop for Pins<'_, F> {
     fn drop(&mut self) {
-        for ino in self.inodes.drain(..) {
-            if self.references.give_back(ino)
-                && let Err(errno) = self.files.forget(ino)
-            {
-                tracing::warn!(%ino, %errno, "an inode without a name may stay");
-            }
-        }
+        self.references.release(self.files, self.inodes.drain(..));
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use super::counts::Counters;
+use super::looked_up::LookedUp;
 use super::options::ServerOptions;
 use super::references::References;
 
@@ -15,6 +16,8 @@ pub struct Served<F> {
     pub files: F,
     /// Inodes that requests refer to.
     pub references: Arc<References>,
+    /// Inodes that clients have looked up a moment ago.
+    pub looked_up: LookedUp,
     /// How it is served.
     pub options: ServerOptions,
     /// The write verifier of this server.

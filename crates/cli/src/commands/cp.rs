@@ -135,12 +135,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     answer::add("bytes", copied.size);
     answer::add("bytes_sent", copied.sent);
     answer::add("seconds", seconds);
-    let resumed = if copied.sent < copied.size {
-        format!(", {} of it was there", size::show(copied.size - copied.sent))
-    } else {
-        String::new()
+    answer::add("bytes_in_holes", copied.holes);
+    let part = |bytes: u64, what: &str| match bytes {
+        0 => String::new(),
+        _ => format!(", {} of it {what}", size::show(bytes)),
     };
-    say!("{} in {seconds:.2} s, {rate:.0} MB/s{resumed}", size::show(copied.size));
+    let resumed = copied.size.saturating_sub(copied.sent + copied.holes);
+    let (holes, resumed) = (part(copied.holes, "holes"), part(resumed, "was there"));
+    say!("{} in {seconds:.2} s, {rate:.0} MB/s{holes}{resumed}", size::show(copied.size));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -103,6 +103,8 @@ pub(super) enum Phase {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Demotion {
+    /// What was held when the file system was called: a thread that waits may take more meanwhile.
+    pub(super) from: Mode,
     pub(super) to: Mode,
     pub(super) phase: Phase,
     /// What the last call left behind.

@@ -344,7 +344,7 @@ impl<W: Clone + PartialEq> Glock<W> {
         }
     }
 
-    /// Waiting threads learn of a record that stays out of reach.
+    /// Waiting threads, and who waits for idle locks to be given up, learn of a record that stays out of reach.
     fn report_failures(&mut self, out: &mut Out<W>) {
         let failures = self.dlock.failures();
         if failures == 0 {
@@ -353,10 +353,13 @@ impl<W: Clone + PartialEq> Glock<W> {
         }
         let Some(error) = self.error.clone() else { return };
         if error.is_lasting() || failures >= FAILURES_MAX {
-            if !self.queue.is_empty() || self.demotion.is_some() {
+            // It is tried for ever, and not told each time.
+            let is_told = failures.is_power_of_two();
+            if is_told && (!self.queue.is_empty() || self.demotion.is_some()) {
                 out.push(Action::Unreachable(error.clone()));
             }
             self.refuse_all(&error, out);
+            self.end_release(out);
         }
     }
 
@@ -537,7 +540,7 @@ impl<W: Clone + PartialEq> Glock<W> {
 
     fn next_of_demotion(&mut self, cx: &Context, out: &mut Out<W>) -> Next {
         let Some(demotion) = self.demotion else { return self.begin_demotion(cx, out) };
-        let from = self.dlock.held();
+        let held = self.dlock.held();
         let to = self.demand.map_or(demotion.to, |d| d.meet(demotion.to));
         let drained = self.drained(to);
         if to < demotion.to {
@@ -562,8 +565,15 @@ impl<W: Clone + PartialEq> Glock<W> {
             }
             Phase::Draining => {
                 self.fills.call_begins();
-                set(self, Phase::Calling);
-                Next::Call { from, to }
+                self.demotion =
+                    Some(Demotion { from: held, to, phase: Phase::Calling, ..demotion });
+                Next::Call { from: held, to }
+            }
+            Phase::Ready if !demotion.from.covers(held) => {
+                // More is held than the file system was told, and a fill may have changed something under that.
+                self.fills.begin();
+                set(self, Phase::Draining);
+                Next::Again
             }
             Phase::Ready if self.fills.are_left() || to < demotion.to || !drained => {
                 set(self, Phase::Draining);
@@ -606,7 +616,7 @@ impl<W: Clone + PartialEq> Glock<W> {
             None => return Next::Leave,
         };
         let left = Demoted::default();
-        self.demotion = Some(Demotion { to, phase: Phase::Draining, left });
+        self.demotion = Some(Demotion { from: held, to, phase: Phase::Draining, left });
         self.fills.begin();
         Next::Again
     }

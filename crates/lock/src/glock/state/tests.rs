@@ -19,7 +19,7 @@ const fn request(cluster: Mode, local: Local) -> Request {
     Request { cluster, local, fill: None, passes: false }
 }
 fn demotion(to: Mode, phase: Phase) -> Demotion {
-    Demotion { to, phase, left: Demoted::default() }
+    Demotion { from: Mode::Exclusive, to, phase, left: Demoted::default() }
 }
 /// As node 0 sees the lock after it has read a record with these holders and waiters.
 fn seen(mode: Mode, holders: &[u16], waiters: &[(u16, Mode)]) -> Glock<u8> {

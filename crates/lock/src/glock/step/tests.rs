@@ -227,6 +227,42 @@ fn a_fill_that_has_gone_before_caches_are_stable_has_them_made_stable_again() {
     assert_eq!(alone.words(), ["forget"]);
 }
 
+/// The lock is held shared, and given up: nothing can be unstable. Meanwhile a truncation takes it exclusively, and is
+/// let in, because the kernel holds pages for it. What it changes is made stable by a call of its own.
+#[test]
+fn what_was_changed_under_more_than_the_call_was_told_is_made_stable_by_another() {
+    let mut alone = Alone::new();
+    alone.queue_up(1, Mode::Shared, Local::Shared, None);
+    alone.end(Mode::Shared, Local::Shared);
+    alone.other_wants(Mode::Exclusive);
+    alone.step(Event::Visit);
+    let call = |mode| move |a: &Action<u8>| matches!(a, Action::Demote { from, to: Mode::Unlocked } if *from == mode);
+    assert!(alone.seen.iter().any(call(Mode::Shared)), "{:?}", alone.seen);
+    alone.step(Event::Drops(Vec::new()));
+    alone.record.waiters.clear();
+    alone.nonce += 1;
+    alone.record.nonce = alone.nonce;
+    let cut = Fill { held: Held::Cut, ..fill(Duration::ZERO) };
+    alone.queue_up(2, Mode::Exclusive, Local::Exclusive, Some(cut));
+    alone.step(Event::Turn(2));
+    let words = alone.words();
+    assert!(words.ends_with(&["granted", "admit"]), "{words:?}");
+    alone.end(Mode::Exclusive, Local::Exclusive);
+    for _ in 0..2 {
+        alone.step(Event::Drops(Vec::new()));
+    }
+    assert_eq!(alone.glock.drops(), None);
+    alone.words();
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    assert!(alone.seen.iter().any(call(Mode::Exclusive)), "{:?}", alone.seen);
+    assert_eq!(alone.words(), ["demote"]);
+    alone.step(Event::Drops(Vec::new()));
+    assert_eq!(alone.glock.drops(), Some(ToDrop::All), "of what more is held, all is dropped");
+    alone.step(Event::Drops(Vec::new()));
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    assert_eq!(alone.words(), ["forget"]);
+}
+
 #[test]
 fn a_stronger_demand_is_heeded_by_the_demotion_under_way() {
     let mut alone = Alone::holding();
@@ -412,6 +448,34 @@ fn a_record_out_of_reach_is_told_to_those_who_wait_after_eight_failures() {
     }
     assert_eq!(tries, 8);
     assert!(alone.seen.iter().any(|a| matches!(a, Action::Unreachable(_))));
+}
+
+/// Otherwise one damaged record would keep the node from whatever it does when idle locks are given up.
+#[test]
+fn who_waits_for_an_idle_lock_to_be_given_up_is_told_that_its_record_is_out_of_reach() {
+    let mut alone = Alone::holding();
+    alone.step(Event::Release);
+    alone.step(Event::Visit);
+    alone.step(Event::Demoted(Some(Demoted::default())));
+    alone.words();
+    alone.failing = true;
+    alone.step(Event::Forgotten);
+    let mut words = alone.words();
+    for _ in 0..100 {
+        alone.now += 200 * MS;
+        alone.step(Event::Visit);
+        words.extend(alone.words());
+    }
+    let count = |what| words.iter().filter(|word| **word == what).count();
+    assert_eq!(count("released"), 1, "{words:?}");
+    // The 8th failure, the 16th, the 32nd and the 64th.
+    assert_eq!(count("unreachable"), 4, "{words:?}");
+    // It goes on as soon as it can.
+    alone.failing = false;
+    alone.now += 200 * MS;
+    alone.step(Event::Visit);
+    assert!(alone.record.holders.is_empty());
+    assert!(alone.glock.is_idle());
 }
 
 #[test]
