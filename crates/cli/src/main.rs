@@ -216,7 +216,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Iostat(a) => iostat::run(&a),
         Command::Top(a) => top::run(&a),
         Command::Fence(a) => fence::run(&a),
-        Command::Scan(a) => Ok(scan::run(&a)),
+        Command::Scan(a) => scan::run(&a),
         Command::History(a) => history::run(&a),
         Command::Events(a) => events::run(&a),
         Command::Check(a) => check::run(&a),

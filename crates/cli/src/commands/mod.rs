@@ -37,6 +37,7 @@ pub mod remove;
 pub mod rename;
 pub mod replace;
 pub mod scan;
+mod scan_units;
 pub mod scrub;
 pub mod serve;
 pub mod spare;

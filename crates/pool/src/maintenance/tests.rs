@@ -246,7 +246,8 @@ fn a_member_with_the_label_of_a_change_that_was_broken_off_has_failed() {
         // In its second place the label is in force, whatever became of the others.
         write_copies(&[device(0), device(1)], &label, 1, &[0]).unwrap();
         let refused = Pool::assemble(vec![device(0), device(1)]);
-        let apart = |e: &PoolError| matches!(e, PoolError::Diverged { .. } | PoolError::Ahead { .. });
+        let apart =
+            |e: &PoolError| matches!(e, PoolError::Diverged { .. } | PoolError::Ahead { .. });
         assert!(refused.as_ref().is_err_and(apart), "{refused:?}");
     }
 }
