@@ -130,7 +130,7 @@ fn open(name: &str, target: usize) -> Unit {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let path = PathBuf::from(name);
     let seen = match device::open(&path, options) {
-        Ok(device) => Ok(seen(Found::read(device))),
+        Ok(device) => Ok(seen(&Found::read(device))),
         // The name stands before it.
         Err(DeviceError::Io { operation, source, .. }) => Err(format!("{operation}: {source}")),
         Err(e) => Err(e.to_string()),
@@ -138,7 +138,7 @@ fn open(name: &str, target: usize) -> Unit {
     Unit { path, target, seen }
 }
 
-fn seen(found: Found) -> Seen {
+fn seen(found: &Found) -> Seen {
     let label = match found.newest() {
         Some(label) => Ok(Labelled {
             pool: label.name.clone(),
