@@ -66,9 +66,9 @@ fn a_malformed_name_of_a_unit_is_shown_without_its_secret() {
     // The second one is the name of a portal, which `scan` asks.
     for (unit, shown) in [
         ("iscsi://me%longersecret@h/t/x", "me%***@h"),
-        ("iscsi://me%longersecret@127.0.0.1:1", "me@127.0.0.1:1"),
+        ("iscsi://me%longersecret@127.0.0.1:1", "@127.0.0.1:1"),
     ] {
-        let portal = shown.starts_with("me@");
+        let portal = shown.starts_with('@');
         for words in [
             &["create", "p", unit][..],
             &["mount", unit, dir],

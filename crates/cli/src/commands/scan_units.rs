@@ -3,8 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use braid_format::label::Label;
+use braid_pool::PoolError;
 use braid_pool::device::{self, DeviceError, OpenOptions, Portal, UnitName, UnitNumber};
 use braid_pool::labels::Found;
 use serde_json::json;
@@ -42,7 +44,15 @@ struct Unit {
 #[derive(Debug)]
 struct Seen {
     bytes: u64,
-    label: Result<Labelled, String>,
+    label: Result<Labelled, NoLabel>,
+}
+
+/// Why a unit is a member of nothing.
+#[derive(Debug)]
+struct NoLabel {
+    /// With the unit's name, and what to do.
+    whole: String,
+    short: String,
 }
 
 /// Which member a label says that it is.
@@ -68,8 +78,9 @@ pub fn is_meant(path: &Path) -> bool {
 /// Asks all portals and units at once; one from which nothing came `within` that time is given up.
 pub fn look(paths: &[PathBuf], within: Duration) -> Vec<Look> {
     let words = paths.iter().filter_map(|path| path.to_str()).filter(|w| UnitName::is_meant(w));
+    let begun = Instant::now();
     let asked: Vec<_> = words.map(|word| begin(word, within)).collect();
-    asked.into_iter().map(|(look, answers)| finish(look, &answers, within)).collect()
+    asked.into_iter().map(|(look, answers)| finish(look, &answers, (begun, within))).collect()
 }
 
 fn begin(word: &str, within: Duration) -> (Look, Receiver<Said>) {
@@ -139,20 +150,37 @@ fn open(name: &str, target: usize) -> Unit {
 }
 
 fn seen(found: &Found) -> Seen {
-    let label = match found.newest() {
-        Some(label) => Ok(Labelled {
-            pool: label.name.clone(),
-            uuid: label.pool.to_string(),
-            member: label.member.get(),
-        }),
-        None => Err(found.refusal().to_string()),
+    let labelled = |label: &Label| Labelled {
+        pool: label.name.clone(),
+        uuid: label.pool.to_string(),
+        member: label.member.get(),
     };
+    let label = found.newest().map(labelled).ok_or_else(|| NoLabel::of(&found.refusal()));
     Seen { bytes: found.device.info().size.get(), label }
 }
 
-fn finish(mut look: Look, answers: &Receiver<Said>, within: Duration) -> Look {
+impl NoLabel {
+    fn of(refusal: &PoolError) -> Self {
+        let short = match refusal {
+            PoolError::NotAMember { found: None, .. } => "no member of a pool".to_owned(),
+            PoolError::NotAMember { found: Some(what), .. } => {
+                format!("no member of a pool: it holds {what}")
+            }
+            _ => "both labels are damaged".to_owned(),
+        };
+        Self { whole: refusal.to_string(), short }
+    }
+}
+
+/// All of them have the same time at first, however many there are.
+fn finish(mut look: Look, answers: &Receiver<Said>, (begun, within): (Instant, Duration)) -> Look {
+    let mut until = begun + within;
     loop {
-        match answers.recv_timeout(within) {
+        let answer = answers.recv_timeout(until.saturating_duration_since(Instant::now()));
+        if answer.is_ok() {
+            until = Instant::now() + within;
+        }
+        match answer {
             Ok(Said::Target(target)) => look.targets.push(target),
             Ok(Said::Unit(unit)) => look.units.push(unit),
             Ok(Said::Failed(why)) => look.failure = Some(why),
@@ -178,6 +206,9 @@ impl Look {
             if let Some(why) = self.units.iter().find_map(Unit::why_not) {
                 say!("{why}");
             }
+            return;
+        }
+        if self.targets.is_empty() && self.failure.is_some() {
             return;
         }
         let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
@@ -215,7 +246,7 @@ impl Unit {
     fn why_not(&self) -> Option<String> {
         match &self.seen {
             Err(why) => Some(format!("{}: {why}", self.path.display())),
-            Ok(seen) => seen.label.as_ref().err().cloned(),
+            Ok(seen) => seen.label.as_ref().err().map(|why| why.whole.clone()),
         }
     }
     fn line(&self) -> String {
@@ -227,9 +258,7 @@ impl Unit {
                 format!("{path}  {}  member {member} of '{pool}'", size::show(*bytes))
             }
             Ok(Seen { bytes, label: Err(why) }) => {
-                // It begins with the name.
-                let why = why.strip_prefix(&format!("{path}: ")).unwrap_or(why);
-                format!("{path}  {}  {why}", size::show(*bytes))
+                format!("{path}  {}  {}", size::show(*bytes), why.short)
             }
         }
     }

@@ -3,6 +3,7 @@
 //! host's name has none: a caller that must go on asks from a thread.)
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -216,16 +217,21 @@ impl Talk {
     fn turn(&self, what: &str) -> Result<(), Ended> {
         const PAUSE: Duration = Duration::from_millis(100);
         let (library, context) = (self.fresh.library, self.fresh.context);
-        // SAFETY: the context is ours alone.
+        // SAFETY: the context is ours alone, and so is its socket.
         unsafe {
             let (fd, events) =
                 ((library.iscsi_get_fd)(context), (library.iscsi_which_events)(context));
             let (got, gone) = poll(fd, events, None, PAUSE.min(self.within))?;
+            // The library does not say why.
+            let socket = (gone && fd >= 0).then(|| BorrowedFd::borrow_raw(fd));
+            if let Some(Ok(Err(why))) = socket.map(rustix::net::sockopt::socket_error) {
+                return Err(ended(format!("{what}: {}", std::io::Error::from(why))));
+            }
             if (library.iscsi_service)(context, got) != 0 {
                 return Err(self.fresh.why(what));
             }
             if gone && !self.heard.called.load(Ordering::Relaxed) {
-                return Err(self.fresh.why(&format!("{what}: the connection was closed")));
+                return Err(ended(format!("{what}: the connection was closed")));
             }
         }
         Ok(())
