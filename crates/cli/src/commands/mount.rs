@@ -22,11 +22,10 @@ use braid_pool::device::{MountTable, answers, bounded};
 
 pub use super::mount_start::Args;
 use super::mount_start::{begin_in_background, begin_log, each, started_again};
-use super::properties::MOUNT_OPTIONS;
 use super::{copies, mount_remote};
 use crate::control::{Control, Node, history};
 use crate::metrics::{self, Address};
-use crate::pools::sources;
+use crate::pools::{properties::MOUNT_OPTIONS, sources};
 use crate::process::limits::{self, Need};
 use crate::process::{
     asker, guard::Guard, left_behind, log::LineFormat, mounts, service,

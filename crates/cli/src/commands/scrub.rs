@@ -13,6 +13,7 @@ use crate::control::{
     self, Order, SHOWN_MAX, ScrubView, View, history,
     session::{Missing, Session},
 };
+use crate::pools::properties::scrub_interval;
 use crate::terminal::{
     answer::{self, say},
     size, ui,
@@ -74,7 +75,7 @@ const UNDER_WAY: Duration = Duration::from_hours(24);
 
 /// Why no scrub is due, if none is.
 fn not_due(pool: &str) -> Result<Option<String>> {
-    let Some(interval) = properties::scrub_interval(&properties::of_pool(pool)?) else {
+    let Some(interval) = scrub_interval(&properties::of_pool(pool)?) else {
         return Ok(Some(format!("{pool}: scrub.every=never: not scrubbed")));
     };
     let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);

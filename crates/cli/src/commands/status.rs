@@ -15,12 +15,12 @@ use braid_pool::layout::Facts;
 use braid_pool::{MemberInfo, PoolInfo, device};
 use serde_json::json;
 
-use crate::commands::properties::COMMENT;
 use crate::commands::{status_io, status_remote, status_services};
 use crate::control::health::{Health, Lost, MemberFacts, PoolFacts, REPAIR as ADVICE};
 use crate::control::history::utc;
 use crate::control::nodes::{WITHDRAWN, state};
 use crate::control::{self, MemberView, View};
+use crate::pools::properties::COMMENT;
 use crate::pools::{sources, topology};
 use crate::process::asker::Patience;
 use crate::process::mounts::{self, Mount};
