@@ -1,5 +1,5 @@
 # Two commands: `make demo` sets everything up and runs the main job; `make test` runs every test.
-# Others: build, install, deb, bench, seeds, lint, tidy.
+# Others: build, install, deb, rpm, bench, seeds, lint, tidy.
 
 PREFIX  ?= /usr/local
 DESTDIR ?=
@@ -9,7 +9,7 @@ CONFIRM ?=
 RESULTS ?= bench-results
 CARGO   ?= cargo
 
-.PHONY: demo test build install deb bench lab seeds lint tidy setup clean
+.PHONY: demo test build install deb rpm bench lab seeds lint tidy setup clean
 
 demo: setup build
 	@DEVICES="$(DEVICES)" KEEP="$(KEEP)" CONFIRM="$(CONFIRM)" scripts/demo.sh
@@ -34,6 +34,11 @@ install: build
 deb: setup build
 	@mkdir -p target/debian
 	@scripts/deb.sh target/release/braid target/debian
+
+# An RPM package in target/rpm.
+rpm: setup build
+	@mkdir -p target/rpm
+	@scripts/rpm.sh target/release/braid target/rpm
 
 bench: setup build
 	@scripts/bench.sh $(RESULTS)

@@ -7,7 +7,7 @@ declare -A package_of=(
   [mkfs.ext4]=e2fsprogs [mkfs.btrfs]=btrfs-progs
   [git]=git [iscsi-test-cu]=libiscsi-bin [sqlite3]=sqlite3 [python3]=python3 [tar]=tar [flock]=util-linux
   [etcd]=etcd-server [chromium]=chromium [ip]=iproute2 [setfacl]=acl [nsenter]=util-linux
-  [lintian]=lintian [mmdebstrap]=mmdebstrap [dpkg-shlibdeps]=dpkg-dev [systemd-analyze]=systemd
+  [lintian]=lintian [mmdebstrap]=mmdebstrap [dpkg-shlibdeps]=dpkg-dev [rpmbuild]=rpm [systemd-analyze]=systemd
   [ganesha.nfsd]=nfs-ganesha [nfs-cp]=libnfs-utils [promtool]=prometheus
 )
 missing=()

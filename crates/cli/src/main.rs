@@ -34,9 +34,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::helper::{self, Helper};
 use commands::{
     add, advise, check, completion, cp, create, destroy, dump_label, evacuate, events, export,
-    fail, fence, generate, grow, history, iostat, label, locks, mount, nodes, offline, online,
-    probe, rebalance, remove, rename, replace, scan, scrub, serve, spare, status, target, top,
-    trim, unmount, version, why,
+    fail, fence, generate, get, grow, history, iostat, label, locks, mount, nodes, offline, online,
+    probe, rebalance, remove, rename, replace, scan, scrub, serve, set, spare, status, target, top,
+    trim, unmount, upgrade, version, why,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::{answer, lost_output};
@@ -79,6 +79,8 @@ enum Command {
     Evacuate(evacuate::Args),
     Remove(remove::Args),
     Rename(rename::Args),
+    Set(set::Args),
+    Get(get::Args),
     Destroy(destroy::Args),
     Scrub(scrub::Args),
     Trim(trim::Args),
@@ -91,6 +93,7 @@ enum Command {
     Lmdd(braid_bench::compat::Words),
     /// xdd: `braid xdd -op read -target F -mbytes 256 -queuedepth 4`
     Xdd(braid_bench::compat::Words),
+    Upgrade(upgrade::Args),
     Version(version::Args),
     #[command(hide = true)]
     Guard(guard::Args),
@@ -216,7 +219,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Iostat(a) => iostat::run(&a),
         Command::Top(a) => top::run(&a),
         Command::Fence(a) => fence::run(&a),
-        Command::Scan(a) => Ok(scan::run(&a)),
+        Command::Scan(a) => scan::run(&a),
         Command::History(a) => history::run(&a),
         Command::Events(a) => events::run(&a),
         Command::Check(a) => check::run(&a),
@@ -234,6 +237,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Evacuate(a) => evacuate::run(&a),
         Command::Remove(a) => remove::run(&a),
         Command::Rename(a) => rename::run(&a),
+        Command::Set(a) => set::run(&a),
+        Command::Get(a) => get::run(&a),
         Command::Destroy(a) => destroy::run(&a),
         Command::Scrub(a) => scrub::run(&a),
         Command::Trim(a) => trim::run(&a),
@@ -248,6 +253,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Generate(args) => generate::run(&args, command_line()),
         Command::Asker(_) => asker::run(),
         Command::Probe(args) => probe::run(&args),
+        Command::Upgrade(a) => upgrade::run(&a),
         Command::Version(_) => {
             version::run();
             Ok(ExitCode::SUCCESS)

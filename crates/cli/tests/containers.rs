@@ -148,3 +148,48 @@ fn nodes_in_containers_with_device_nodes_of_their_own_do_not_take_each_other_ove
     }
     assert!(ok(&["check", disk]).contains("clean"));
 }
+
+/// A container of a user namespace, which was there before the host mounted the pool, uses the directory that it was
+/// shown, and has it again after the host has mounted anew.
+#[test]
+fn a_container_uses_a_directory_of_the_host() {
+    if !can_mount() || !common::device::can_be_root("mounts are shared") {
+        return;
+    }
+    let disks = Disks::new(1, 256);
+    ok(&disks.with(&["create", "shown"], &[]));
+    let shown = disks.path("shown");
+    let dir = format!("{shown}/pool");
+    common::sh(&format!(
+        "mkdir {shown}; mount -t tmpfs none {shown}; mount --make-shared {shown}; mkdir {dir}"
+    ));
+    let ready = format!("{shown}/ready");
+    let mut container = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "--propagation", "slave"])
+        .args(["sh", "-c", ": > $1; exec sleep 1000", "sh", &ready])
+        .spawn()
+        .unwrap();
+    wait_until("the container is there", || Path::new(&ready).exists());
+    let target = container.id().to_string();
+    let inside = |script: &str| {
+        let mut command = Command::new("nsenter");
+        command.args(["--user", "--preserve-credentials", "--mount", "--target", &target]);
+        let out = command.args(["sh", "-euc", script]).output().unwrap();
+        assert!(out.status.success(), "{script}: {out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let mut said = Vec::new();
+    for round in ["first", "second"] {
+        ok(&disks.with(&["mount"], &[&dir]));
+        std::fs::write(format!("{dir}/{round}"), "by the host").unwrap();
+        said.push(inside(&format!("cat {dir}/{round}; echo by the container > {dir}/answer")));
+        said.push(std::fs::read_to_string(format!("{dir}/answer")).unwrap());
+        common::unmount_idle(dir.as_ref());
+        said.push(inside(&format!("ls {dir}")));
+    }
+    container.kill().unwrap();
+    container.wait().unwrap();
+    common::sh(&format!("umount {shown}"));
+    let round = ["by the host", "by the container\n", ""];
+    assert_eq!(said, [round, round].concat());
+}

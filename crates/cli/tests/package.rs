@@ -50,6 +50,19 @@ fn the_package_is_installed_used_and_removed_in_a_clean_system() {
     with_the_package("package_test.sh");
 }
 
+/// What an RPM of this program has, and that it can be installed and removed, in a folder.
+#[test]
+fn the_rpm_package_has_what_the_debian_one_has() {
+    if let Some(tool) = ["rpm", "rpmbuild"].iter().find(|tool| !is_there(tool)) {
+        return braid_testkit::skip(&format!("{tool} is not installed"));
+    }
+    if !common::device::can_be_root("rpm installs as root") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    run("rpm_test.sh", &[Path::new(env!("CARGO_BIN_EXE_braid")), folder.path()]);
+}
+
 /// Only commands of the manual pages: disks fail and are replaced, a node is killed, the pool is full, a disk rots;
 /// the pool's history has it all.
 #[test]

@@ -591,3 +591,54 @@ fn a_mirror_goes_on_without_a_unit_that_may_have_lost_what_was_not_flushed() {
     assert_eq!(sh(&format!("cat {dir}/file")), "more\n");
     unmount_idle(Path::new(&dir));
 }
+
+/// The targets of a portal, their units, and which of them are members of which pool.
+#[test]
+fn a_portal_is_asked_for_its_targets_and_units() {
+    let san =
+        San::new(&["memory:256M", "memory:200M", "memory:300M"], &["--chap", "braid%longersecret"]);
+    let place = san.units[0].strip_prefix("iscsi://").unwrap().split('/').next().unwrap();
+    let (portal, by_user) =
+        (format!("iscsi://{place}"), format!("iscsi://braid%longersecret@{place}"));
+    let login = |unit: &str| unit.replace("iscsi://", "iscsi://braid%longersecret@");
+    ok(&["create", "offered", &login(&san.units[0]), &login(&san.units[2])]);
+    let said = ok(&["scan", &by_user]);
+    assert!(said.contains("1 target, 3 units") && !said.contains("longersecret"), "{said}");
+    let line = |unit: usize| {
+        let shown = san.units[unit].replace("iscsi://", "iscsi://braid@");
+        said.lines().find(|l| l.trim().starts_with(&format!("{shown}  "))).unwrap_or_default()
+    };
+    assert!(line(0).contains("256 MiB  member 0 of 'offered'"), "{said}");
+    assert!(line(2).contains("300 MiB  member 1 of 'offered'"), "{said}");
+    assert!(line(1).contains("200 MiB  no member of a pool"), "{said}");
+    assert!(said.contains("epoch 1  complete"), "{said}");
+    let json: serde_json::Value = serde_json::from_str(&ok(&["scan", &by_user, "--json"])).unwrap();
+    let units = json["portals"][0]["targets"][0]["units"].as_array().unwrap();
+    let pools: Vec<_> = units.iter().map(|u| u["pool"].as_str()).collect();
+    assert_eq!(pools, [Some("offered"), None, Some("offered")]);
+    assert_eq!(json["pools"][0]["members"][1]["path"].as_str(), units[2]["path"].as_str());
+    // Without the secret, and by a name of nothing.
+    for wrong in [&portal, "iscsi://127.0.0.1:1"] {
+        let said = fails(&["scan", wrong]);
+        assert!(said.contains(wrong), "{said}");
+    }
+    assert!(fails(&["scan", "iscsi://127.0.0.1:1"]).contains("refused"));
+}
+
+/// A portal that takes the connection and says nothing, and a unit of it: `--timeout` is all that anybody waits.
+#[test]
+fn a_portal_that_answers_nothing_keeps_nobody_waiting() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let portal = format!("iscsi://{}", silent.local_addr().unwrap());
+    let began = std::time::Instant::now();
+    let said = fails(&["scan", &portal, "--timeout", "1"]);
+    assert!(said.contains(&portal) && said.contains("within 1s"), "{said}");
+    let said = fails(&["scan", &format!("{portal}/iqn.x/0"), "--timeout", "1"]);
+    assert!(said.contains(&portal) && said.contains("within 1s"), "{said}");
+    // Of several each has its time, all at once.
+    let units = ["0", "1", "2", "3"].map(|unit| format!("{portal}/iqn.x/{unit}"));
+    let [a, b, c, d] = units.each_ref().map(String::as_str);
+    let said = fails(&["scan", &portal, a, b, c, d, "--timeout", "2"]);
+    assert!(said.contains(d) && said.contains("within 2s"), "{said}");
+    assert!(began.elapsed().as_secs() < 9, "{:?}", began.elapsed());
+}

@@ -8,8 +8,8 @@
 //!         the claim of a change ([`crate::redundancy::RawClaim`])
 //! ```
 //! A label is [`RawLabel`], then `member_count` [`RawMember`]s, `node_count` [`RawTreeNode`]s,
-//! `edge_count` [`RawEdge`]s, `segment_count` [`RawSegment`]s, zeros to a multiple of 4 KiB. One
-//! CRC covers all of it. The labels of a pool differ only in `copy`, `at`, `member_index` and
+//! `edge_count` [`RawEdge`]s, `segment_count` [`RawSegment`]s, `properties_len` bytes of
+//! [`properties`], zeros to a multiple of 4 KiB. One CRC covers all of it. The labels of a pool differ only in `copy`, `at`, `member_index` and
 //! `member_uuid`, so any one of them can restore all the others.
 //!
 //! The topology is a forest: a node's children stand before it in the table and have no other
@@ -35,6 +35,7 @@ use crate::crc::crc32c_with_hole;
 use crate::units::{ByteOffset, Bytes, Epoch, MemberIndex};
 
 mod contents;
+pub mod properties;
 mod raw;
 
 use contents::WHAT;
@@ -58,7 +59,8 @@ impl Label {
             + self.members.len() * size_of::<RawMember>()
             + self.nodes.len() * size_of::<RawTreeNode>()
             + edges * size_of::<RawEdge>()
-            + self.segments.len() * size_of::<RawSegment>())
+            + self.segments.len() * size_of::<RawSegment>()
+            + properties::len(&self.properties))
         .next_multiple_of(Self::GRAIN)
     }
 
@@ -98,6 +100,7 @@ impl Label {
                 flags: U32::ZERO,
             });
         }
+        out.put_bytes(&properties::encode(&self.properties));
         raw.crc = crc32c_with_hole(buf, core::mem::offset_of!(RawLabel, crc)).into();
         Writer { rest: buf }.put(&raw);
         Ok(len)
@@ -138,7 +141,7 @@ impl Label {
             node_count: as_u16(self.nodes.len()).into(),
             edge_count: as_u16(edges).into(),
             segment_count: as_u16(self.segments.len()).into(),
-            reserved0: U16::ZERO,
+            properties_len: as_u16(properties::len(&self.properties)).into(),
             lock_sector: u32::try_from(self.lock_sector.0)
                 .map_err(|_| bad("lock sector", self.lock_sector.to_usize()))?
                 .into(),
@@ -168,6 +171,8 @@ impl Label {
         let edges: &[RawEdge] = take(&mut rest, raw.edge_count.get())?;
         let segments: &[RawSegment] = take(&mut rest, raw.segment_count.get())?;
         let bad = |field, value: u64| FormatError::BadField { what: WHAT, at: at.0, field, value };
+        let properties = rest.get(..usize::from(raw.properties_len.get()));
+        let properties = properties.and_then(properties::decode);
         let label = Self {
             pool: Uuid::from_bytes(raw.pool_uuid),
             name: unpadded(&raw.name).ok_or_else(|| bad("name (not UTF-8)", 0))?,
@@ -186,6 +191,7 @@ impl Label {
             members: members.iter().map(|m| m.decode(at)).collect::<Result<_, _>>()?,
             nodes: nodes.iter().map(|n| n.decode(edges, at)).collect::<Result<_, _>>()?,
             segments: segments.iter().map(|s| s.decode(at)).collect::<Result<_, _>>()?,
+            properties: properties.ok_or_else(|| bad("properties", 0))?,
         };
         check::limits(&label, edges.len(), at.0)?;
         check::check(&label, at.0)?;
@@ -391,9 +397,12 @@ struct Writer<'a> {
 }
 impl Writer<'_> {
     fn put<T: IntoBytes + Immutable>(&mut self, value: &T) {
+        self.put_bytes(value.as_bytes());
+    }
+    fn put_bytes(&mut self, bytes: &[u8]) {
         let rest = core::mem::take(&mut self.rest);
-        let (head, tail) = rest.split_at_mut(size_of::<T>());
-        head.copy_from_slice(value.as_bytes());
+        let (head, tail) = rest.split_at_mut(bytes.len());
+        head.copy_from_slice(bytes);
         self.rest = tail;
     }
 }

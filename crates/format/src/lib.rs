@@ -24,6 +24,7 @@
 //!  redundancy   a node's redundancy log
 //!  xattr        extended attributes
 //!  superblock   what a file system is, and where its fixed parts are
+//!  features     every feature bit, by name
 //! ```
 
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ pub mod crc;
 pub mod dinode;
 pub mod dirent;
 pub mod error;
+pub mod features;
 #[cfg(test)]
 mod golden;
 pub mod history;

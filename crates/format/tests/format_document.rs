@@ -32,7 +32,7 @@ macro_rules! layouts {
 fn compiled() -> Vec<(&'static str, usize, Fields)> {
     layouts! {
         meta::MetaHeader { magic, kind, revision, block, owner, generation, crc, reserved }
-        label::RawLabel { magic, crc, len, revision, copy, at, epoch, features_compat, features_ro_compat, features_incompat, pool_uuid, name, member_uuid, member_index, member_count, node_count, edge_count, segment_count, reserved0, lock_sector, block_size, flags, stripe_unit, created, changed, change_id, reserved }
+        label::RawLabel { magic, crc, len, revision, copy, at, epoch, features_compat, features_ro_compat, features_incompat, pool_uuid, name, member_uuid, member_index, member_count, node_count, edge_count, segment_count, properties_len, lock_sector, block_size, flags, stripe_unit, created, changed, change_id, reserved }
         label::RawMember { uuid, data_start, data_len, device_size, state_epoch, bytes_per_second, state, class, flags, bus, successor, path, serial }
         label::RawTreeNode { kind, flags, member, first_edge, child_count, parity, code, reserved0, start, len, unit, reserved }
         label::RawEdge { node, weight }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use braid_format::{InodeNo, LockNo, MemberIndex};
 use braid_lock::{Life, Local, Mode, NodeView, NodeWait};
 use braid_pool::device::{AlignedBuf, Device};
-use braid_pool::{CatchUp, MemberSelector, Pool};
+use braid_pool::{CatchUp, MemberSelector, Pool, PropertyChange};
 
 use crate::attr::{
     Attr, Cred, DirEntry, EarlyReply, Fh, KernelCache, SetAttr, StatFs, WithAttrs, Write,
@@ -176,6 +176,11 @@ impl Fs {
         self.pool().replace(member, device, force)?;
         self.mounted.maintenance.begin();
         Ok(())
+    }
+    /// Changes settings that stay with the pool ([`Pool::set_properties`]).
+    pub fn set_properties(&self, changes: &[PropertyChange]) -> Result<()> {
+        self.core().check_alive()?;
+        Ok(self.pool().set_properties(changes)?)
     }
     /// Adds a device that steps in for the next member that fails.
     pub fn add_spare(&self, device: Arc<dyn Device>, force: bool) -> Result<MemberIndex> {

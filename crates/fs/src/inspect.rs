@@ -24,6 +24,8 @@ pub struct ClusterView {
     pub inodes: u64,
     /// Nodes that may mount at once.
     pub node_slots: u16,
+    /// Incompatible features of the file system.
+    pub features_incompat: u64,
     /// The store that the locks are in, if that is not the pool.
     pub locks: Option<String>,
     /// Slots that are not free.
@@ -52,6 +54,7 @@ pub fn inspect(pool: Pool) -> Result<ClusterView> {
         free: Bytes(counters.free_blocks.get().saturating_mul(unit)),
         inodes: counters.inodes.get(),
         node_slots: volume.sb.node_slots.get(),
+        features_incompat: volume.sb.features_incompat.get(),
         locks: volume.external_store.as_ref().map(|store| store.etcd.address().to_string()),
         nodes,
     })

@@ -372,7 +372,7 @@ impl Worker {
         let over = || self.stopped() || !self.shared.scrub.load(Ordering::Acquire);
         let verifier = VolumeVerifier::of_mounted(&self.volume);
         let to_be_failed = self.pool.to_be_failed();
-        self.pool.record(EventKind::Scrub, None, "a scrub has begun");
+        self.pool.record(EventKind::Scrub, None, SCRUB_BEGUN);
         let result = self.pool.scrub(&verifier, &mut |progress, found| {
             self.shared.status.lock().scrubbing = Some((progress, found.clone()));
             self.drop_garbage();
@@ -410,13 +410,18 @@ fn scrub_ended(result: &Result<Scrubbed, PoolError>) -> String {
     match result {
         Ok(found) => {
             let (checked, healed) = (found.checked.get(), found.healed.get());
-            let how = if found.finished { "has ended" } else { "was stopped" };
+            let how = if found.finished { SCRUB_ENDED } else { "the scrub was stopped" };
             let undecided = found.undecided.get();
-            format!("the scrub {how}: {checked} bytes read, {healed} healed, {undecided} undecided")
+            format!("{how}: {checked} bytes read, {healed} healed, {undecided} undecided")
         }
         Err(error) => format!("the scrub has failed: {error}"),
     }
 }
+
+/// In the pool's history: a scrub has begun.
+pub const SCRUB_BEGUN: &str = "a scrub has begun";
+/// In the pool's history, what the line begins with: a scrub has read everything.
+pub const SCRUB_ENDED: &str = "the scrub has ended";
 
 /// What nobody could decide of the others while `member` was filled.
 fn said(member: MemberIndex, found: &Scrubbed, files: &FilesAt) -> String {

@@ -90,6 +90,7 @@ pub use redundancy::missed::CatchUp;
 pub use redundancy::verification::Verification;
 pub use redundancy::verifier::{ChecksumVerifier, NoChecksums};
 pub use reshape::{
-    AddOptions, Added, Destination, Destroyed, Removed, finish_destroy, is_being_destroyed,
+    AddOptions, Added, Destination, Destroyed, PropertyChange, Removed, finish_destroy,
+    is_being_destroyed,
 };
 pub use topology::{EpochTag, MemberInfo, PoolInfo, SubpoolInfo};

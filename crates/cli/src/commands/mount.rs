@@ -25,7 +25,7 @@ use super::mount_start::{begin_in_background, begin_log, each, started_again};
 use super::{copies, mount_remote};
 use crate::control::{Control, Node, history};
 use crate::metrics::{self, Address};
-use crate::pools::sources;
+use crate::pools::{properties::MOUNT_OPTIONS, sources};
 use crate::process::limits::{self, Need};
 use crate::process::{
     asker, guard::Guard, left_behind, log::LineFormat, mounts, service,
@@ -49,6 +49,13 @@ struct Plan {
     device_timeout: Duration,
     /// Disks and files that do not answer for so long are given up.
     give_up: Option<Duration>,
+}
+
+impl Plan {
+    /// What it needs of the limits of this process.
+    fn need<'a>(&self, devices: &'a [PathBuf]) -> Need<'a> {
+        Need { memory: self.fs.memory.get(), workers: self.fuse.workers_max, devices }
+    }
 }
 
 /// Runs it.
@@ -147,6 +154,80 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
         }
     }
     Ok((plan, unknown))
+}
+
+/// Options that a pool may have for all of its mounts. The others belong to one host or one mount, or are needed before
+/// the pool is read.
+const POOL_OPTIONS: [&str; 23] = [
+    "async",
+    "background_max",
+    "cache",
+    "cachenames",
+    "commit",
+    "dirsync",
+    "dirty",
+    "discard",
+    "fence_reset",
+    "locks",
+    "max_write",
+    "memory",
+    "noalert",
+    "nocacheattr",
+    "nocachedata",
+    "nocachenames",
+    "nodev",
+    "nodiscard",
+    "noexec",
+    "nosuid",
+    "read_ahead",
+    "sync",
+    "workers_max",
+];
+
+/// Whether `text`, mount options, may be a pool's.
+///
+/// # Errors
+/// Names the option that may not be, or that makes no sense.
+pub fn check_pool_options(text: &str) -> Result<()> {
+    let text = [text.to_owned()];
+    let (_, unknown) = parse(&[], PathBuf::from("/"), &text)?;
+    if let Some(option) = unknown.first() {
+        bail!("unknown mount option '{option}'; see `braid mount --help`");
+    }
+    for option in each(&text) {
+        let key = option.split_once('=').map_or(option, |(key, _)| key);
+        if !POOL_OPTIONS.contains(&key) {
+            bail!(
+                "option '{option}' cannot be a pool's: it belongs to one host or one mount, or is needed before the pool is read; a pool may have {}",
+                POOL_OPTIONS.join(", ")
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The plan with the pool's own options before those that were given; the limits suffice for it.
+fn with_pool_options(
+    plan: Plan,
+    (pool, devices): (&Pool, &[PathBuf]),
+    given: &[String],
+) -> Result<Plan> {
+    let label = pool.label();
+    let Some(text) = label.properties.get(MOUNT_OPTIONS) else { return Ok(plan) };
+    let of_pool = || {
+        check_pool_options(text)?;
+        let all: Vec<String> = [text.clone()].iter().chain(given).cloned().collect();
+        parse(&plan.devices, plan.fs.mount_point.clone(), &all)
+    };
+    let of_pool = of_pool().with_context(|| {
+        format!(
+            "the pool's own {MOUNT_OPTIONS}, {text} (`braid set {} {MOUNT_OPTIONS}=...`)",
+            label.name
+        )
+    })?;
+    tracing::info!(options = text, "mounted with the pool's own options");
+    limits::suffice(of_pool.0.need(devices))?;
+    Ok(of_pool.0)
 }
 
 /// Least metadata and unwritten data in memory with which a node works: some requests of the largest
@@ -314,8 +395,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     }
     let paths = sources::members(&plan.devices)?;
     let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
-    let (memory, workers) = (plan.fs.memory.get(), plan.fuse.workers_max);
-    limits::suffice(Need { memory, workers, devices: &paths })?;
+    limits::suffice(plan.need(&paths))?;
     let (devices, protected) = if plan.fs.read_only {
         sources::open_as_can_be(&paths)?
     } else {
@@ -325,6 +405,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let pool = assemble(devices).inspect(history::keep)?;
     answers::wait_for(MEMBER_TIME);
     copies::refuse(&pool)?;
+    let plan = with_pool_options(plan, (&pool, &paths), &args.options)?;
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fence_after());
     let on_signal = UnmountOnSignal::watch(&plan_dir, args.ready, plan.log.clone())?;

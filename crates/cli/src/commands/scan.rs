@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::{Result, bail};
 use braid_pool::labels::Found;
 use braid_pool::{FoundPool, MemberCondition};
 use serde_json::json;
 
+use super::scan_units::{self, Look};
 use crate::pools::sources;
 use crate::process::asker::Patience;
 use crate::terminal::answer::{self, say};
@@ -14,8 +16,8 @@ use crate::terminal::answer::{self, say};
 /// List the pools on this host's devices, found by their labels.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Look only at these devices, files or directories (default: all block devices, and those in
-    /// BRAID_DEVICES)
+    /// Look only at these devices, files, directories or iSCSI portals, whose targets and units are
+    /// listed (iscsi://HOST[:PORT]) (default: all block devices, and those in BRAID_DEVICES)
     #[arg(value_name = "DEVICE")]
     paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -23,22 +25,44 @@ pub struct Args {
 }
 
 /// Runs it.
-pub fn run(args: &Args) -> ExitCode {
+///
+/// # Errors
+/// A portal that was named could not be asked for all that it has.
+pub fn run(args: &Args) -> Result<ExitCode> {
     args.patience.begin();
-    let pools = sources::discover((!args.paths.is_empty()).then_some(args.paths.as_slice()));
+    let looks = scan_units::look(&args.paths, args.patience.time());
+    let mut paths: Vec<PathBuf> =
+        args.paths.iter().filter(|path| !scan_units::is_meant(path)).cloned().collect();
+    paths.extend(looks.iter().flat_map(Look::good));
+    let pools = sources::discover((!args.paths.is_empty()).then_some(paths.as_slice()));
     if answer::is_json() {
         answer::add("pools", pools.iter().map(as_json).collect::<Vec<_>>());
-        return ExitCode::SUCCESS;
+        let portals: Vec<_> = looks.iter().filter_map(Look::as_json).collect();
+        if !portals.is_empty() {
+            answer::add("portals", portals);
+        }
+    } else {
+        say_all(args, &looks, &pools);
     }
+    let failed = looks.iter().filter_map(|l| Some(format!("{}: {}", l.name, l.failure.as_ref()?)));
+    let failed: Vec<_> = failed.collect();
+    if !failed.is_empty() {
+        bail!("{}", failed.join("; "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say_all(args: &Args, looks: &[Look], pools: &[FoundPool]) {
     if pools.is_empty() {
         say!("no pools found");
     }
-    for path in args.paths.iter().filter(|p| !p.is_dir()) {
+    looks.iter().for_each(Look::say);
+    for path in args.paths.iter().filter(|p| !p.is_dir() && !scan_units::is_meant(p)) {
         if !pools.iter().any(|pool| pool.members.iter().any(|m| m.path == *path)) {
             say!("{}", why_not(path));
         }
     }
-    for pool in &pools {
+    for pool in pools {
         let state = state(pool);
         say!("{}  {}  epoch {}  {state}", pool.name, pool.uuid, pool.epoch);
         for member in &pool.members {
@@ -52,7 +76,6 @@ pub fn run(args: &Args) -> ExitCode {
             say!("       missing: {missing}");
         }
     }
-    ExitCode::SUCCESS
 }
 
 /// In a word, whether the pool can be used.

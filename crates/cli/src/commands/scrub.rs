@@ -4,11 +4,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use braid_format::history::EventKind;
+use braid_fs::{SCRUB_BEGUN, SCRUB_ENDED};
+use serde_json::Value;
 
+use super::properties;
 use crate::control::{
-    self, Order, SHOWN_MAX, ScrubView, View,
+    self, Order, SHOWN_MAX, ScrubView, View, history,
     session::{Missing, Session},
 };
+use crate::pools::properties::scrub_interval;
 use crate::terminal::{
     answer::{self, say},
     size, ui,
@@ -25,6 +30,7 @@ const OFFSETS_SHOWN: usize = 4;
 /// majority) and for two parities; the rest is reported, with the files that have it, and left alone.
 /// The exit status is 1 if any was.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
     pool: String,
@@ -34,6 +40,10 @@ pub struct Args {
     /// End the scrub that is under way
     #[arg(long, conflicts_with = "background")]
     stop: bool,
+    /// Only if the last one ended as many days ago as the pool's property `scrub.every` says (`braid set`; 30), by the
+    /// pool's history
+    #[arg(long, conflicts_with = "stop")]
+    due: bool,
     /// If the pool is not mounted: do without members that are missing, if the others hold
     /// everything. They count as failed from then on
     #[arg(long)]
@@ -49,7 +59,45 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         answer::add("pool", &view);
         return Ok(ExitCode::SUCCESS);
     }
+    if args.due
+        && let Some(why) = not_due(&args.pool)?
+    {
+        say!("{why}");
+        return Ok(ExitCode::SUCCESS);
+    }
     Session::with(&args.pool, Missing::by(args.degraded), |session| carry_out(args, session))
+}
+
+/// A timer that looks every day does not come at the same hour.
+const EARLY: Duration = Duration::from_hours(12);
+/// A scrub of which no end is known is taken to be under way for so long.
+const UNDER_WAY: Duration = Duration::from_hours(24);
+
+/// Why no scrub is due, if none is.
+fn not_due(pool: &str) -> Result<Option<String>> {
+    let Some(interval) = scrub_interval(&properties::of_pool(pool)?) else {
+        return Ok(Some(format!("{pool}: scrub.every=never: not scrubbed")));
+    };
+    let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+    Ok(why_not_due(&history::events(pool)?, now, interval).map(|why| format!("{pool}: {why}")))
+}
+
+/// The same, by the events of the pool's history; `now` in milliseconds.
+fn why_not_due(events: &[Value], now: u64, interval: Duration) -> Option<String> {
+    let scrubs = events.iter().filter(|event| event["kind"] == EventKind::Scrub.word());
+    let scrubs: Vec<(u64, &str)> =
+        scrubs.filter_map(|e| Some((e["time_ms"].as_u64()?, e["text"].as_str()?))).collect();
+    let since = |time: u64| Duration::from_millis(now.saturating_sub(time));
+    if let Some((time, text)) = scrubs.last()
+        && *text == SCRUB_BEGUN
+        && since(*time) < UNDER_WAY
+    {
+        return Some(format!("a scrub is under way since {}", history::utc(*time)));
+    }
+    let ended = scrubs.iter().rev().find(|(_, text)| text.starts_with(SCRUB_ENDED));
+    let (time, _) = ended.filter(|(time, _)| since(*time) + EARLY < interval)?;
+    let days = interval.as_secs() / Duration::from_hours(24).as_secs();
+    Some(format!("scrubbed on {}, and due every {days} days: not yet", history::utc(*time)))
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
@@ -160,6 +208,8 @@ fn report_files(found: &ScrubView) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -173,5 +223,25 @@ mod tests {
         assert_eq!(healed(None, scrub(7), scrub(7)), Some(7));
         assert_eq!(healed(Some((1, 9)), scrub(0), None), None, "it ended in an error");
         assert_eq!(healed(None, scrub(7), None), Some(7), "of an older node");
+    }
+
+    #[test]
+    fn a_scrub_is_due_when_the_last_one_is_long_ago_and_none_is_under_way() {
+        const DAY_MS: u64 = 86_400_000;
+        let event = |day: u64, kind: &str, text: &str| json!({"time_ms": day * DAY_MS, "kind": kind, "text": text});
+        let ended = format!("{SCRUB_ENDED}: 5 bytes read");
+        let week = Duration::from_hours(7 * 24);
+        let why = |events: &[Value], day| why_not_due(events, day * DAY_MS, week);
+        assert_eq!(why(&[], 100), None);
+        let mut events = vec![event(100, "scrub", SCRUB_BEGUN), event(101, "scrub", &ended)];
+        events.push(event(102, "member", SCRUB_BEGUN));
+        assert!(why(&events, 107).unwrap().contains("every 7 days"));
+        assert_eq!(why(&events, 108), None);
+        // One that was stopped, or never ended, counts for nothing.
+        events.push(event(108, "scrub", SCRUB_BEGUN));
+        assert!(why_not_due(&events, 108 * DAY_MS + 5, week).unwrap().contains("under way"));
+        assert_eq!(why(&events, 109), None);
+        events.push(event(108, "scrub", "the scrub was stopped: 0 bytes read"));
+        assert_eq!(why_not_due(&events, 108 * DAY_MS + 5, week), None);
     }
 }

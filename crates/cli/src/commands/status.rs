@@ -20,6 +20,7 @@ use crate::control::health::{Health, Lost, MemberFacts, PoolFacts, REPAIR as ADV
 use crate::control::history::utc;
 use crate::control::nodes::{WITHDRAWN, state};
 use crate::control::{self, MemberView, View};
+use crate::pools::properties::COMMENT;
 use crate::pools::{sources, topology};
 use crate::process::asker::Patience;
 use crate::process::mounts::{self, Mount};
@@ -231,6 +232,9 @@ fn show(seen: &Seen) {
     }
     if let Some(locks) = &cluster.locks {
         say!("locks: {locks}");
+    }
+    if let Some(comment) = label.properties.get(COMMENT) {
+        say!("comment: {comment}");
     }
     show_members(seen);
     show_nodes(seen);
@@ -484,6 +488,7 @@ fn as_json(seen: &Seen) -> serde_json::Value {
         "inodes": cluster.inodes,
         "node_slots": cluster.node_slots,
         "locks": cluster.locks,
+        "properties": label.properties,
         "members": info.members.iter().map(|m| json!({
             "index": m.index.get(), "path": m.path, "size": m.size.get(), "data": m.data_len.get(),
             "state": seen.state(m), "offline_since": seen.offline_since(m),

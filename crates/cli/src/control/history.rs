@@ -59,6 +59,12 @@ fn told(order: &Order) -> Option<String> {
         }
         Order::LeaveEnd => "remove --cancel".to_owned(),
         Order::Trim { run } => format!("trim{}", stop(*run)),
+        Order::Set { properties } => {
+            let word = |(key, value): &(String, Option<String>)| {
+                format!(" {key}={}", value.as_deref().unwrap_or_default())
+            };
+            format!("set:{}", properties.iter().map(word).collect::<String>())
+        }
         Order::Scrub { run } => format!("scrub{}", stop(*run)),
         _ => return None,
     })

@@ -138,6 +138,11 @@ pub enum Order {
         /// Begin; it is answered when it is done.
         run: bool,
     },
+    /// Change properties: each key with its new value, or none.
+    Set {
+        /// Them.
+        properties: Vec<(String, Option<String>)>,
+    },
     /// Begin to read everything and heal what rotted, or end that.
     Scrub {
         /// Begin.

@@ -201,6 +201,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
             (said, successor) = (Some(text), taker);
         }
         Order::LeaveEnd => fs.stop_leaving()?,
+        Order::Set { properties } => fs.set_properties(&properties)?,
         Order::Scrub { run } => {
             if !fs.pool().info().redundant {
                 bail!("nothing in this pool is mirrored or protected by parity");

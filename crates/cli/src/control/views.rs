@@ -1,5 +1,6 @@
 //! What a node says of its pool: the answer to most orders.
 
+use braid_format::label::properties::Properties;
 use braid_format::{ByteOffset, MemberIndex};
 use braid_fs::lock::NodeView;
 use braid_fs::{FileAt, Fs};
@@ -89,6 +90,9 @@ pub struct View {
     pub keeper: bool,
     /// The pool's epoch.
     pub epoch: u64,
+    /// Settings that stay with the pool.
+    #[serde(default)]
+    pub properties: Properties,
     /// The members.
     pub members: Vec<MemberView>,
     /// The member that is being filled: place, bytes done, bytes in all.
@@ -198,6 +202,7 @@ pub fn view(fs: &Fs) -> View {
         uuid: pool.info().uuid.to_string(),
         keeper: maintenance.turn,
         epoch: label.epoch.get(),
+        properties: label.properties.clone(),
         members: members.collect(),
         rebuilding: maintenance.rebuilding.map(|(m, p)| (m.0, p.done.get(), p.total.get())),
         moving: pool.moving().map(|m| {

@@ -29,8 +29,14 @@ impl Patience {
             answers::wait_for(time);
         }
     }
+    /// How long a device may take.
+    pub fn time(&self) -> Duration {
+        self.timeout.unwrap_or(USUAL)
+    }
 }
 
+/// As long, if nobody says otherwise.
+const USUAL: Duration = Duration::from_secs(10);
 /// Most seconds that somebody waits for a device to answer.
 const LONGEST: f64 = 3600.0;
 /// Fewest: any disk is that quick, if it answers.

@@ -57,7 +57,7 @@ unsafe extern "C" fn on_connect(_: *mut Context, status: c_int, _: *mut c_void, 
     told.called.store(true, Ordering::Relaxed);
 }
 
-fn text(word: &str) -> Result<CString, Ended> {
+pub(super) fn text(word: &str) -> Result<CString, Ended> {
     CString::new(word).map_err(|_| ended("a zero byte in a name"))
 }
 
@@ -158,7 +158,7 @@ impl Fresh {
         }
         Ok(())
     }
-    fn why(&self, what: &str) -> Ended {
+    pub fn why(&self, what: &str) -> Ended {
         // SAFETY: the context is ours alone.
         let said = unsafe { self.library.error(self.context) };
         ended(if said.is_empty() { what.to_owned() } else { format!("{what}: {said}") })

@@ -26,6 +26,8 @@ pub const XFER_NONE: c_int = 0;
 pub const XFER_READ: c_int = 1;
 pub const XFER_WRITE: c_int = 2;
 
+/// `ISCSI_SESSION_DISCOVERY`
+pub const SESSION_DISCOVERY: c_int = 1;
 /// `ISCSI_SESSION_NORMAL`
 pub const SESSION_NORMAL: c_int = 2;
 /// `ISCSI_HEADER_DIGEST_NONE`
@@ -124,6 +126,9 @@ library! {
     iscsi_set_timeout: fn(*mut Context, c_int) -> c_int;
     iscsi_set_tcp_keepalive: fn(*mut Context, c_int, c_int, c_int) -> c_int;
     iscsi_full_connect_async: fn(*mut Context, *const c_char, c_int, Callback, *mut c_void) -> c_int;
+    iscsi_connect_async: fn(*mut Context, *const c_char, Callback, *mut c_void) -> c_int;
+    iscsi_login_async: fn(*mut Context, Callback, *mut c_void) -> c_int;
+    iscsi_discovery_async: fn(*mut Context, Callback, *mut c_void) -> c_int;
     iscsi_get_fd: fn(*mut Context) -> c_int;
     iscsi_which_events: fn(*mut Context) -> c_int;
     iscsi_service: fn(*mut Context, c_int) -> c_int;

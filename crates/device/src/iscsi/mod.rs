@@ -21,6 +21,7 @@ mod ffi;
 mod limits;
 mod link;
 mod name;
+mod portal;
 mod probe;
 mod reserve;
 mod session;
@@ -44,6 +45,7 @@ use limits::{PIECE_MAX, TRIES_MAX};
 use session::Direction;
 
 pub use name::{UnitName, redacted, without_secrets};
+pub use portal::{Portal, UnitNumber};
 pub use transfer::ToUnit;
 pub(crate) use transfer::{Gathered, UnitTransfer};
 pub use unit::IscsiDevice;

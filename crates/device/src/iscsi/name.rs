@@ -39,6 +39,56 @@ impl UnitName {
         let rest = word.strip_prefix(Self::SCHEME)?;
         let (place, unit) = rest.split_once('/')?;
         let (target, lun) = unit.rsplit_once('/')?;
+        let Place { user, secret, portal } = Place::parse(place)?;
+        let user = user.or_else(|| from_environment("LIBISCSI_CHAP_USERNAME"));
+        let (target, lun) = (target.to_owned(), lun.parse().ok()?);
+        let mut name = Self { user, secret, portal, target, lun };
+        if !fits(&name.target) {
+            return None;
+        }
+        if name.secret.is_some() {
+            return Some(name.remembered());
+        }
+        if name.user.is_some() {
+            let shown = name.to_string();
+            let said = SECRETS.lock().as_ref().and_then(|known| known.get(&shown).cloned());
+            let said = said.or_else(|| handed_over(&shown));
+            name.secret = said.or_else(|| from_environment("LIBISCSI_CHAP_PASSWORD"));
+        }
+        Some(name)
+    }
+    /// The same. From now on this process knows its secret by the name that it shows.
+    pub(super) fn remembered(self) -> Self {
+        if let Some(secret) = &self.secret {
+            let mut known = SECRETS.lock();
+            known.get_or_insert_default().insert(self.to_string(), secret.clone());
+        }
+        self
+    }
+}
+
+fn fits(word: &str) -> bool {
+    !word.is_empty() && word.len() < 256 && !word.contains(['\0', '/', ' '])
+}
+
+fn from_environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Where a target is, and who logs in there: `[user[%secret]@]host[:port]`. Shown without its secret.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Who logs in.
+    pub user: Option<String>,
+    /// With what.
+    pub secret: Option<String>,
+    /// Host and port.
+    pub portal: String,
+}
+
+impl Place {
+    /// Reads it.
+    pub fn parse(place: &str) -> Option<Self> {
         let (login, host) = match place.rsplit_once('@') {
             Some((login, host)) => (Some(login), host),
             None => (None, place),
@@ -51,31 +101,42 @@ impl UnitName {
             port.parse::<u16>().is_ok() && (!h.contains(':') || h.ends_with(']'))
         });
         let portal = if numbered { host.to_owned() } else { format!("{host}:{PORT}") };
-        let fits = |s: &str| !s.is_empty() && s.len() < 256 && !s.contains(['\0', '/', ' ']);
-        let from_environment = |name: &str| std::env::var(name).ok();
-        let mut name = Self {
-            user: user.map(str::to_owned).or_else(|| from_environment("LIBISCSI_CHAP_USERNAME")),
-            secret: secret.map(str::to_owned),
-            portal,
-            target: target.to_owned(),
-            lun: lun.parse().ok()?,
-        };
-        if !fits(&name.target) || !fits(&name.portal) || host.is_empty() {
+        if host.is_empty() || !fits(&portal) {
             return None;
         }
-        let shown = name.to_string();
-        let mut known = SECRETS.lock();
-        let known = known.get_or_insert_default();
-        match &name.secret {
-            Some(secret) => drop(known.insert(shown, secret.clone())),
-            None if name.user.is_some() => {
-                let said = known.get(&shown).cloned();
-                let said = said.or_else(|| handed_over(&shown));
-                name.secret = said.or_else(|| from_environment("LIBISCSI_CHAP_PASSWORD"));
-            }
-            None => {}
+        Some(Self { user: user.map(str::to_owned), secret: secret.map(str::to_owned), portal })
+    }
+    /// Reads the name of a portal: the scheme and a place.
+    pub fn of_portal(word: &str) -> Option<Self> {
+        let rest = word.strip_prefix(UnitName::SCHEME)?;
+        Self::parse(rest.strip_suffix('/').unwrap_or(rest))
+    }
+    /// The name of the portal.
+    pub fn as_portal(&self) -> String {
+        format!("{}{self}", UnitName::SCHEME)
+    }
+    /// With user and secret from the process that started this one, or from the environment, where the name has none.
+    pub fn with_login(mut self) -> Self {
+        self.user = self.user.or_else(|| from_environment("LIBISCSI_CHAP_USERNAME"));
+        if self.secret.is_none() && self.user.is_some() {
+            let handed = handed_over(&self.as_portal());
+            self.secret = handed.or_else(|| from_environment("LIBISCSI_CHAP_PASSWORD"));
         }
-        Some(name)
+        self
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(user) = &self.user {
+            write!(f, "{user}@")?;
+        }
+        f.write_str(&self.portal)
+    }
+}
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({self})")
     }
 }
 
@@ -93,11 +154,11 @@ fn handed_over(shown: &str) -> Option<String> {
 pub fn without_secrets(words: &[String]) -> (Vec<String>, Option<(&'static str, String)>) {
     let mut secrets = String::new();
     let mut plain = |word: &str| {
-        let unit = UnitName::is_meant(word).then(|| UnitName::parse(word)).flatten();
-        let Some((unit, secret)) = unit.and_then(|u| u.secret.clone().map(|s| (u, s))) else {
+        let unit = || UnitName::parse(word).and_then(|u| Some((u.to_string(), u.secret?)));
+        let portal = || Place::of_portal(word).and_then(|p| Some((p.as_portal(), p.secret?)));
+        let Some((shown, secret)) = unit().or_else(portal) else {
             return word.to_owned();
         };
-        let shown = unit.to_string();
         let _ = writeln!(secrets, "{shown} {secret}");
         shown
     };
@@ -193,6 +254,9 @@ mod tests {
         let (words, handed) = super::without_secrets(&["a".into(), "iscsi://me%x y@h/t/0".into()]);
         assert_eq!(words, ["a", "iscsi://me@h:3260/t/0"]);
         assert_eq!(handed.unwrap().1, "iscsi://me@h:3260/t/0 x y\n");
+        let (words, handed) = super::without_secrets(&["scan".into(), "iscsi://me%x@h/".into()]);
+        assert_eq!(words, ["scan", "iscsi://me@h:3260"]);
+        assert_eq!(handed.unwrap().1, "iscsi://me@h:3260 x\n");
         let list = "iscsi://me%a@g:1/t/0:iscsi://me%b@g:1/t/1".to_owned();
         let (words, handed) = super::without_secrets(&[list]);
         assert_eq!(words, ["iscsi://me@g:1/t/0:iscsi://me@g:1/t/1"]);

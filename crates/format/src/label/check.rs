@@ -1,6 +1,7 @@
 //! What must hold in every label, whether it was read or is about to be written.
 
 use super::contents::{Label, Member, MemberState, NodeKind, WHAT};
+use super::properties;
 use crate::FormatError;
 use crate::units::{BlockSize, Bytes, StripeUnit};
 
@@ -35,6 +36,7 @@ pub(super) fn check(label: &Label, at: u64) -> Result<(), FormatError> {
     let unit = label.stripe_unit;
     ensure(StripeUnit::new(unit).is_some(), at, "stripe unit", unit.0)?;
     ensure(label.epoch.0 != 0, at, "epoch", 0)?;
+    ensure(properties::fit(&label.properties), at, "properties", 0)?;
     members(label, at)?;
     let has_parent = nodes(label, at)?;
     if !label.reshaping {

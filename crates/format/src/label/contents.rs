@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::boot;
+use super::properties::Properties;
 use super::raw::features;
 use crate::units::{ByteOffset, Bytes, Epoch, MemberIndex};
 
@@ -288,6 +289,8 @@ pub struct Label {
     pub nodes: Vec<TreeNode>,
     /// The logical address space.
     pub segments: Vec<Segment>,
+    /// Settings that stay with the pool.
+    pub properties: Properties,
 }
 
 impl Label {
@@ -368,6 +371,9 @@ impl Label {
         }
         if self.members.iter().any(|m| m.offline) {
             bits |= features::OFFLINE;
+        }
+        if !self.properties.is_empty() {
+            bits |= features::PROPERTIES;
         }
         bits
     }

@@ -22,6 +22,9 @@ impl fmt::Display for Label {
             self.features_ro_compat,
             self.features_incompat()
         )?;
+        for (key, value) in &self.properties {
+            writeln!(f, "property     {key}={value}")?;
+        }
         writeln!(f, "members")?;
         for (i, member) in self.members.iter().enumerate() {
             line(f, i, member)?;

@@ -43,8 +43,8 @@ pub struct RawLabel {
     pub edge_count: U16,
     /// Segments of the logical address space.
     pub segment_count: U16,
-    /// Zero.
-    pub reserved0: U16,
+    /// Bytes of properties behind the segments.
+    pub properties_len: U16,
     /// Bytes in a device lock's sector: 512 or 4,096.
     pub lock_sector: U32,
     /// Block size of the file system on the pool, for people; 0 when there is none.
@@ -195,6 +195,8 @@ pub mod features {
     pub const SUSPECTED: u64 = 256;
     /// A member is offline: every node notes what it misses.
     pub const OFFLINE: u64 = 512;
+    /// The pool has properties: a version that does not know them would drop them with its next change.
+    pub const PROPERTIES: u64 = 1024;
     /// All bits of `features_ro_compat` that this version knows. No pool is opened to be read alone
     /// (labels are mended): a bit that is not known is refused as an incompatible one is.
     pub const KNOWN_RO: u64 = 0;
@@ -208,5 +210,6 @@ pub mod features {
         | HOLES
         | ENDED
         | SUSPECTED
-        | OFFLINE;
+        | OFFLINE
+        | PROPERTIES;
 }

@@ -68,7 +68,30 @@ fn sample() -> Label {
             node_start: ByteOffset(0),
             subpool: SubpoolKind::General,
         }],
+        properties: properties::Properties::new(),
     }
+}
+
+#[test]
+fn properties_stand_behind_the_tables() {
+    let mut label = sample();
+    let plain = label.encoded_len();
+    label.properties.insert("comment".into(), "of the laboratory".into());
+    label.properties.insert("unknown.here".into(), "kept".into());
+    assert_eq!(label.features_incompat() & features::PROPERTIES, features::PROPERTIES);
+    assert_eq!(label.encoded_len(), plain);
+    let mut buf = vec![0; Label::LEN_MAX];
+    let len = label.encode(0, Label::COPY0_AT, &mut buf).unwrap();
+    assert_eq!(Label::decode(&buf[..len], Label::COPY0_AT).unwrap(), (label.clone(), 0));
+    label.properties.insert("Comment".into(), "no key".into());
+    assert!(label.encode(0, Label::COPY0_AT, &mut buf).is_err());
+    // Each table at its limit, and all properties: there is room.
+    let tables = size_of::<RawLabel>()
+        + Label::MEMBERS_MAX * size_of::<RawMember>()
+        + Label::NODES_MAX * size_of::<RawTreeNode>()
+        + Label::EDGES_MAX * size_of::<RawEdge>()
+        + Label::SEGMENTS_MAX * size_of::<RawSegment>();
+    assert!(tables + properties::ALL_MAX <= Label::LEN_MAX);
 }
 
 /// Every kind of node, weights, subpools: what later versions will write.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use braid_device::{ByteLockGuard, Device, MemoryDevice};
+use braid_format::label::properties::Properties;
 use braid_format::label::{Label, Member, NodeKind, TreeNode};
 use braid_format::redundancy::LogPlace;
 use braid_format::{Bytes, Epoch, MemberIndex, StripeUnit};
@@ -288,6 +289,7 @@ fn label_of(devices: &[Arc<dyn Device>], options: &CreateOptions) -> Result<Labe
         members,
         nodes: built.nodes,
         segments: built.segments,
+        properties: Properties::new(),
     })
 }
 

@@ -165,6 +165,11 @@ pub enum PoolError {
         /// The name given.
         name: String,
     },
+    /// Properties that no label can have.
+    #[error(
+        "these properties do not fit: a key has at most 63 bytes of a to z, digits, '.', '_' and '-', a value at most 1024 bytes without control characters, and all together at most 4096 bytes"
+    )]
+    BadProperties,
     /// A stripe unit of nonsense.
     #[error("{bytes} bytes cannot be a stripe unit: it must be a multiple of 4096, at most 1 GiB")]
     BadStripeUnit {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use braid_format::label::properties::Properties;
 use braid_format::label::{DeviceClass, Label, Member, MemberState, NodeKind, SubpoolKind};
 use braid_format::{Bytes, Epoch, MemberIndex, StripeUnit};
 use proptest::prelude::*;
@@ -71,6 +72,7 @@ fn label(layout: &Layout, members: &[Member], options: &BuildOptions) -> Label {
         members: members.to_vec(),
         nodes: built.nodes,
         segments: built.segments,
+        properties: Properties::new(),
     };
     label.encode(0, Label::COPY0_AT, &mut vec![0; Label::LEN_MAX]).unwrap();
     assert_eq!(Map::new(&label).unwrap().size(), label.size());

@@ -124,6 +124,11 @@ impl PoolState {
                 format!("renamed from {:?} to {:?}", before.name, now.name),
             );
         }
+        if before.properties != now.properties {
+            let all = now.properties.iter().map(|(key, value)| format!("{key}={value:?}"));
+            let all = all.collect::<Vec<_>>().join(", ");
+            self.record(EventKind::Pool, None, format!("properties are now: {all}"));
+        }
         let (was, is) = (before.size().0 - before.holes().0, now.size().0 - now.holes().0);
         if was != is {
             self.record(

@@ -8,6 +8,7 @@ mod cut;
 mod destroy;
 pub(crate) mod evacuate;
 pub(crate) mod grow;
+mod properties;
 mod remove;
 mod rename;
 #[cfg(test)]
@@ -17,4 +18,5 @@ pub use add::{AddOptions, Added};
 pub use destroy::{Destroyed, finish_destroy, is_being_destroyed};
 pub use evacuate::Destination;
 pub use grow::Reopen;
+pub use properties::PropertyChange;
 pub use remove::Removed;

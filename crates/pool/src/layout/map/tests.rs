@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 
 use braid_format::Epoch;
+use braid_format::label::properties::Properties;
 use braid_format::label::{
     Child, DeviceClass, Member, MemberState, Segment, SubpoolKind, TreeNode,
 };
@@ -79,6 +80,7 @@ fn label(lens: &[u64], weights: &[u64], unit: u64) -> Label {
             node_start: ByteOffset(0),
             subpool: SubpoolKind::General,
         }],
+        properties: Properties::new(),
         nodes,
     }
 }

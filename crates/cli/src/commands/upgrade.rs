@@ -1,0 +1,82 @@
+//! `braid upgrade`
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use braid_format::features::{FEATURES, FeatureIn};
+use braid_format::superblock::RawSuperblock;
+use serde_json::json;
+
+use crate::pools::sources;
+use crate::terminal::{
+    answer::{self, say},
+    ui,
+};
+
+/// Show which features of the format this version knows, and which of them a pool uses.
+///
+/// A version that does not know a feature which a pool uses refuses the pool. So look here before an older version of
+/// Braid is installed on one of its hosts. Features come and go with what is done to the pool: a mirror is one, and so is
+/// a member that is offline. Nothing is converted: the format has one version, and a pool of another one is to be copied.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// List the features
+    #[arg(long)]
+    list: bool,
+    /// The pool, or its devices, separated by colons (default: only what this version knows)
+    pool: Option<String>,
+}
+
+/// What a pool uses.
+struct Used {
+    label: u64,
+    superblock: u64,
+}
+
+impl Used {
+    fn has(&self, place: FeatureIn, bit: u64) -> bool {
+        let bits = match place {
+            FeatureIn::Label => self.label,
+            FeatureIn::Superblock => self.superblock,
+        };
+        bits & bit != 0
+    }
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    if !args.list {
+        bail!(
+            "nothing is converted: this version reads and writes format {} alone; `braid upgrade --list [POOL]` shows its features",
+            RawSuperblock::VERSION
+        );
+    }
+    let pool = args.pool.as_deref();
+    let used =
+        pool.map(|pool| used(pool).with_context(|| format!("what {pool} uses is not known")));
+    // What this version knows is worth seeing all the same.
+    let shown = used.as_ref().and_then(|used| used.as_ref().ok());
+    say!("format version {}", RawSuperblock::VERSION);
+    let mut table = ui::table(&["feature", "in", "bit", "used", "a pool that has it has"]);
+    for f in &FEATURES {
+        let used = shown.map_or("-", |used| if used.has(f.place, f.bit) { "yes" } else { "no" });
+        table.add_row([f.name, f.place.word(), &f.bit.to_string(), used, f.meaning]);
+    }
+    say!("{table}");
+    answer::add("format", RawSuperblock::VERSION);
+    let features = FEATURES.iter().map(|f| {
+        let used = shown.map(|used| used.has(f.place, f.bit));
+        json!({"name": f.name, "in": f.place.word(), "bit": f.bit, "used": used})
+    });
+    answer::add("features", features.collect::<Vec<_>>());
+    used.transpose()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// # Errors
+/// There is no such pool; it has features that this version does not know.
+fn used(name: &str) -> Result<Used> {
+    let pool = sources::open_to_read(&[name.to_owned()], true)?;
+    let label = pool.label().features_incompat();
+    Ok(Used { label, superblock: braid_fs::inspect(pool)?.features_incompat })
+}
