@@ -8,8 +8,8 @@
 //!         the claim of a change ([`crate::redundancy::RawClaim`])
 //! ```
 //! A label is [`RawLabel`], then `member_count` [`RawMember`]s, `node_count` [`RawTreeNode`]s,
-//! `edge_count` [`RawEdge`]s, `segment_count` [`RawSegment`]s, `properties_len` bytes of
-//! [`properties`], zeros to a multiple of 4 KiB. One CRC covers all of it. The labels of a pool differ only in `copy`, `at`, `member_index` and
+//! `edge_count` [`RawEdge`]s, `segment_count` [`RawSegment`]s, `properties_len` bytes of [`properties`], zeros to a
+//! multiple of 4 KiB. One CRC covers all of it. The labels of a pool differ only in `copy`, `at`, `member_index` and
 //! `member_uuid`, so any one of them can restore all the others.
 //!
 //! The topology is a forest: a node's children stand before it in the table and have no other

@@ -291,8 +291,8 @@ impl LockManager {
             }
         }
     }
-    /// Releases least recently used idle locks until at most `keep` remain in memory. Blocks
-    /// until the demotions are done: the caller has no guard.
+    /// Releases least recently used idle locks until at most `keep` remain in memory. Blocks until the demotions are
+    /// done, or the record of a lock is out of reach (then that one stays): the caller has no guard.
     pub fn drop_idle(&self, keep: usize) {
         self.core.shrink(keep);
         if simulation::is_simulated() {

@@ -186,6 +186,11 @@ impl Copying<'_> {
         match rustix::fs::seek(self.what.source, to) {
             Ok(at) => Ok(Some(at)),
             Err(LocalErrno::NXIO) => Ok(None),
+            // A file system that does not tell of holes: all is data.
+            Err(LocalErrno::INVAL | LocalErrno::OPNOTSUPP) => Ok(Some(match to {
+                SeekFrom::Data(at) => at,
+                _ => u64::MAX,
+            })),
             Err(error) => Err(CopyError::Local { what: "the source", error: error.into() }),
         }
     }
@@ -239,7 +244,13 @@ impl Copying<'_> {
         let mut all = 0;
         let is_whole = data == [(chunk.offset, chunk.end())];
         if !is_whole && chunk.offset < there {
-            self.file.punch_hole(slot, chunk.offset, chunk.len.into())?;
+            let punch = || self.file.punch_hole(slot, chunk.offset, chunk.len.into());
+            // Nobody else writes to the part file: it may be done twice.
+            while let Err(error) = punch() {
+                if !matches!(error, Error::Ambiguous) {
+                    return Err(error.into());
+                }
+            }
         }
         for (from, to) in data {
             let within = [*from, *to].map(|at| usize::try_from(at - chunk.offset).unwrap_or(0));

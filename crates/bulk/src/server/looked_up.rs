@@ -2,8 +2,8 @@
 //!
 //! If a program opens a file, its kernel has the client look the name up, and then open by number what that has led to.
 //! If the file is replaced in between, its inode must still be there, as on a node, where the kernel refers to it. So a
-//! file that a lookup has found is referred to for a moment. Not if the client itself takes the name away: then its
-//! kernel knows, and the inode would be freed later than it has to be.
+//! file that a lookup has found is referred to until the client has opened it, for a moment at most. Not if the client
+//! itself takes the name away: then its kernel knows, and the inode would be freed later than it has to be.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -59,13 +59,24 @@ impl LookedUp {
     /// Gives back those that a client has found by a name that it is about to take away.
     pub fn take_named(&self, session: SessionId, (dir, name): (InodeNo, &[u8])) -> Vec<InodeNo> {
         let name = self.hasher.hash_one((dir, name));
+        self.take_if(|one| one.name == name && one.session == session)
+    }
+    fn take_if(&self, is_it: impl Fn(&One) -> bool) -> Vec<InodeNo> {
         let mut found = Vec::new();
         self.all.lock().retain(|one| {
-            let is_it = one.name == name && one.session == session;
+            let is_it = is_it(one);
             found.extend(is_it.then_some(one.ino));
             !is_it
         });
         found
+    }
+    /// Gives those back that a client has opened: the open file keeps the inode.
+    pub fn take_opened(&self, session: SessionId, ino: InodeNo) -> Vec<InodeNo> {
+        self.take_if(|one| one.ino == ino && one.session == session)
+    }
+    /// Whether a client is about to open it, as far as is known.
+    pub fn holds(&self, ino: InodeNo) -> bool {
+        self.all.lock().iter().any(|one| one.ino == ino)
     }
     /// Gives all back.
     pub fn take_all(&self) -> Vec<InodeNo> {
@@ -88,7 +99,10 @@ mod tests {
         assert_eq!(looked_up.take_old(now), []);
         assert_eq!(looked_up.take_named(a, (InodeNo(2), b"x")), []);
         assert_eq!(looked_up.take_named(a, (dir, b"x")), [InodeNo(5)]);
+        assert_eq!(looked_up.take_opened(a, InodeNo(5)), []);
+        assert!(looked_up.holds(InodeNo(5)));
         assert_eq!(looked_up.take_old(now + STAY), [InodeNo(5), InodeNo(6)]);
+        assert!(!looked_up.holds(InodeNo(5)));
         for n in 0..MOST as u64 {
             assert_eq!(looked_up.keep(InodeNo(n), a, (dir, b"z")), None);
         }

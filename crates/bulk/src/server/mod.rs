@@ -37,7 +37,6 @@ use counts::Counters;
 pub use counts::{ClientView, Counts, Operation, RequestCounts};
 pub use leases::LeaseCounts;
 use leases::{MARGIN, TERM};
-use looked_up::LookedUp;
 pub use options::{ServerOptions, Squash};
 pub use references::References;
 use refused_connections::RefusedConnections;
@@ -150,9 +149,7 @@ impl<F: FileSystem> Server<F> {
         let owners = AtomicU64::new(uuid::Uuid::new_v4().as_u64_pair().0);
         let begun = Instant::now();
         let counters = Counters::default();
-        let looked_up = LookedUp::default();
-        let served =
-            Served { files, references, looked_up, options, verifier, begun, owners, counters };
+        let served = Served { files, references, options, verifier, begun, owners, counters };
         let (ending, refused) = (AtomicBool::new(false), RefusedConnections::default());
         let shared = Arc::new(Shared { served, sessions, ending, refused });
         let connections = Arc::<Connections>::default();
@@ -161,6 +158,8 @@ impl<F: FileSystem> Server<F> {
         server.spawn(move || accept(&shared, &connections, &listener))?;
         let shared = Arc::clone(&server.shared);
         server.spawn(move || expire(&shared))?;
+        let shared = Arc::clone(&server.shared);
+        server.spawn(move || let_go(&shared))?;
         Ok(server)
     }
 
@@ -198,7 +197,7 @@ impl<F: FileSystem> Server<F> {
         served.are_gone(&ended);
         self.connections.cut_unidentified();
         self.connections.wait();
-        served.release(served.looked_up.take_all());
+        served.release(served.references.looked_up().take_all());
         served.references.leases().resume();
     }
 }
@@ -277,7 +276,14 @@ fn expire<F: FileSystem>(shared: &Shared<F>) {
         let gone = shared.sessions.expire(&shared.served.files, time);
         shared.served.are_gone(&gone);
         shared.served.references.leases().tend();
-        shared.served.release(shared.served.looked_up.take_old(Instant::now()));
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Gives inodes back that clients have looked up a while ago, until the server ends. To free a large file may take long.
+fn let_go<F: FileSystem>(shared: &Shared<F>) {
+    while !shared.ending.load(Ordering::Relaxed) {
+        shared.served.release(shared.served.references.looked_up().take_old(Instant::now()));
         std::thread::sleep(PAUSE);
     }
 }

@@ -121,7 +121,7 @@ impl<F: FileSystem> Served<F> {
 
     /// A client is about to take a name away: what it has found by it need not stay for it.
     fn takes_away(&self, session: &Session, name: (InodeNo, &[u8])) {
-        self.release(self.looked_up.take_named(session.id, name));
+        self.release(self.references.looked_up().take_named(session.id, name));
     }
     /// Gives references to inodes back.
     pub(super) fn release(&self, inodes: impl IntoIterator<Item = InodeNo>) {

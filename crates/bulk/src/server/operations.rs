@@ -254,7 +254,10 @@ impl<F: FileSystem> Served<F> {
         }
         let file = OpenFile { fh, ino: attr.ino, lock: owner, writable, user };
         match session.keep(file, self.options.files_max) {
-            Ok(handle) => Ok(Reply::Opened { handle, attr: *attr }),
+            Ok(handle) => {
+                self.release(self.references.looked_up().take_opened(session.id, attr.ino));
+                Ok(Reply::Opened { handle, attr: *attr })
+            }
             Err(file) => {
                 file.close(&self.files);
                 Err(Status::LIMIT)

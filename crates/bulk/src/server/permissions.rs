@@ -139,7 +139,7 @@ impl<'a, F: FileSystem> Visit<'a, F> {
     /// What a lookup has found stays until the client has had time to open it.
     pub fn keep(&mut self, ino: InodeNo, session: SessionId, name: (InodeNo, &[u8])) {
         if let Some(ino) = self.pins.hand_over(ino) {
-            self.served.release(self.served.looked_up.keep(ino, session, name));
+            self.served.release(self.served.references.looked_up().keep(ino, session, name));
         }
     }
 

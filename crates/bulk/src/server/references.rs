@@ -17,6 +17,7 @@ use braid_fs::{Answer, Attr, FileSystem, KernelCache};
 use parking_lot::Mutex;
 
 use super::leases::{Holder, LeaseCounts, Leases};
+use super::looked_up::LookedUp;
 use crate::wire::LeaseNote;
 
 thread_local! {
@@ -41,6 +42,7 @@ struct Work {
 #[derive(Debug, Default)]
 pub struct References {
     counts: Mutex<HashMap<InodeNo, u64>>,
+    looked_up: LookedUp,
     leases: Leases,
 }
 
@@ -52,6 +54,10 @@ impl References {
     /// The leases.
     pub(super) fn leases(&self) -> &Leases {
         &self.leases
+    }
+    /// References to files that clients have looked up a moment ago.
+    pub(super) fn looked_up(&self) -> &LookedUp {
+        &self.looked_up
     }
 
     /// This thread does a request that changes these inodes, which it names by number, and gives leases to `holder`, until [`Self::end`].
@@ -184,6 +190,10 @@ impl KernelCache for References {
     }
     fn refers(&self, ino: InodeNo) -> bool {
         self.counts.lock().contains_key(&ino)
+    }
+    /// A request that names a file may find it gone. But what a client has just looked up it is about to open.
+    fn let_go(&self, ino: InodeNo) -> bool {
+        self.looked_up.holds(ino)
     }
 }
 

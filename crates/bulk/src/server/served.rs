@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use super::counts::Counters;
-use super::looked_up::LookedUp;
 use super::options::ServerOptions;
 use super::references::References;
 
@@ -16,8 +15,6 @@ pub struct Served<F> {
     pub files: F,
     /// Inodes that requests refer to.
     pub references: Arc<References>,
-    /// Inodes that clients have looked up a moment ago.
-    pub looked_up: LookedUp,
     /// How it is served.
     pub options: ServerOptions,
     /// The write verifier of this server.

@@ -12,7 +12,7 @@ use crate::terminal::{
 
 /// Show a pool's properties, or one of them: settings that stay with it (`braid set`).
 ///
-/// With a key only its value is printed: what was set, or else what holds by default, which may be an empty line.
+/// With a key only its value is printed, or its default if none is set (which may be empty).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons

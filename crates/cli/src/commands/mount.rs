@@ -214,9 +214,14 @@ fn with_pool_options(
 ) -> Result<Plan> {
     let label = pool.label();
     let Some(text) = label.properties.get(MOUNT_OPTIONS) else { return Ok(plan) };
+    // What is given here counts alone: the pool's value may make no sense on this host.
+    let key = |option: &str| option.split_once('=').map_or(option, |(key, _)| key).to_owned();
+    let given_keys: Vec<String> = each(given).map(key).collect();
+    let kept = [text.clone()];
+    let kept: Vec<&str> = each(&kept).filter(|o| !given_keys.contains(&key(o))).collect();
     let of_pool = || {
-        check_pool_options(text)?;
-        let all: Vec<String> = [text.clone()].iter().chain(given).cloned().collect();
+        check_pool_options(&kept.join(","))?;
+        let all: Vec<String> = [kept.join(",")].iter().chain(given).cloned().collect();
         parse(&plan.devices, plan.fs.mount_point.clone(), &all)
     };
     let of_pool = of_pool().with_context(|| {

@@ -16,8 +16,8 @@ use crate::terminal::answer;
 ///
 /// Only what it missed while it was away is filled; the command says how much that is. All of it is filled if it was put
 /// back from an image, if it is suspected to return garbage, or if another member was filled, moved or added meanwhile
-/// (also one that was offline): then the record of what it missed may not be complete. A member that failed by itself does not come back so: `braid
-/// replace` fills it, its own device too (--force).
+/// (also one that was offline): then the record of what it missed may not be complete. A member that failed by itself
+/// does not come back so: `braid replace` fills it, its own device too (--force).
 ///
 /// The pool stays in use. If nobody has it mounted, this command joins it until the member is up to date (Ctrl-C leaves
 /// it; the next node goes on).

@@ -216,11 +216,11 @@ impl Look {
         say!("{}: {}, {}", self.name, count(targets, "target"), count(units, "unit"));
         for (at, target) in self.targets.iter().enumerate() {
             match &target.failure {
-                Some(why) => say!("  {}: {why}", target.name),
-                None => say!("  {}", target.name),
+                Some(why) => say!("  {}", one_line(&format!("{}: {why}", target.name))),
+                None => say!("  {}", one_line(&target.name)),
             }
             for unit in self.units.iter().filter(|unit| unit.target == at) {
-                say!("    {}", unit.line());
+                say!("    {}", one_line(&unit.line()));
             }
         }
     }
@@ -239,6 +239,11 @@ impl Look {
             })
         })
     }
+}
+
+/// A target says its name itself: it stays in its line.
+fn one_line(text: &str) -> String {
+    text.replace('\n', "\\n")
 }
 
 impl Unit {

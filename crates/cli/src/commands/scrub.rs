@@ -70,8 +70,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// A timer that looks every day does not come at the same hour.
 const EARLY: Duration = Duration::from_hours(12);
-/// A scrub of which no end is known is taken to be under way for so long.
-const UNDER_WAY: Duration = Duration::from_hours(24);
+/// A scrub of which no end is known is taken to be under way for so long at most (a node may have died over it), ...
+const UNDER_WAY: Duration = Duration::from_hours(7 * 24);
+/// ... and what happens later than so long from now did not happen then: a clock was wrong.
+const AHEAD: Duration = Duration::from_hours(24);
 
 /// Why no scrub is due, if none is.
 fn not_due(pool: &str) -> Result<Option<String>> {
@@ -85,12 +87,14 @@ fn not_due(pool: &str) -> Result<Option<String>> {
 /// The same, by the events of the pool's history; `now` in milliseconds.
 fn why_not_due(events: &[Value], now: u64, interval: Duration) -> Option<String> {
     let scrubs = events.iter().filter(|event| event["kind"] == EventKind::Scrub.word());
-    let scrubs: Vec<(u64, &str)> =
-        scrubs.filter_map(|e| Some((e["time_ms"].as_u64()?, e["text"].as_str()?))).collect();
+    let scrubs = scrubs.filter_map(|e| Some((e["time_ms"].as_u64()?, e["text"].as_str()?)));
+    let is_possible =
+        |(time, _): &(u64, &str)| Duration::from_millis(time.saturating_sub(now)) <= AHEAD;
+    let scrubs: Vec<(u64, &str)> = scrubs.filter(is_possible).collect();
     let since = |time: u64| Duration::from_millis(now.saturating_sub(time));
     if let Some((time, text)) = scrubs.last()
         && *text == SCRUB_BEGUN
-        && since(*time) < UNDER_WAY
+        && since(*time) < UNDER_WAY.min(interval)
     {
         return Some(format!("a scrub is under way since {}", history::utc(*time)));
     }
@@ -240,7 +244,11 @@ mod tests {
         // One that was stopped, or never ended, counts for nothing.
         events.push(event(108, "scrub", SCRUB_BEGUN));
         assert!(why_not_due(&events, 108 * DAY_MS + 5, week).unwrap().contains("under way"));
-        assert_eq!(why(&events, 109), None);
+        assert!(why(&events, 114).unwrap().contains("under way"), "it may take days");
+        assert_eq!(why(&events, 115), None);
+        // A clock was years ahead.
+        events.push(event(9000, "scrub", &ended));
+        assert_eq!(why(&events, 115), None);
         events.push(event(108, "scrub", "the scrub was stopped: 0 bytes read"));
         assert_eq!(why_not_due(&events, 108 * DAY_MS + 5, week), None);
     }

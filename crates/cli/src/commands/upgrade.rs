@@ -16,8 +16,9 @@ use crate::terminal::{
 /// Show which features of the format this version knows, and which of them a pool uses.
 ///
 /// A version that does not know a feature which a pool uses refuses the pool. So look here before an older version of
-/// Braid is installed on one of its hosts. Features come and go with what is done to the pool: a mirror is one, and so is
-/// a member that is offline. Nothing is converted: the format has one version, and a pool of another one is to be copied.
+/// Braid is installed on one of its hosts. The set changes with what is done to the pool: mirrors are a feature, and an
+/// offline member is one while it is offline. Nothing is converted: copy the files off a pool of another version of the
+/// format.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// List the features

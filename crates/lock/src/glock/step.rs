@@ -344,7 +344,8 @@ impl<W: Clone + PartialEq> Glock<W> {
         }
     }
 
-    /// Waiting threads, and who waits for idle locks to be given up, learn of a record that stays out of reach.
+    /// A record stays out of reach: waiting threads get the error, and so does whoever waits until the idle lock is given
+    /// up.
     fn report_failures(&mut self, out: &mut Out<W>) {
         let failures = self.dlock.failures();
         if failures == 0 {
@@ -353,7 +354,7 @@ impl<W: Clone + PartialEq> Glock<W> {
         }
         let Some(error) = self.error.clone() else { return };
         if error.is_lasting() || failures >= FAILURES_MAX {
-            // It is tried for ever, and not told each time.
+            // It is tried again for ever. Not each failure is logged.
             let is_told = failures.is_power_of_two();
             if is_told && (!self.queue.is_empty() || self.demotion.is_some()) {
                 out.push(Action::Unreachable(error.clone()));

@@ -126,8 +126,8 @@ fn missing_of(label: &Label, present: &BTreeMap<Uuid, usize>) -> Vec<MissingMemb
         .collect()
 }
 
-/// Whether the newest label of a device is of a change that never came into force: it was to be written on another
-/// device as well, which is here, and whose newest label is `label`.
+/// Whether the newest label of a device is of an unfinished change: it was also to be written to another device, which
+/// is here and whose newest label is `label`.
 fn was_broken_off(device: &Found, label: &Label, all: &[Found]) -> bool {
     let Some((broken_off, _)) = device.broken_off(label) else { return false };
     let is_current = |f: &Found| f.newest().is_some_and(|l| id(l) == id(label));

@@ -75,10 +75,11 @@ impl Found {
         used.is_some_and(|l| l.epoch < failed) || self.offline_epoch() == Some(failed)
     }
 
-    /// The label of a change that was broken off, and the one before it. The first stands in the first place only, and
-    /// was to be written on another member, too, that `label` has been written on; `label` is in force, and does not
-    /// follow from it. Nobody has used the device by it: a change counts when its first copies stand on all members that
-    /// it is to be written on, and whoever changes the pool next finds it there.
+    /// The label of an unfinished change (copy 0), and the label before it (copy 1), if a change was begun on this device
+    /// and never came into force: it was also to be written to another member, and that one carries `label`, which is in
+    /// force and calls this device failed. The device was used by the label in copy 1, never by copy 0: a change is in
+    /// force once its copy 0 stands on all of its members, and whoever changed the pool next would have found it on the
+    /// other member.
     pub(crate) fn broken_off(&self, label: &Label) -> Option<(&Label, &Label)> {
         let [Ok(first), Ok(second)] = &self.copies else { return None };
         let own = own_uuid(first)?;

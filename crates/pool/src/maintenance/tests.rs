@@ -223,7 +223,7 @@ fn copies_that_were_used_without_each_other_are_not_put_together() {
 /// A node dies when the label of a change is written on one member only, and then that member is gone for a while:
 /// nobody knows of that change, and the pool goes on by another one of the same number, or a lower one.
 #[test]
-fn a_member_with_the_label_of_a_change_that_was_broken_off_has_failed() {
+fn a_member_with_the_label_of_an_unfinished_change_has_failed() {
     for changes in [1, 2] {
         let all = devices(2, |_| FaultPlan::default());
         let pool = pool(&all, Layout::Mirror);
