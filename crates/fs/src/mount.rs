@@ -626,7 +626,7 @@ const HOUSE_BEAT: Duration = Duration::from_millis(250);
 /// beat: publishes counters, keeps memory bounded. Every commit interval: makes what is
 /// dirty durable, applies deferred frees, looks after orphans.
 fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, interval: Duration) {
-    let mut since_commit = Duration::ZERO;
+    let mut committed = Instant::now();
     let mut beat = Instant::now() + HOUSE_BEAT;
     while !stop.sleep_until(beat) {
         let Some(core) = core.upgrade() else { return };
@@ -650,7 +650,7 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, inter
         beat = Instant::now() + HOUSE_BEAT;
         membership.publish(core.alloc.deltas());
         crate::orphan::look_later(&core);
-        core.locks.drop_idle(core.options.locks_max);
+        core.locks.begin_to_drop_idle(core.options.locks_max);
         if let Err(e) = core.watch(core.alloc.keep_share()) {
             tracing::error!("telling others of free space: {e}");
         }
@@ -660,9 +660,8 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, inter
         if let Err(e) = core.watch(core.meta.relieve()) {
             tracing::error!("checkpoint: {e}");
         }
-        since_commit += HOUSE_BEAT;
-        if since_commit >= interval {
-            since_commit = Duration::ZERO;
+        if committed.elapsed() >= interval {
+            committed = Instant::now();
             let flushed = flush_all(&core, false);
             // Nobody asked for the rest, so the filling of members does not give way to it.
             let _own = BackgroundIo::begin();

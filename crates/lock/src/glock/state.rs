@@ -174,6 +174,8 @@ pub struct Glock<W> {
     drops: Option<ToDrop>,
     /// To be released because it is idle.
     pub(super) releasing_idle: bool,
+    /// Whoever waits for that has been told that it may take for ever.
+    pub(super) release_told: bool,
     /// Who talks to the record now; also set while the cache is being forgotten.
     pub(super) driver: Option<Driver>,
     /// Somebody said that the record has changed.
@@ -196,6 +198,8 @@ pub struct Glock<W> {
     pub(super) hold: Hold,
     /// Why the record was out of reach the last time.
     pub(super) error: Option<LockError>,
+    /// The record is damaged: it is not read again before.
+    pub(super) rests_until: Time,
 }
 
 impl<W: Clone + PartialEq> Glock<W> {
@@ -212,6 +216,7 @@ impl<W: Clone + PartialEq> Glock<W> {
             fills: Fills::default(),
             drops: None,
             releasing_idle: false,
+            release_told: false,
             driver: None,
             look: false,
             mail: VecDeque::new(),
@@ -225,6 +230,7 @@ impl<W: Clone + PartialEq> Glock<W> {
             uses: 0,
             hold: Hold::default(),
             error: None,
+            rests_until: Time::ZERO,
         }
     }
     /// Takes the lock as held exclusively: this node wrote its record so, with `nonce`. Only if idle.

@@ -19,6 +19,11 @@ use crate::{Life, Mode};
 /// After so many failures in a row waiting threads get the error.
 const FAILURES_MAX: u32 = 8;
 
+/// A damaged record is read again after this time, doubled with each failure, ...
+const REST_MIN: Duration = Duration::from_millis(100);
+/// ... at most after this.
+const REST_MAX: Duration = Duration::from_secs(60);
+
 /// Most messages about a lock that are kept.
 const MAIL_MAX: usize = 64;
 
@@ -119,7 +124,7 @@ pub enum Action<W> {
         /// That node's answer brought it; otherwise the record says it.
         given: bool,
     },
-    /// What [`Event::Release`] asked for is over, done or not.
+    /// What [`Event::Release`] asked for is over, done or not, or the record is out of reach: nobody is to wait for it.
     Released,
     /// The record stays out of reach, and somebody needs it.
     Unreachable(LockError),
@@ -261,7 +266,11 @@ impl<W: Clone + PartialEq> Glock<W> {
 
     /// The protocol asked to be called again by now.
     pub fn timer_is_due(&self, cx: &Context) -> bool {
-        self.dlock.timer().is_some_and(|at| at <= cx.record.now)
+        self.timer().is_some_and(|at| at <= cx.record.now)
+    }
+    /// When the protocol is to be called again.
+    fn timer(&self) -> Option<Time> {
+        self.dlock.timer().map(|at| at.max(self.rests_until))
     }
 
     /// When a waiting thread must look by itself, if nobody wakes it before.
@@ -271,7 +280,7 @@ impl<W: Clone + PartialEq> Glock<W> {
         let pursues = self.is_head(waiter)
             && self.driver.is_none()
             && !self.dlock.held().covers(request.cluster);
-        let timer = self.dlock.timer().filter(|_| pursues);
+        let timer = self.timer().filter(|_| pursues);
         fill.into_iter().chain(timer).min()
     }
 
@@ -329,7 +338,7 @@ impl<W: Clone + PartialEq> Glock<W> {
             next = self.news();
         }
         self.driver = None;
-        self.report_failures(out);
+        self.report_failures(cx, out);
         self.publish_wish(out);
         self.settle(cx, out);
         false
@@ -346,13 +355,18 @@ impl<W: Clone + PartialEq> Glock<W> {
 
     /// A record stays out of reach: waiting threads get the error, and so does whoever waits until the idle lock is given
     /// up.
-    fn report_failures(&mut self, out: &mut Out<W>) {
+    fn report_failures(&mut self, cx: &Context, out: &mut Out<W>) {
         let failures = self.dlock.failures();
         if failures == 0 {
-            self.error = None;
+            (self.error, self.rests_until) = (None, Time::ZERO);
             return;
         }
         let Some(error) = self.error.clone() else { return };
+        if error.is_lasting() {
+            // To read what is damaged takes a demoter some time, and there may be many such records.
+            let rest = REST_MIN.saturating_mul(1 << failures.min(10));
+            self.rests_until = cx.record.now + rest.min(REST_MAX);
+        }
         if error.is_lasting() || failures >= FAILURES_MAX {
             // It is tried again for ever. Not each failure is logged.
             let is_told = failures.is_power_of_two();
@@ -360,7 +374,9 @@ impl<W: Clone + PartialEq> Glock<W> {
                 out.push(Action::Unreachable(error.clone()));
             }
             self.refuse_all(&error, out);
-            self.end_release(out);
+            if self.releasing_idle && !std::mem::replace(&mut self.release_told, true) {
+                out.push(Action::Released);
+            }
         }
     }
 
@@ -405,7 +421,7 @@ impl<W: Clone + PartialEq> Glock<W> {
             } else if self.visit.is_none()
                 && self.driver.is_none()
                 && !self.attended()
-                && let Some(at) = self.dlock.timer()
+                && let Some(at) = self.timer()
             {
                 self.visit = Some(at);
                 out.push(Action::VisitAt(at));
@@ -468,7 +484,8 @@ impl<W: Clone + PartialEq> Glock<W> {
     }
 
     fn end_release(&mut self, out: &mut Out<W>) {
-        if std::mem::take(&mut self.releasing_idle) {
+        let told = std::mem::take(&mut self.release_told);
+        if std::mem::take(&mut self.releasing_idle) && !told {
             out.push(Action::Released);
         }
     }
