@@ -22,7 +22,7 @@ const FAILURES_MAX: u32 = 8;
 /// A damaged record is read again after this time, doubled with each failure, ...
 const REST_MIN: Duration = Duration::from_millis(100);
 /// ... at most after this.
-const REST_MAX: Duration = Duration::from_secs(60);
+const REST_MAX: Duration = Duration::from_mins(1);
 
 /// Most messages about a lock that are kept.
 const MAIL_MAX: usize = 64;
