@@ -619,11 +619,11 @@ fn watch_disks(core: &Weak<Core>, stop: &StopFlag) {
     }
 }
 
-/// How often the counters are published and idle locks counted.
+/// How often the counters are published.
 const HOUSE_BEAT: Duration = Duration::from_millis(250);
 
 /// When a transaction begins to be large: commits it, so that nobody has to wait for that. Every
-/// beat: publishes counters, keeps memory bounded. Every commit interval: makes what is
+/// beat: publishes counters, gives space to other nodes. Every commit interval: makes what is
 /// dirty durable, applies deferred frees, looks after orphans.
 fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, interval: Duration) {
     let mut committed = Instant::now();
@@ -650,7 +650,6 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, inter
         beat = Instant::now() + HOUSE_BEAT;
         membership.publish(core.alloc.deltas());
         crate::orphan::look_later(&core);
-        core.locks.begin_to_drop_idle(core.options.locks_max);
         if let Err(e) = core.watch(core.alloc.keep_share()) {
             tracing::error!("telling others of free space: {e}");
         }

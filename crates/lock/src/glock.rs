@@ -291,10 +291,6 @@ impl LockManager {
             }
         }
     }
-    /// Begins to release least recently used idle locks, so that at most `keep` remain in memory. Waits for nothing.
-    pub fn begin_to_drop_idle(&self, keep: usize) {
-        self.core.shrink(keep);
-    }
     /// Releases least recently used idle locks until at most `keep` remain in memory. Blocks until the demotions are
     /// done, or the record of a lock is out of reach (then that one stays): the caller has no guard.
     pub fn drop_idle(&self, keep: usize) {

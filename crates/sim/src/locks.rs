@@ -412,13 +412,11 @@ impl World {
             }
             Action::Demote { from, to } => {
                 self.begins_to_give_up(pid, lock);
-                let mut from = from;
                 let trusts = self.cluster.sabotage == Some(Sabotage::TrustFirstHold);
-                if let Some(l) = self.lock_mut(pid, lock) {
-                    l.called = Some(to);
-                    let first = *l.called_from.get_or_insert(from);
-                    from = if trusts { first } else { from };
-                }
+                let Some(l) = self.lock_mut(pid, lock) else { return };
+                l.called = Some(to);
+                let first = *l.called_from.get_or_insert(from);
+                let from = if trusts { first } else { from };
                 self.step(pid, lock, LockEvent::Drops(Vec::new()));
                 let pause = self.random.time(DROPS);
                 self.after(pause, Event::Dropped { pid, lock, from });
@@ -442,8 +440,8 @@ impl World {
         }
     }
 
-    /// The kernel has dropped what it had under a lock of which `from` is held, and drops what was filled meanwhile. A page
-    /// whose fill is not answered yet keeps it from that: the rest is left to the next call. Then what is dirty is
+    /// The kernel has dropped what it had under a lock of which `from` is held, and drops what was filled meanwhile. A
+    /// page whose fill is not answered yet keeps it from that: the rest is left to the next call. Then what is dirty is
     /// written.
     pub(crate) fn dropped(&mut self, pid: Pid, lock: usize, from: Mode) {
         while self.lock_mut(pid, lock).is_some_and(|l| l.glock.users() == 0) {

@@ -1,6 +1,6 @@
 //! The ladder: the same sequential job on every layer, from the bare devices to the mount and, if it is named, a mount
-//! from a server, and on file systems of the kernel for comparison. Each kernel file system has one loop device on the same kind of backing
-//! file; one that can stripe by itself is also measured over all members.
+//! from a server, and on file systems of the kernel for comparison. Each kernel file system has one loop device on the
+//! same kind of backing file; one that can stripe by itself is also measured over all members.
 //!
 //! Every device is written once beforehand, so that no layer pays for the first touch of its memory. All
 //! layers are measured in turn in every round.
@@ -53,8 +53,7 @@ pub(crate) enum Rung {
     Native,
     /// The mounted file system, as programs use it.
     Mount,
-    /// A mount from `braid serve` on this host, over loopback and without TLS, as programs on a host without the disks use
-    /// it.
+    /// A mount from `braid serve` on this host, over loopback and without TLS: what a host without the disks uses.
     Bulk,
 }
 impl Rung {

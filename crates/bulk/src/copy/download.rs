@@ -73,8 +73,7 @@ pub fn download(
     std::fs::rename(&part, what.dir.join(what.name)).map_err(CopyError::local("the new name"))?;
     let dir = LocalFile::open(what.dir).and_then(|dir| dir.sync_all());
     dir.map_err(CopyError::local("the directory"))?;
-    let count = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
-    let (sent, holes) = (count(&copy.sent), count(&copy.holes));
+    let (sent, holes) = (copy.sent.into_inner(), copy.holes.into_inner());
     copy.file.close()?;
     Ok(Copied { size: found.size, sent, holes })
 }

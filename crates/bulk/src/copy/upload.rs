@@ -93,8 +93,7 @@ fn attempt(client: &Client, what: &Upload<'_>, options: &CopyOptions) -> Result<
         return Err(CopyError::Changed);
     }
     name_it(client, what, &part, &copy.file)?;
-    let count = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
-    let (sent, holes) = (count(&copy.sent), count(&copy.holes));
+    let (sent, holes) = (copy.sent.into_inner(), copy.holes.into_inner());
     copy.file.close()?;
     Ok(Copied { size, sent, holes })
 }

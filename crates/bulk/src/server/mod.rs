@@ -159,7 +159,7 @@ impl<F: FileSystem> Server<F> {
         let shared = Arc::clone(&server.shared);
         server.spawn(move || expire(&shared))?;
         let shared = Arc::clone(&server.shared);
-        server.spawn(move || let_go(&shared))?;
+        server.spawn(move || give_looked_up_back(&shared))?;
         Ok(server)
     }
 
@@ -280,8 +280,9 @@ fn expire<F: FileSystem>(shared: &Shared<F>) {
     }
 }
 
-/// Gives inodes back that clients have looked up a while ago, until the server ends. To free a large file may take long.
-fn let_go<F: FileSystem>(shared: &Shared<F>) {
+/// Gives inodes back that clients have looked up a while ago, until the server ends. A thread of its own, because it may
+/// have to free a large file.
+fn give_looked_up_back<F: FileSystem>(shared: &Shared<F>) {
     while !shared.ending.load(Ordering::Relaxed) {
         shared.served.release(shared.served.references.looked_up().take_old(Instant::now()));
         std::thread::sleep(PAUSE);

@@ -123,10 +123,6 @@ impl<F: FileSystem> Served<F> {
     fn takes_away(&self, session: &Session, name: (InodeNo, &[u8])) {
         self.release(self.references.looked_up().take_named(session.id, name));
     }
-    /// Gives references to inodes back.
-    pub(super) fn release(&self, inodes: impl IntoIterator<Item = InodeNo>) {
-        self.references.release(&self.files, inodes);
-    }
 
     /// Lists a directory into `most` bytes, from `cookie` on, with attributes if that is asked for.
     ///

@@ -60,7 +60,8 @@ impl References {
         &self.looked_up
     }
 
-    /// This thread does a request that changes these inodes, which it names by number, and gives leases to `holder`, until [`Self::end`].
+    /// This thread does a request that changes these inodes, which it names by number, and gives leases to `holder`,
+    /// until [`Self::end`].
     pub(super) fn begin(holder: Option<Holder>, named: Vec<InodeNo>) {
         let note = LeaseNote { granted: holder.is_some(), ..LeaseNote::default() };
         let (touched, changing) = (named.clone(), Vec::new());

@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use braid_format::InodeNo;
+use braid_fs::FileSystem;
+
 use super::counts::Counters;
 use super::options::ServerOptions;
 use super::references::References;
@@ -25,4 +28,11 @@ pub struct Served<F> {
     pub owners: AtomicU64,
     /// What all clients have asked for.
     pub counters: Counters,
+}
+
+impl<F: FileSystem> Served<F> {
+    /// Gives references to inodes back.
+    pub(super) fn release(&self, inodes: impl IntoIterator<Item = InodeNo>) {
+        self.references.release(&self.files, inodes);
+    }
 }

@@ -195,8 +195,7 @@ pub fn check_pool_options(text: &str) -> Result<()> {
         bail!("unknown mount option '{option}'; see `braid mount --help`");
     }
     for option in each(&text) {
-        let key = option.split_once('=').map_or(option, |(key, _)| key);
-        if !POOL_OPTIONS.contains(&key) {
+        if !POOL_OPTIONS.contains(&key_of(option)) {
             bail!(
                 "option '{option}' cannot be a pool's: it belongs to one host or one mount, or is needed before the pool is read; a pool may have {}",
                 POOL_OPTIONS.join(", ")
@@ -206,7 +205,11 @@ pub fn check_pool_options(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The plan with the pool's own options before those that were given; the limits suffice for it.
+fn key_of(option: &str) -> &str {
+    option.split_once('=').map_or(option, |(key, _)| key)
+}
+
+/// The plan with the pool's own options beside those that were given; the limits suffice for it.
 fn with_pool_options(
     plan: Plan,
     (pool, devices): (&Pool, &[PathBuf]),
@@ -215,13 +218,12 @@ fn with_pool_options(
     let label = pool.label();
     let Some(text) = label.properties.get(MOUNT_OPTIONS) else { return Ok(plan) };
     // What is given here counts alone: the pool's value may make no sense on this host.
-    let key = |option: &str| option.split_once('=').map_or(option, |(key, _)| key).to_owned();
-    let given_keys: Vec<String> = each(given).map(key).collect();
-    let kept = [text.clone()];
-    let kept: Vec<&str> = each(&kept).filter(|o| !given_keys.contains(&key(o))).collect();
+    let is_given = |option: &str| each(given).any(|given| key_of(given) == key_of(option));
+    let own = [text.clone()];
+    let own = each(&own).filter(|option| !is_given(option)).collect::<Vec<_>>().join(",");
     let of_pool = || {
-        check_pool_options(&kept.join(","))?;
-        let all: Vec<String> = [kept.join(",")].iter().chain(given).cloned().collect();
+        check_pool_options(&own)?;
+        let all: Vec<String> = [&own].into_iter().chain(given).cloned().collect();
         parse(&plan.devices, plan.fs.mount_point.clone(), &all)
     };
     let of_pool = of_pool().with_context(|| {
@@ -230,7 +232,7 @@ fn with_pool_options(
             label.name
         )
     })?;
-    tracing::info!(options = text, "mounted with the pool's own options");
+    tracing::info!(options = own, "mounted with the pool's own options");
     limits::suffice(of_pool.0.need(devices))?;
     Ok(of_pool.0)
 }

@@ -6,6 +6,7 @@ use braid_format::label::{Label, Member, MemberState};
 use braid_format::{Bytes, Epoch, MemberIndex};
 use uuid::Uuid;
 
+use super::next::carries_labels;
 use super::read::{Found, id, own_uuid};
 use crate::error::{MissingMember, PoolError};
 
@@ -101,7 +102,7 @@ fn in_force<'a>(voters: &[&'a Found], minority: bool) -> Option<&'a Label> {
 /// Whether copy 0 of a label was durable everywhere, as far as can be seen: every member that gets
 /// labels has it, in use or not, as `carried` says.
 pub(crate) fn on_all(label: &Label, carried: impl Fn(&&Member) -> bool) -> bool {
-    label.members.iter().filter(|m| m.state != MemberState::Failed).all(|m| carried(&m))
+    label.members.iter().filter(|m| carries_labels(m)).all(|m| carried(&m))
 }
 
 /// Whether a device has `label` in its copy 1.
@@ -121,22 +122,19 @@ pub(crate) fn counts(member: &Member) -> bool {
 fn missing_of(label: &Label, present: &BTreeMap<Uuid, usize>) -> Vec<MissingMember> {
     (0_u16..)
         .zip(&label.members)
-        .filter(|(_, m)| m.state != MemberState::Failed && !present.contains_key(&m.uuid))
+        .filter(|(_, m)| carries_labels(m) && !present.contains_key(&m.uuid))
         .map(|(i, m)| MissingMember::of(MemberIndex(i), m))
         .collect()
 }
 
 /// Whether the newest label of a device is of an unfinished change: it was also to be written to another device, which
 /// is here and whose newest label is `label`.
-fn was_broken_off(device: &Found, label: &Label, all: &[Found]) -> bool {
-    let Some((broken_off, _)) = device.broken_off(label) else { return false };
-    let is_current = |f: &Found| f.newest().is_some_and(|l| id(l) == id(label));
-    let is_written = |uuid: Uuid| {
-        let member = broken_off.members.iter().find(|m| m.uuid == uuid);
-        member.is_some_and(|m| m.state != MemberState::Failed)
-    };
-    let own = |f: &Found| f.newest().and_then(own_uuid);
-    all.iter().filter(|f| is_current(f)).filter_map(own).any(is_written)
+fn is_unfinished(device: &Found, label: &Label, all: &[Found]) -> bool {
+    let Some((unfinished, _)) = device.unfinished_change(label) else { return false };
+    let current = all.iter().filter_map(Found::newest).filter(|l| id(l) == id(label));
+    let gets_it =
+        |uuid: Uuid| unfinished.members.iter().any(|m| m.uuid == uuid && carries_labels(m));
+    current.filter_map(own_uuid).any(gets_it)
 }
 
 fn verdict(
@@ -161,7 +159,7 @@ fn verdict(
     let epoch = own.map_or(Epoch(0), |l| l.epoch);
     if device.carries(id(label)) {
         Verdict::Current(index)
-    } else if epoch > label.epoch && !was_broken_off(device, label, all) {
+    } else if epoch > label.epoch && !is_unfinished(device, label, all) {
         Verdict::Ahead(epoch)
     } else {
         Verdict::Stale(epoch)

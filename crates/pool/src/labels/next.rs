@@ -16,10 +16,15 @@ pub(crate) fn next_epoch(label: &Label) -> Label {
     next
 }
 
-/// Members whose labels carry an epoch: all but those that failed.
+/// Whether the labels of an epoch are written on a member: on all but those that failed.
+pub(crate) fn carries_labels(member: &Member) -> bool {
+    member.state != MemberState::Failed
+}
+
+/// Members whose labels carry an epoch.
 pub(crate) fn carriers(label: &Label) -> Vec<usize> {
-    let carries = |(_, m): &(usize, &braid_format::label::Member)| m.state != MemberState::Failed;
-    label.members.iter().enumerate().filter(carries).map(|(i, _)| i).collect()
+    let all = label.members.iter().enumerate();
+    all.filter(|(_, m)| carries_labels(m)).map(|(i, _)| i).collect()
 }
 
 /// Ends all marks of members that are offline if `next` puts a member in use that was not in use in `before`, or changes

@@ -7,6 +7,7 @@ use braid_format::label::{Label, Member, MemberState};
 use braid_format::{ByteOffset, Bytes, Epoch, FormatError};
 use uuid::Uuid;
 
+use super::next::carries_labels;
 use crate::error::{LabelFault, PoolError};
 
 /// What is in the place of a label.
@@ -71,26 +72,23 @@ impl Found {
     /// holds. A device that was used since, without the others, is reported in another way.
     pub fn has_failed(&self, label: &Label) -> bool {
         let Some(failed) = self.failed_at(label) else { return false };
-        let used = self.broken_off(label).map_or(self.newest(), |(_, before)| Some(before));
+        let used = self.unfinished_change(label).map_or(self.newest(), |(_, before)| Some(before));
         used.is_some_and(|l| l.epoch < failed) || self.offline_epoch() == Some(failed)
     }
 
-    /// The label of an unfinished change (copy 0), and the label before it (copy 1), if a change was begun on this device
-    /// and never came into force: it was also to be written to another member, and that one carries `label`, which is in
-    /// force and calls this device failed. The device was used by the label in copy 1, never by copy 0: a change is in
-    /// force once its copy 0 stands on all of its members, and whoever changed the pool next would have found it on the
-    /// other member.
-    pub(crate) fn broken_off(&self, label: &Label) -> Option<(&Label, &Label)> {
+    /// The label of an unfinished change (copy 0), and the label before it (copy 1), if a change was begun on this
+    /// device and never came into force: it was also to be written to another member, and that one carries `label`,
+    /// which is in force and calls this device failed. The device was used by the label in copy 1, never by copy 0: a
+    /// change is in force once its copy 0 stands on all of its members, and whoever changed the pool next would have
+    /// found it on the other member.
+    pub(crate) fn unfinished_change(&self, label: &Label) -> Option<(&Label, &Label)> {
         let [Ok(first), Ok(second)] = &self.copies else { return None };
-        let own = own_uuid(first)?;
-        let is_written = |m: &&Member| m.state != MemberState::Failed;
-        let is_in_both = |m: &Member| {
-            m.uuid != own && label.members.iter().filter(is_written).any(|l| l.uuid == m.uuid)
-        };
-        let is_broken_off = second.epoch < first.epoch
+        // This device is none of these: `label` calls it failed.
+        let carries = |uuid| label.members.iter().any(|m| m.uuid == uuid && carries_labels(m));
+        let is_unfinished = second.epoch < first.epoch
             && self.failed_at(label).is_some_and(|failed| failed <= first.epoch)
-            && first.members.iter().filter(is_written).any(is_in_both);
-        is_broken_off.then_some((first, second))
+            && first.members.iter().any(|m| carries_labels(m) && carries(m.uuid));
+        is_unfinished.then_some((first, second))
     }
 
     /// The epoch in which its own member went offline, if its own label says that it is: nobody has written there since.
