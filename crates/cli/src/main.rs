@@ -34,9 +34,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use commands::helper::{self, Helper};
 use commands::{
     add, advise, check, completion, cp, create, destroy, dump_label, evacuate, events, export,
-    fail, fence, generate, get, grow, history, iostat, label, locks, mount, nodes, offline, online,
-    probe, rebalance, remove, rename, replace, scan, scrub, serve, set, spare, status, target, top,
-    trim, unmount, upgrade, version, why,
+    fail, fence, freeze, generate, get, grow, history, iostat, label, locks, mount, nodes, offline,
+    online, probe, rebalance, remove, rename, replace, scan, scrub, serve, set, spare, status,
+    target, thaw, top, trim, unmount, upgrade, version, why,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::{answer, lost_output};
@@ -84,6 +84,8 @@ enum Command {
     Destroy(destroy::Args),
     Scrub(scrub::Args),
     Trim(trim::Args),
+    Freeze(freeze::Args),
+    Thaw(thaw::Args),
     Target(target::Args),
     Export(export::Args),
     Serve(serve::Args),
@@ -242,6 +244,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Destroy(a) => destroy::run(&a),
         Command::Scrub(a) => scrub::run(&a),
         Command::Trim(a) => trim::run(&a),
+        Command::Freeze(a) => freeze::run(&a),
+        Command::Thaw(a) => thaw::run(&a),
         Command::Target(a) => target::run(&a),
         Command::Export(a) => export::run(&a),
         Command::Serve(a) => serve::run(&a),

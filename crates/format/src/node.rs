@@ -538,8 +538,20 @@ pub struct RawHeartbeat {
     pub pool_change: U64,
     /// 1 + the member of the pool that this node could not fill or move in this epoch; 0: none.
     pub stuck: U16,
+    /// How far this node has the pool frozen, a [`FreezeStage`]; 0: not at all.
+    pub freeze: U16,
+    /// Which freeze of this node that is (random).
+    pub freeze_id: U32,
+    /// The freeze ends by itself after so many seconds.
+    pub freeze_seconds: U32,
+    /// 1 + the slot of the node whose freeze this node follows; 0: none.
+    pub followed_slot: U16,
+    /// How far it has followed it, a [`FreezeStage`].
+    pub followed_stage: U16,
+    /// That node's `freeze_id`.
+    pub followed_id: U32,
     /// Zero.
-    pub reserved: [u8; 66],
+    pub reserved: [u8; 48],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -551,6 +563,44 @@ impl RawHeartbeat {
     /// Most wishes in one beat.
     pub const WISHES: usize = 24;
     const CRC_AT: usize = core::mem::offset_of!(Self, crc);
+}
+
+/// How far a pool is frozen: no node changes anything but lock records, slots and heartbeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u16)]
+pub enum FreezeStage {
+    /// All that programs have written is made stable.
+    Prepared = 1,
+    /// Changes wait.
+    Frozen = 2,
+}
+
+impl FreezeStage {
+    fn from_raw(raw: u16) -> Option<Self> {
+        [Self::Prepared, Self::Frozen].into_iter().find(|stage| *stage as u16 == raw)
+    }
+}
+
+/// What a node that freezes the pool asks of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FreezeOrder {
+    /// How far.
+    pub stage: FreezeStage,
+    /// Which freeze of this node (random).
+    pub id: u32,
+    /// It ends by itself after so many seconds.
+    pub seconds: u32,
+}
+
+/// How far a node has followed another one's freeze.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FreezeAnswer {
+    /// Whose.
+    pub slot: NodeId,
+    /// Which.
+    pub id: u32,
+    /// How far.
+    pub stage: FreezeStage,
 }
 
 /// A verified heartbeat.
@@ -572,6 +622,10 @@ pub struct Heartbeat {
     pub meta_delta: i64,
     /// The member of the pool that this node could not fill or move in this epoch.
     pub stuck: Option<MemberIndex>,
+    /// How far this node has the pool frozen.
+    pub freeze: Option<FreezeOrder>,
+    /// How far this node has followed another one's freeze.
+    pub followed: Option<FreezeAnswer>,
     /// Locks waited for longest, at most [`RawHeartbeat::WISHES`].
     pub wishes: Vec<(LockNo, Mode)>,
 }
@@ -596,6 +650,14 @@ impl Heartbeat {
             let found = u64::from(raw.slot.get());
             return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
         }
+        let stage = |field, raw: u16| match FreezeStage::from_raw(raw) {
+            None if raw != 0 => Err(bad(field, u64::from(raw))),
+            stage => Ok(stage),
+        };
+        let (id, seconds) = (raw.freeze_id.get(), raw.freeze_seconds.get());
+        let freeze = stage("freeze", raw.freeze.get())?;
+        let whose = raw.followed_slot.get().checked_sub(1).map(NodeId);
+        let followed = stage("followed_stage", raw.followed_stage.get())?.zip(whose);
         let mut wishes = Vec::new();
         for wish in raw.wishes {
             match wish.mode.get() {
@@ -616,6 +678,12 @@ impl Heartbeat {
             inode_delta: raw.inode_delta.get().cast_signed(),
             meta_delta: raw.meta_delta.get().cast_signed(),
             stuck: raw.stuck.get().checked_sub(1).map(MemberIndex),
+            freeze: freeze.map(|stage| FreezeOrder { stage, id, seconds }),
+            followed: followed.map(|(stage, slot)| FreezeAnswer {
+                slot,
+                id: raw.followed_id.get(),
+                stage,
+            }),
             wishes,
         })
     }
@@ -636,6 +704,16 @@ impl Heartbeat {
         raw.meta_delta = U64::new(self.meta_delta.cast_unsigned());
         raw.pool_change = U64::new(self.pool_change);
         raw.stuck = U16::new(self.stuck.map_or(0, |m| m.0.saturating_add(1)));
+        if let Some(freeze) = self.freeze {
+            raw.freeze = U16::new(freeze.stage as u16);
+            raw.freeze_id = U32::new(freeze.id);
+            raw.freeze_seconds = U32::new(freeze.seconds);
+        }
+        if let Some(followed) = self.followed {
+            raw.followed_slot = U16::new(followed.slot.0.saturating_add(1));
+            raw.followed_stage = U16::new(followed.stage as u16);
+            raw.followed_id = U32::new(followed.id);
+        }
         for (place, (lock, mode)) in raw.wishes.iter_mut().zip(&self.wishes) {
             *place = RawWish { lock: U64::new(lock.0), mode: U64::new(*mode as u64) };
         }
@@ -713,6 +791,12 @@ mod tests {
             inode_delta: 1,
             meta_delta: -3,
             stuck: Some(MemberIndex(0x0605)),
+            freeze: Some(FreezeOrder { stage: FreezeStage::Frozen, id: 0x0a09_0807, seconds: 11 }),
+            followed: Some(FreezeAnswer {
+                slot: NodeId(12),
+                id: 0x1110_0f0e,
+                stage: FreezeStage::Prepared,
+            }),
             wishes: vec![(LockNo(16), Mode::Shared), (LockNo(17), Mode::Exclusive)],
         }
     }
@@ -750,7 +834,7 @@ mod tests {
         put(40, &[16, 0, 0, 0, 0, 0, 0, 0, 1]);
         put(56, &[17, 0, 0, 0, 0, 0, 0, 0, 2]);
         put(424, &[0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
-        put(440, &[6, 6]);
+        put(440, &[6, 6, 2, 0, 7, 8, 9, 10, 11, 0, 0, 0, 13, 0, 1, 0, 14, 15, 16, 17]);
         put(508, &0x4e7c_d29a_u32.to_le_bytes());
         assert_eq!(sector, golden);
     }

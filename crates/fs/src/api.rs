@@ -222,7 +222,7 @@ impl Fs {
     pub fn withdrawn(&self) -> Option<String> {
         self.core().withdrawn.get().map(ToString::to_string)
     }
-    fn run<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
+    pub(crate) fn run<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
         let core = self.core();
         core.check_alive()?;
         core.watch(f(core))
@@ -231,6 +231,7 @@ impl Fs {
         if self.core().options.read_only {
             return Err(Error::ReadOnly);
         }
+        let _change = self.core().enter_change()?;
         self.run(f)
     }
     /// The inode behind `name` in `dir`.
@@ -355,6 +356,7 @@ impl Fs {
         if (writing || truncates) && self.core().options.read_only {
             return Err(Error::ReadOnly);
         }
+        let _change = truncates.then(|| self.core().enter_change()).transpose()?;
         self.run(|c| {
             if truncates {
                 let locked = c.lock_exclusive(ino)?;
@@ -388,6 +390,8 @@ impl Fs {
         if inode.opens.load(Ordering::Acquire) > 0 || core.withdrawn.get().is_some() {
             return Ok(());
         }
+        // While the pool is frozen it is left for later.
+        let Some(_change) = core.freeze.try_enter() else { return Ok(()) };
         self.run(|c| orphan::last_close(c, &inode))
     }
     /// The front below which programs work (the kernel) has given back its last reference to `ino`:
@@ -412,11 +416,7 @@ impl Fs {
     }
     /// Everything of this node durable on return.
     pub fn sync(&self) -> Result<()> {
-        self.run(|c| {
-            c.inflight.settle_all();
-            let flushed = crate::mount::flush_all(c, true);
-            c.meta.commit_and_flush().and(flushed)
-        })
+        self.run(crate::freeze::make_stable)
     }
     /// Reads into `buf` (its length asked for); returns the bytes read. What begins with a block is not
     /// copied.

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use braid_format::history::EventKind;
 use braid_format::{BlockNo, FormatError, InodeNo, LockNo};
+use braid_lock::interrupt::is_interrupted;
 use braid_lock::{Guard, Held, Life, Liveness, Local, LockError, LockManager, Membership, Mode};
+
+use braid_pool::device::{Change, FreezeGate};
 
 use crate::alloc::Alloc;
 use crate::attr::KernelCache;
@@ -25,6 +28,9 @@ use crate::volume::Volume;
 
 /// How long a page fill waits for a demotion to end before it is let in under the lock still held.
 const FILL_PATIENCE: Duration = Duration::from_millis(1);
+
+/// How often a change that waits for the thaw looks whether its program was killed.
+const THAW_LOOK: Duration = Duration::from_millis(20);
 
 /// How long a node that leaves waits, in all, for locks whose times it would keep.
 const TIMES_PATIENCE: Duration = Duration::from_secs(2);
@@ -51,6 +57,8 @@ pub(crate) struct Core {
     /// This node, in this life.
     pub me: Life,
     pub membership: Arc<Membership>,
+    /// For what programs change, and what this node does by itself for them.
+    pub freeze: FreezeGate,
     /// First failure, once the node has withdrawn.
     pub withdrawn: OnceLock<Arc<str>>,
     /// Blocks of unused metadata that are space for data again since this node was mounted.
@@ -173,7 +181,7 @@ impl Core {
     /// Fails once the node has withdrawn. While its lease is over it is not known whether it has been:
     /// then this waits.
     pub fn check_alive(&self) -> Result<()> {
-        let end = self.volume.pool.await_lease_unless(&braid_lock::interrupt::is_interrupted);
+        let end = self.volume.pool.await_lease_unless(&is_interrupted);
         if matches!(end, Ok(false)) {
             return Err(Error::Interrupted);
         }
@@ -183,6 +191,19 @@ impl Core {
         match self.withdrawn.get() {
             None => Ok(()),
             Some(reason) => Err(Error::Withdrawn { reason: reason.clone() }),
+        }
+    }
+    /// A change begins: waits for the thaw. No lock may be held, and no change be under way.
+    pub fn enter_change(&self) -> Result<Change<'_>> {
+        loop {
+            self.check_alive()?;
+            if let Some(change) = self.freeze.try_enter() {
+                return Ok(change);
+            }
+            if is_interrupted() {
+                return Err(Error::Interrupted);
+            }
+            self.freeze.wait(THAW_LOOK);
         }
     }
     /// Numbers come from programs and from disk: only slots inside resource groups for

@@ -51,7 +51,9 @@ fn run(core: &Weak<Core>, stop: &StopFlag) {
         let over = || stop.is_requested() || core.withdrawn.get().is_some();
         // Nobody waits for it.
         let _own = BackgroundIo::begin();
-        if let Err(e) = core.watch(core.alloc.discard_freed(&over)) {
+        if let Some(_change) = core.freeze.try_enter()
+            && let Err(e) = core.watch(core.alloc.discard_freed(&over))
+        {
             tracing::error!("giving space back: {e}");
         }
         next = Instant::now() + core.options.commit_interval;

@@ -1,7 +1,7 @@
 //! What can go wrong, and the errno that a program sees.
 
 use braid_format::{BlockNo, Bytes, FormatError, InodeNo};
-use braid_lock::LockError;
+use braid_lock::{LockError, NotFrozen};
 use braid_pool::PoolError;
 use thiserror::Error;
 
@@ -242,6 +242,9 @@ pub enum Error {
         "this node is giving free space back to the devices already: wait until that is done, or end it (`braid trim POOL --stop`)"
     )]
     Trimming,
+    /// The pool is not frozen, or was not all the time.
+    #[error(transparent)]
+    Freeze(Box<NotFrozen>),
     /// Somebody has made another file system on the devices since this one was looked at.
     #[error("another file system was made on these devices just now; try again")]
     Replaced,
@@ -366,7 +369,8 @@ impl Error {
             | Self::NotEmptied { .. }
             | Self::Leaving
             | Self::UnderWay
-            | Self::Trimming => E::BUSY,
+            | Self::Trimming
+            | Self::Freeze(_) => E::BUSY,
             Self::Damaged { .. }
             | Self::Inconsistent { .. }
             | Self::Unreadable { .. }

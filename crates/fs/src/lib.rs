@@ -43,6 +43,7 @@
 //!  growth           space that was added to the pool is used
 //!  unused_metadata  metadata that nobody uses becomes space for data again
 //!  mount            joining and leaving
+//!  freeze           no node changes anything for a while
 //!  inspect          a look from outside; nothing is joined, locked or changed
 //!  simulation       parts by themselves, for `crates/sim`
 //!  api              the facade
@@ -84,6 +85,7 @@ mod failure_log;
 mod file_data;
 pub mod file_system;
 mod files_at;
+mod freeze;
 mod groups;
 mod growth;
 mod handle;

@@ -13,9 +13,9 @@ use braid_lock::etcd::HintWatch;
 use braid_lock::interrupt::Interrupt;
 use braid_lock::{
     FenceMethod, GlockView, HintsBy, JoinOptions, Life, LockError, LockManager, LockStats,
-    ManagerOptions, Membership, NodeView, NodeWait, OnLease,
+    ManagerOptions, Membership, NodeStore, NodeView, NodeWait, OnLease, await_thaw,
 };
-use braid_pool::device::{UnitName, answers};
+use braid_pool::device::{FreezeGate, UnitName, answers};
 use braid_pool::{BackgroundIo, EpochTag, Pool, PoolError};
 use parking_lot::{Mutex, RwLock};
 
@@ -149,8 +149,8 @@ impl Mounted {
             finishing: Mutex::default(),
             recovered: AtomicU64::new(0),
         });
-        let joined = Membership::join(nodes, join, recoverer.clone());
-        let membership = joined.inspect_err(|_| recoverer.end_cluster())?;
+        let membership = join_thawed(nodes, join, &recoverer);
+        let membership = membership.inspect_err(|_| recoverer.end_cluster())?;
         let on = volume.clone();
         let cluster = recoverer.cluster(membership.me());
         let started = cluster.and_then(|cluster| {
@@ -254,6 +254,7 @@ impl Mounted {
             me,
             membership: membership.clone(),
             withdrawn: OnceLock::new(),
+            freeze: FreezeGate::default(),
             given_back: OnceLock::new(),
         });
         let others = membership.clone();
@@ -262,6 +263,7 @@ impl Mounted {
             (!alone).then(|| others.others_deltas())
         }));
         deferred_ops.core.set(Arc::downgrade(&core)).ok();
+        membership.on_freeze(crate::freeze::NodeFreeze::of(&core));
         // Before the watcher, which changes what dead nodes had.
         let alone = Alone::look(&core.volume, me.slot)?;
         let for_space = Arc::downgrade(&core);
@@ -292,6 +294,8 @@ impl Mounted {
 
     /// Leaves. See [`crate::Fs::unmount`].
     pub fn unmount(&self) -> Result<()> {
+        // Nothing could leave.
+        self.core.membership.thaw().ok();
         self.rebalance.close();
         self.trim.close();
         self.discarder.stop();
@@ -437,6 +441,20 @@ impl Mounted {
             damaged: self.core.meta.damages.all(),
         }
     }
+}
+
+/// Joins, but not while the pool is frozen: whoever has frozen it does not know this node.
+fn join_thawed(
+    nodes: Arc<dyn NodeStore>,
+    join: JoinOptions,
+    recoverer: &Arc<Recoverer>,
+) -> Result<Arc<Membership>> {
+    // It may take over a dead node's slot, and write what that one had begun.
+    await_thaw(&*nodes)?;
+    let membership = Membership::join(nodes.clone(), join, recoverer.clone())?;
+    // Whoever freezes the pool from now on sees this node.
+    await_thaw(&*nodes)?;
+    Ok(membership)
 }
 
 /// Passes a result through; what fails with an error that `left` accepts is left to others.
@@ -648,6 +666,7 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, inter
             continue;
         }
         beat = Instant::now() + HOUSE_BEAT;
+        let Some(_change) = core.freeze.try_enter() else { continue };
         membership.publish(core.alloc.deltas());
         crate::orphan::look_later(&core);
         if let Err(e) = core.watch(core.alloc.keep_share()) {

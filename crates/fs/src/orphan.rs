@@ -316,8 +316,10 @@ pub(crate) fn forget(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
     if !unlinked && !inode.may_be_opener() || core.is_used_here(&inode) {
         return Ok(());
     }
+    let change = core.freeze.try_enter();
     if unlinked
         && !inode.may_be_opener()
+        && change.is_some()
         && let Some(locked) = core.try_lock(ino, Mode::Exclusive, Local::Exclusive)?
     {
         return delete_locked(core, &locked);
@@ -366,7 +368,7 @@ pub(crate) fn look_later(core: &Arc<Core>) {
 
 /// What [`last_close`] does, for an inode that only the kernel may refer to: it is asked to let go.
 fn settle(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
-    core.check_alive()?;
+    let _change = core.enter_change()?;
     let Some(inode) = core.inodes.find(ino) else { return Ok(()) };
     if inode.opens.load(Ordering::Acquire) > 0 {
         return Ok(());

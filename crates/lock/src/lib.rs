@@ -52,8 +52,9 @@ pub use glock::{
 pub use hints::{HintsBy, MessageWay, TcpHints};
 pub use node::{
     Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Membership, MemoryNodes,
-    NodeAreas, NodeStore, NodeView, NodeWait, NotRecovered, OnLease, PeerObserver, PoolNodes,
-    PoolSide, Proofs, Recover, SERVED_WAIT, SilentSlots, Timing, vouch,
+    NodeAreas, NodeStore, NodeView, NodeWait, NotFrozen, NotRecovered, OnFreeze, OnLease,
+    PeerObserver, PoolNodes, PoolSide, Proofs, Recover, SERVED_WAIT, SilentSlots, Timing,
+    await_thaw, vouch,
 };
 pub use peers::{Liveness, Peers};
 pub use runtime::AbortOnPanic;

@@ -1,7 +1,7 @@
 //! Nodes: slots, heartbeats, the watcher, the liveness lock, recovery.
 //!
 //! What a node decides stands in pure steps, without I/O, threads or clocks: [`join`], [`lease`],
-//! [`watch`], [`fencing`], [`leave`], [`slot_write`], with what they make of what is read, [`observation`],
+//! [`watch`], [`fencing`], [`freeze`], [`leave`], [`slot_write`], with what they make of what is read, [`observation`],
 //! [`life`], [`wishes`]. Everything else here carries out what they say.
 //!
 //! ```text
@@ -22,10 +22,12 @@
 //!
 //! One pool handle serves one node: liveness locks of the same open device do not exclude.
 
+mod await_thaw;
 mod cached;
 mod claim;
 mod fencer;
 pub mod fencing;
+pub mod freeze;
 mod host;
 pub mod join;
 mod join_watcher;
@@ -60,9 +62,10 @@ use crate::hints::{HintsBy, MessageWay};
 use crate::peers::Liveness;
 use crate::{Life, Mode};
 
+pub use await_thaw::await_thaw;
 pub use fencer::{FenceOptions, NotFenced, Proofs, key_of};
 pub use fencing::FenceMethod;
-pub use member::{Membership, OnLease};
+pub use member::{Membership, NotFrozen, OnFreeze, OnLease};
 pub use memory::MemoryNodes;
 pub use peer_observer::PeerObserver;
 pub use pool_side::PoolSide;

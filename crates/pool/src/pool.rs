@@ -207,6 +207,18 @@ impl Pool {
         self.1.close();
     }
 
+    /// Changes through this handle and its clones wait until [`Pool::thaw`], but for those of lock records, slots and
+    /// heartbeats; on return no other is under way. False, and as before, if some still are at `deadline`, or
+    /// `thaw` is called meanwhile.
+    pub fn freeze(&self, deadline: std::time::Instant) -> bool {
+        self.1.freeze.freeze(deadline)
+    }
+
+    /// Changes go on.
+    pub fn thaw(&self) {
+        self.1.freeze.thaw();
+    }
+
     /// Whether this handle was closed.
     pub fn is_closed(&self) -> bool {
         self.1.is_closed()

@@ -263,6 +263,8 @@ impl World {
             inode_delta: 0,
             meta_delta: 0,
             stuck: None,
+            freeze: None,
+            followed: None,
             wishes: Vec::new(),
         };
         self.common(SECTOR);

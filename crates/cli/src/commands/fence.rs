@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use braid_format::NodeId;
+use braid_format::node::SlotState;
 use braid_pool::PoolError;
 
 use crate::control::{self, Order};
@@ -22,11 +23,12 @@ use crate::terminal::answer::{self, say};
 ///
 /// Where no node of this host has the pool mounted, the word is written into the node's slot: every node takes
 /// it for a fence, `braid check` too, and the next to mount recovers it. That takes 5/4 of the node's
-/// io_timeout, during which it must show no heartbeat.
+/// io_timeout, during which it must show no heartbeat. `all` instead of a number gives the word for all nodes: of
+/// images (snapshots, copies) of a pool's disks, which no node uses.
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "braid fence --confirm [--degraded] <NAME|DIR|DEVICE>... <NODE>")]
+#[command(override_usage = "braid fence --confirm [--degraded] <NAME|DIR|DEVICE>... <NODE|all>")]
 pub struct Args {
-    /// The pool's name, its directory, or all of its devices; then the node's number in `braid nodes`
+    /// The pool's name, its directory, or all of its devices; then the node's number in `braid nodes`, or `all`
     #[arg(required = true, num_args = 2.., value_name = "NAME|DIR|DEVICE... NODE")]
     words: Vec<String>,
     /// You have seen to it that the host is off, or cut off from all devices
@@ -40,36 +42,74 @@ pub struct Args {
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (node, named) = args.words.split_last().context("name a pool, then a node")?;
-    let node: u16 =
-        node.parse().with_context(|| format!("{node}: not a node's number (see `braid nodes`)"))?;
+    let node: Option<u16> =
+        match &**node {
+            "all" => None,
+            one => Some(one.parse().with_context(|| {
+                format!("{one}: not a node's number (see `braid nodes`), nor all")
+            })?),
+        };
     if !args.confirm {
+        let whose = node.map_or_else(|| "all nodes".to_owned(), |node| format!("node {node}"));
         bail!(
-            "turn the host of node {node} off, or cut it off from all devices, then give --confirm: what it writes later damages the file system"
+            "turn the host of {whose} off, or cut it off from all devices, then give --confirm: what it writes later damages the file system"
         );
     }
-    answer::add("node", node);
     let mount = match named {
         [one] => control::look(one)?,
         _ => None,
     };
-    if let Some(mount) = mount {
-        control::value(&mount, &Order::Fence { node })?;
-        say!("node {node} counts as dead and is recovered; `braid nodes` shows when it is done");
-    } else {
-        let pool = if args.degraded {
-            sources::open_degraded(named, false)?
-        } else {
-            sources::open(named, false).map_err(|e| match e.downcast_ref() {
-                Some(PoolError::Missing { .. }) => {
-                    e.context("`--degraded` does without members that are missing")
-                }
-                _ => e,
-            })?
-        };
-        braid_fs::vouch_dead(pool, NodeId(node))?;
-        say!(
-            "node {node} counts as dead from now on: the next mount recovers it, and `braid check` can run"
-        );
+    match (mount, node) {
+        (Some(mount), Some(node)) => {
+            answer::add("node", node);
+            control::value(&mount, &Order::Fence { node })?;
+            say!(
+                "node {node} counts as dead and is recovered; `braid nodes` shows when it is done"
+            );
+        }
+        (Some(_), None) => {
+            bail!("a node of this host has the pool mounted: name one node that is dead")
+        }
+        (None, node) => note(args, named, node)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the word into the slot of `node`, or of all that have one.
+fn note(args: &Args, named: &[String], node: Option<u16>) -> Result<()> {
+    let pool = if args.degraded {
+        sources::open_degraded(named, false)?
+    } else {
+        sources::open(named, false).map_err(|e| match e.downcast_ref() {
+            Some(PoolError::Missing { .. }) => {
+                e.context("`--degraded` does without members that are missing")
+            }
+            _ => e,
+        })?
+    };
+    let all = match node {
+        Some(node) => vec![NodeId(node)],
+        None => {
+            let taken = braid_fs::inspect(pool.clone())?.nodes.into_iter();
+            taken.filter(|n| n.state != SlotState::Free).map(|n| n.life.slot).collect()
+        }
+    };
+    // Each is watched for a while, all at once.
+    let said = std::thread::scope(|scope| {
+        let watches =
+            all.iter().map(|slot| scope.spawn(|| braid_fs::vouch_dead(pool.clone(), *slot)));
+        let watches: Vec<_> = watches.collect();
+        watches.into_iter().map(|watch| watch.join()).collect::<Vec<_>>()
+    });
+    for (slot, said) in all.iter().zip(said) {
+        said.map_err(|_| anyhow::anyhow!("a thread died"))??;
+        say!(
+            "node {slot} counts as dead from now on: the next mount recovers it, and `braid check` can run"
+        );
+    }
+    if all.is_empty() {
+        say!("no node has the pool mounted: nothing is to be said");
+    }
+    answer::add("nodes", all.iter().map(|slot| slot.0).collect::<Vec<_>>());
+    Ok(())
 }

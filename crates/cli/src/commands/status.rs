@@ -31,8 +31,8 @@ use crate::terminal::{
 
 /// Show mounts of this host, or a pool: how it is, in one line, then space, members, nodes.
 ///
-/// The first line says OK, FULL SOON, SLOW, DEGRADED, DAMAGED, FULL, NODE SILENT, MEMBER SILENT or WITHDRAWN, what that
-/// means, and what to do. If several are so, the worst comes first and a line for each other follows.
+/// The first line says OK, FULL SOON, SLOW, DEGRADED, DAMAGED, FULL, FROZEN, NODE SILENT, MEMBER SILENT or
+/// WITHDRAWN, what that means, and what to do. If several are so, the worst comes first and a line for each other follows.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool's name, the directory where it is mounted, or all of its devices (default: what is

@@ -327,6 +327,9 @@ fn show_request(request: &RequestView, all: &[(Mount, WhyView)]) {
             say!("    waits until this node may write again: its lease is over, for {since}");
         }
         ("space", ..) => say!("    waits for space that is being freed, for {since}"),
+        ("thaw", ..) => {
+            say!("    waits for the thaw: the pool is frozen (`braid thaw`), for {since}")
+        }
         (other, ..) => say!("    waits ({other}), for {since}"),
     }
     let before: Vec<String> = Awaited::NAMES

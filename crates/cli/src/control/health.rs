@@ -38,6 +38,8 @@ pub enum State {
     Damaged,
     /// Less than 1 % of the space is left.
     Full,
+    /// A node has frozen it: what programs write waits.
+    Frozen,
     /// A node shows no life.
     NodeSilent,
     /// A member answers nothing, or is asked nothing any more.
@@ -48,13 +50,14 @@ pub enum State {
 
 impl State {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Ok,
         Self::FullSoon,
         Self::Slow,
         Self::Degraded,
         Self::Damaged,
         Self::Full,
+        Self::Frozen,
         Self::NodeSilent,
         Self::MemberSilent,
         Self::Withdrawn,
@@ -69,6 +72,7 @@ impl State {
             Self::Degraded => "DEGRADED",
             Self::Damaged => "DAMAGED",
             Self::Full => "FULL",
+            Self::Frozen => "FROZEN",
             Self::NodeSilent => "NODE SILENT",
             Self::MemberSilent => "MEMBER SILENT",
             Self::Withdrawn => "WITHDRAWN",
@@ -150,6 +154,8 @@ pub struct PoolFacts {
     pub undecided: u64,
     /// Files with such bytes: how many are known, and the path of one, quoted.
     pub undecided_files: Option<(usize, String)>,
+    /// The node that has frozen it.
+    pub frozen_by: Option<u16>,
     /// Why the node that was asked has withdrawn, and where it is mounted.
     pub withdrawn: Option<(String, String)>,
 }
@@ -201,6 +207,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
         damaged: status.damaged.len(),
         undecided,
         undecided_files: named.first().map(|f| (named.len(), f.quoted())),
+        frozen_by: fs.frozen_by().map(|node| node.0),
         withdrawn: fs.withdrawn().map(|why| (why, dir)),
         nodes: status.nodes.into_iter().filter(there).collect(),
     }
@@ -239,6 +246,7 @@ impl Health {
     pub fn of(pool: &PoolFacts) -> Self {
         let mut findings = Vec::new();
         findings.extend(withdrawn(pool));
+        findings.extend(frozen(pool));
         pool.members.iter().for_each(|member| findings.extend(of_member(pool, member)));
         pool.nodes.iter().for_each(|node| findings.extend(of_node(pool, node)));
         findings.extend(damage(pool));
@@ -299,6 +307,15 @@ fn withdrawn(pool: &PoolFacts) -> Option<Finding> {
         state: State::Withdrawn,
         meaning: format!("the node on {dir} has withdrawn, and every call there fails ({why})"),
         action: "unmount it and mount it again".into(),
+    })
+}
+
+fn frozen(pool: &PoolFacts) -> Option<Finding> {
+    let node = pool.frozen_by?;
+    Some(Finding {
+        state: State::Frozen,
+        meaning: format!("node {node} has frozen it: what programs write waits, on all nodes"),
+        action: format!("`braid thaw {}` on that node's host ends it", pool.name),
     })
 }
 

@@ -59,6 +59,8 @@ fn told(order: &Order) -> Option<String> {
         }
         Order::LeaveEnd => "remove --cancel".to_owned(),
         Order::Trim { run } => format!("trim{}", stop(*run)),
+        Order::Freeze { seconds, .. } => format!("freeze: for {seconds} s at most"),
+        Order::Thaw => "thaw".to_owned(),
         Order::Set { properties } => {
             let word = |(key, value): &(String, Option<String>)| {
                 format!(" {key}={}", value.as_deref().unwrap_or_default())

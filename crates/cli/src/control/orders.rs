@@ -138,6 +138,15 @@ pub enum Order {
         /// Begin; it is answered when it is done.
         run: bool,
     },
+    /// Have all nodes change nothing.
+    Freeze {
+        /// For so many seconds at most.
+        seconds: u32,
+        /// They have so many seconds to write what they have.
+        timeout: u32,
+    },
+    /// End that.
+    Thaw,
     /// Change properties: each key with its new value, or none.
     Set {
         /// Them.

@@ -201,6 +201,11 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
             (said, successor) = (Some(text), taker);
         }
         Order::LeaveEnd => fs.stop_leaving()?,
+        Order::Freeze { seconds, timeout } => {
+            let [time, patience] = [seconds, timeout].map(|s| Duration::from_secs(s.into()));
+            fs.freeze(time, patience)?;
+        }
+        Order::Thaw => fs.thaw()?,
         Order::Set { properties } => fs.set_properties(&properties)?,
         Order::Scrub { run } => {
             if !fs.pool().info().redundant {

@@ -135,6 +135,9 @@ pub struct View {
     /// The slot of the node.
     #[serde(default)]
     pub node: Option<u16>,
+    /// The node that has frozen the pool.
+    #[serde(default)]
+    pub frozen_by: Option<u16>,
     /// Why it has withdrawn, if it has.
     #[serde(default)]
     pub withdrawn: Option<String>,
@@ -201,6 +204,7 @@ pub fn view(fs: &Fs) -> View {
         redundant: pool.info().redundant,
         uuid: pool.info().uuid.to_string(),
         keeper: maintenance.turn,
+        frozen_by: fs.frozen_by().map(|node| node.0),
         epoch: label.epoch.get(),
         properties: label.properties.clone(),
         members: members.collect(),

@@ -50,6 +50,7 @@ pub(crate) fn relocate(
     at: u64,
     places: &dyn Places,
 ) -> Result<Option<Moved>> {
+    let _change = core.enter_change()?;
     if at == 0 && !may_move(core, ino, places)? {
         return Ok(None);
     }

@@ -36,7 +36,10 @@ const PAGE_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// What is always asked for, if the kernel offers it. Not among it: write-back caching (it dirties
-/// pages without asking, after the lock is gone) and splicing.
+/// pages without asking, after the lock is gone), splicing, and `EXPLICIT_INVAL_DATA`. An answer that tells
+/// another size than the kernel has makes it cut its pages there, some time later (`fuse_change_attributes`,
+/// fs/fuse/inode.c): bytes appended meanwhile, and read into the last page, become zeros. Without that flag
+/// it then drops all pages of the file, so that they do not stay.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
@@ -50,7 +53,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::PARALLEL_DIROPS
     | init::MAX_PAGES
     | init::CACHE_SYMLINKS
-    | init::EXPLICIT_INVAL_DATA
     | init::HANDLE_KILLPRIV_V2
     | init::POSIX_ACL
     | init::SETXATTR_EXT
@@ -273,7 +275,7 @@ fn agree(
     let mut wanted = WANTED | if rings { init::OVER_IO_URING } else { 0 };
     if !options.keep_pages {
         // Nobody says when they are old: the kernel drops them when it sees another time of change.
-        wanted = wanted & !init::EXPLICIT_INVAL_DATA | init::AUTO_INVAL_DATA;
+        wanted |= init::AUTO_INVAL_DATA;
     }
     let flags = offered & wanted;
     if flags & init::DIRECT_IO_ALLOW_MMAP == 0 {
@@ -360,7 +362,7 @@ mod tests {
         options.keep_pages = false;
         let (terms, _) = agree(&greeting(45, u64::MAX), Bytes::MIB, &options, false);
         let differs = terms.flags ^ WANTED;
-        assert_eq!(differs, init::EXPLICIT_INVAL_DATA | init::AUTO_INVAL_DATA);
+        assert_eq!(differs, init::AUTO_INVAL_DATA);
         assert!(!terms.keep_pages);
         options.keep_pages = true;
         // Without EXT the second half is not there, whatever stands in its place.

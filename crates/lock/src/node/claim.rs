@@ -327,6 +327,8 @@ impl<'a> Claim<'a> {
                         inode_delta: 0,
                         meta_delta: 0,
                         stuck: None,
+                        freeze: None,
+                        followed: None,
                         wishes,
                     };
                     beat.encode(&mut sector);

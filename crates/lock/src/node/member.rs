@@ -7,11 +7,13 @@
 //!  state                   what all threads of this node share
 //!  heartbeat, lease        that this node lives; that it may act no more
 //!  look, view              what is seen of the slots; what of that is shown to people
+//!  freeze                  no node changes anything for a while
 //!  messages, watcher       what other nodes say; what is done about those that die
 //! ```
 //! Above this file: `peers`, the other nodes as a lock manager sees them.
 
 mod alarm;
+mod freeze;
 mod heartbeat;
 mod heartbeat_hints;
 mod lease;
@@ -53,6 +55,7 @@ use heartbeat_hints::HeartbeatHints;
 use pace::Pace;
 use state::NodeState;
 
+pub use freeze::{NotFrozen, OnFreeze};
 pub use lease::OnLease;
 
 /// Name of the thread that fences silent nodes before there is a watcher.
@@ -112,6 +115,7 @@ impl Membership {
             beats: Mutex::default(),
             deltas: Mutex::default(),
             stuck: Mutex::default(),
+            freezes: freeze::Freezes::default(),
             stop: (Mutex::new(false), Condvar::new()),
             hurry: AtomicBool::new(false),
             withdrawn: OnceLock::new(),

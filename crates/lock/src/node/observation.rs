@@ -146,6 +146,8 @@ mod tests {
             inode_delta: 0,
             meta_delta: 0,
             stuck: None,
+            freeze: None,
+            followed: None,
             wishes: Vec::new(),
         };
         let mut bytes = vec![0; 512];

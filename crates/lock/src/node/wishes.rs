@@ -67,6 +67,8 @@ mod tests {
             inode_delta: 0,
             meta_delta: 0,
             stuck: None,
+            freeze: None,
+            followed: None,
             wishes,
         };
         let mut wishes = Wishes::default();

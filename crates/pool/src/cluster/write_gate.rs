@@ -1,16 +1,19 @@
-//! Whether a node's handles on a pool may change anything: while the node's lease lasts, and until
-//! they are closed for good.
+//! Whether a node's handles on a pool may change anything: while the node's lease lasts, unless the pool
+//! is frozen, and until they are closed for good.
 //!
 //! A node that could not write a heartbeat for too long stops by itself, before the others take it
 //! for dead. Its new changes then wait at the gate; what it has issued before may still reach the
 //! devices. The gate opens again when the node has written a heartbeat and has seen that nobody
 //! fenced it ([`WriteGate::extend`]). If the gate is closed, the waiting changes fail.
+//!
+//! While the pool is *frozen* all changes wait but those without which nodes could neither live nor read: of heartbeats,
+//! slots, lock records.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use braid_device::Moment;
 use braid_device::tasks::{self, Awaited};
+use braid_device::{Change, FreezeGate, Moment};
 use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use crate::error::PoolError;
@@ -20,10 +23,12 @@ const LOOK: Duration = Duration::from_millis(20);
 /// There is no lease.
 const FOR_EVER: u64 = u64::MAX;
 
-/// Each change holds it for reading.
+/// Each change holds a [`Pass`].
 #[derive(Debug)]
 pub(crate) struct WriteGate {
     closed: RwLock<bool>,
+    /// For changes that a frozen pool does not have.
+    pub freeze: FreezeGate,
     /// As closed, but nobody has waited yet for the changes under way.
     refuses: AtomicBool,
     /// End of the lease, nanoseconds of the clock of leases.
@@ -36,6 +41,7 @@ impl Default for WriteGate {
     fn default() -> Self {
         Self {
             closed: RwLock::default(),
+            freeze: FreezeGate::default(),
             refuses: AtomicBool::new(false),
             until: AtomicU64::new(FOR_EVER),
             lapsed: Mutex::default(),
@@ -44,12 +50,42 @@ impl Default for WriteGate {
     }
 }
 
+/// A change is under way.
+pub(crate) type Pass<'a> = (RwLockReadGuard<'a, bool>, Change<'a>);
+
 impl WriteGate {
-    /// For a change: waits for the lease.
+    /// For a change: waits for the lease, and for the thaw.
     ///
     /// # Errors
     /// [`PoolError::Closed`].
-    pub fn pass(&self) -> Result<RwLockReadGuard<'_, bool>, PoolError> {
+    pub fn pass(&self) -> Result<Pass<'_>, PoolError> {
+        self.pass_thawed(|| self.pass_frozen())
+    }
+    /// For what is told after the lease's end, too: waits for the thaw alone.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`].
+    pub fn pass_to_tell(&self) -> Result<Pass<'_>, PoolError> {
+        self.pass_thawed(|| self.pass_unleased())
+    }
+    fn pass_thawed<'a>(
+        &'a self,
+        pass: impl Fn() -> Result<RwLockReadGuard<'a, bool>, PoolError>,
+    ) -> Result<Pass<'a>, PoolError> {
+        loop {
+            let unclosed = pass()?;
+            if let Some(change) = self.freeze.try_enter() {
+                return Ok((unclosed, change));
+            }
+            drop(unclosed);
+            self.freeze.wait(LOOK);
+        }
+    }
+    /// For a change of a lock's record or of a slot: waits for the lease.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`].
+    pub fn pass_frozen(&self) -> Result<RwLockReadGuard<'_, bool>, PoolError> {
         loop {
             let pass = self.pass_unleased()?;
             if self.is_leased() {
@@ -72,9 +108,10 @@ impl WriteGate {
         }
     }
     /// As [`WriteGate::pass`], but never waits: for callers that hold what other threads wait for.
-    pub fn try_pass(&self) -> Option<RwLockReadGuard<'_, bool>> {
+    pub fn try_pass(&self) -> Option<Pass<'_>> {
         let open = !self.refuses.load(Ordering::Acquire) && self.is_leased();
-        self.closed.try_read().filter(|closed| open && !**closed)
+        let unclosed = self.closed.try_read().filter(|closed| open && !**closed)?;
+        Some((unclosed, self.freeze.try_enter()?))
     }
     /// Waits for the lease; false if `cancelled`, which is asked every [`LOOK`], was true before.
     ///
@@ -127,8 +164,30 @@ impl WriteGate {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn a_frozen_gate_lets_locks_pass_and_nothing_else() {
+        let gate = Arc::new(WriteGate::default());
+        assert!(gate.freeze.freeze(Instant::now()));
+        drop((gate.pass_frozen().unwrap(), gate.pass_unleased().unwrap()));
+        assert!(gate.try_pass().is_none());
+        let waiting = |gate: &Arc<WriteGate>| {
+            let gate = gate.clone();
+            std::thread::spawn(move || gate.pass().map(drop))
+        };
+        let waits = waiting(&gate);
+        std::thread::sleep(LOOK * 3);
+        assert!(!waits.is_finished());
+        gate.freeze.thaw();
+        waits.join().unwrap().unwrap();
+        assert!(gate.try_pass().is_some() && gate.freeze.freeze(Instant::now()));
+        let fails = waiting(&gate);
+        gate.close();
+        assert!(matches!(fails.join().unwrap(), Err(PoolError::Closed)));
+    }
 
     #[test]
     fn a_change_waits_for_the_lease_and_not_for_a_closed_gate() {

@@ -159,8 +159,8 @@ fn write_all(shared: &Shared, pool: &Weak<PoolState>) {
         let write_gate = queue.write_gate.upgrade();
         drop(queue);
         let (Some(pool), Some(write_gate)) = (pool.upgrade(), write_gate) else { continue };
-        // Not after this node has left or withdrawn.
-        let Ok(_pass) = write_gate.pass_unleased() else { continue };
+        // Not after this node has left or withdrawn, nor while the pool is frozen.
+        let Ok(_pass) = write_gate.pass_to_tell() else { continue };
         let topology = pool.epochs.snapshot();
         let (uuid, len) = (topology.label.pool.into_bytes(), topology.label.lock_sector);
         let members =

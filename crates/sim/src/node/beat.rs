@@ -42,6 +42,8 @@ impl World {
             inode_delta: 0,
             meta_delta: 0,
             stuck: None,
+            freeze: None,
+            followed: None,
             wishes,
         };
         let mut bytes = vec![0; LEN];

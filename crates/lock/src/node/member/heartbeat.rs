@@ -30,6 +30,8 @@ impl NodeState {
             inode_delta: 0,
             meta_delta: 0,
             stuck: None,
+            freeze: None,
+            followed: None,
             wishes: Vec::new(),
         };
         let mut sector = vec![0; self.store.sector_len()];
@@ -53,6 +55,7 @@ impl NodeState {
             let deltas = *self.deltas.lock();
             (beat.free_delta, beat.inode_delta) = (deltas.free, deltas.inodes);
             beat.meta_delta = deltas.meta;
+            (beat.freeze, beat.followed) = self.freezes.words();
             beat.wishes = self.wishes();
             self.heartbeat_hints.take(&mut beat.wishes);
             beat.encode(&mut sector);

@@ -114,6 +114,8 @@ mod tests {
             inode_delta: 0,
             meta_delta: 0,
             stuck: None,
+            freeze: None,
+            followed: None,
             wishes: Vec::new(),
         };
         assert!(has_news(None, &beat(1, 0)));

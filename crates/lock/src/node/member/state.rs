@@ -16,6 +16,7 @@ use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::alarm::Alarm;
+use super::freeze::Freezes;
 use super::heartbeat_hints::HeartbeatHints;
 use super::pace::Pace;
 use crate::Life;
@@ -57,6 +58,8 @@ pub(in crate::node) struct NodeState {
     pub(super) deltas: Mutex<Deltas>,
     /// The member that this node could not fill or move, and in which epoch.
     pub(super) stuck: Mutex<Option<(MemberIndex, EpochTag)>>,
+    /// The freeze of this node or of another one, if there is one.
+    pub(super) freezes: Freezes,
     pub(super) stop: (Mutex<bool>, Condvar),
     /// The next heartbeat has news.
     pub(super) hurry: AtomicBool,

@@ -86,6 +86,7 @@ impl NodeState {
             if looked {
                 self.expect_mail(Instant::now());
                 self.note_epoch();
+                self.see_to_freezes();
                 if self.follow_epochs() || self.is_cut_off() || self.lapsed.load(Ordering::SeqCst) {
                     self.pace.stir();
                 }

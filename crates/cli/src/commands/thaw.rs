@@ -1,0 +1,58 @@
+//! `braid thaw`
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::control::{self, Order, View};
+use crate::process::mounts::{self, Mount};
+use crate::terminal::answer::{self, say};
+
+/// Let the nodes change a pool again that was frozen by `braid freeze` on this host.
+///
+/// If a node may not have waited all the time (the time of the freeze was over, a node did not hear of it), the pool is
+/// thawed all the same, and the exit status is 1: images of the disks that were made meanwhile may not fit together.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The pool, its directory or one of its devices
+    pool: String,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> Result<ExitCode> {
+    let mount = frozen(&args.pool)?;
+    thaw(&mount)?;
+    answer::add("pool", &mount.pool);
+    say!("{} is thawed: it was frozen until now", mount.pool);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The mount whose node has frozen the pool.
+fn frozen(name: &str) -> Result<Mount> {
+    let mounts = control::named(name);
+    if mounts.is_empty() {
+        bail!("{name} is not mounted on this host{}", mounts::of_others());
+    }
+    let views = mounts.iter().zip(control::views(&mounts));
+    let said: Vec<(&Mount, View)> = views.filter_map(|(m, view)| Some((m, view?))).collect();
+    let own = |(_, view): &&(&Mount, View)| view.frozen_by.is_some() && view.frozen_by == view.node;
+    if let Some((mount, _)) = said.iter().find(own) {
+        return Ok((*mount).clone());
+    }
+    match said.iter().find_map(|(_, view)| view.frozen_by) {
+        Some(node) => bail!(
+            "{name} is frozen by node {node}: run `braid thaw` on the host of that node (`braid nodes {name}`)"
+        ),
+        None => bail!(
+            "{name} is not frozen: if it was, its time was over, or the node that froze it has ended"
+        ),
+    }
+}
+
+/// Ends the freeze of the node that serves `mount`.
+///
+/// # Errors
+/// It has frozen nothing any more, or the pool did not stay frozen all the time.
+pub fn thaw(mount: &Mount) -> Result<()> {
+    control::order(mount, &Order::Thaw).map(drop)
+}
