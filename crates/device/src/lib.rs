@@ -30,6 +30,7 @@
 //!  info                what a device is
 //!  abilities           what only some devices can do
 //!  tasks               what threads are doing, and what they wait for
+//!  freeze_gate         changes that wait for a while
 //!  block, host_locks   block devices under this kernel; locks that all of this host see
 //!  lock_holder         the process that holds one of those locks
 //!  backing             the bytes that a name stands for: loop devices, and what is under them

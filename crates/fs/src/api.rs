@@ -201,6 +201,28 @@ impl Fs {
     pub fn has_silent_neighbour(&self) -> bool {
         self.mounted.has_silent_neighbour()
     }
+    /// Freezes the pool for all nodes: on return what programs had written before is stable, and no node changes
+    /// anything but lock records, slots and heartbeats, until [`Fs::thaw`], or for `time` at most. Changes wait
+    /// meanwhile; reads go on. Images of all members that are made meanwhile, one after the other, fit together. The
+    /// nodes have `patience` to make stable what they have.
+    ///
+    /// # Errors
+    /// [`Error::Freeze`]; nothing is frozen then.
+    pub fn freeze(&self, time: Duration, patience: Duration) -> Result<()> {
+        self.run(|core| core.membership.freeze(time, patience).map_err(Error::from))
+    }
+    /// Ends this node's freeze.
+    ///
+    /// # Errors
+    /// [`Error::Freeze`]: this node has frozen nothing, or its time was over; or ([`NotFrozen::Broken`]) it is thawed,
+    /// and not all nodes may have waited all the time.
+    pub fn thaw(&self) -> Result<()> {
+        self.run(|core| core.membership.thaw().map_err(Error::from))
+    }
+    /// The node that has frozen the pool, if changes of this node wait for that.
+    pub fn frozen_by(&self) -> Option<braid_format::NodeId> {
+        self.mounted.core.membership.frozen_by()
+    }
     /// Locks of this node: those that went to other nodes most often (`hot`), or those that are
     /// waited for and then the others; at most `most`.
     pub fn locks(&self, hot: bool, most: usize) -> Vec<crate::mount::NamedLock> {
@@ -416,7 +438,7 @@ impl Fs {
     }
     /// Everything of this node durable on return.
     pub fn sync(&self) -> Result<()> {
-        self.run(crate::freeze::make_stable)
+        self.run(writeback::make_stable)
     }
     /// Reads into `buf` (its length asked for); returns the bytes read. What begins with a block is not
     /// copied.

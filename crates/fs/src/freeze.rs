@@ -2,14 +2,13 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use braid_format::NodeId;
 use braid_lock::{NotFrozen, OnFreeze};
 
-use crate::api::Fs;
 use crate::core::Core;
 use crate::error::{Error, Result};
+use crate::writeback::make_stable;
 
 /// Of a mounted node.
 pub(crate) struct NodeFreeze(Weak<Core>);
@@ -69,38 +68,6 @@ fn write_all(core: &Arc<Core>) -> Result<()> {
             core.meta.commit_and_flush()
         }
         done => done,
-    }
-}
-
-/// Contents, then metadata.
-pub(crate) fn make_stable(core: &Arc<Core>) -> Result<()> {
-    core.inflight.settle_all();
-    let flushed = crate::mount::flush_all(core, true);
-    core.meta.commit_and_flush().and(flushed)
-}
-
-impl Fs {
-    /// Freezes the pool for all nodes: on return what programs had written before is stable, and no node changes
-    /// anything but lock records, slots and heartbeats, until [`Fs::thaw`], or for `time` at most. Changes wait
-    /// meanwhile; reads go on. Images of all members that are made meanwhile, one after the other, fit together. The
-    /// nodes have `patience` to make stable what they have.
-    ///
-    /// # Errors
-    /// [`Error::Freeze`]; nothing is frozen then.
-    pub fn freeze(&self, time: Duration, patience: Duration) -> Result<()> {
-        self.run(|core| core.membership.freeze(time, patience).map_err(Error::from))
-    }
-    /// Ends this node's freeze.
-    ///
-    /// # Errors
-    /// [`Error::Freeze`]: this node has frozen nothing, or its time was over; or ([`NotFrozen::Broken`]) it is thawed,
-    /// and not all nodes may have waited all the time.
-    pub fn thaw(&self) -> Result<()> {
-        self.run(|core| core.membership.thaw().map_err(Error::from))
-    }
-    /// The node that has frozen the pool, if changes of this node wait for that.
-    pub fn frozen_by(&self) -> Option<NodeId> {
-        self.mounted.core.membership.frozen_by()
     }
 }
 

@@ -42,8 +42,8 @@
 //!  exclusive_use    nobody else has the file system mounted
 //!  growth           space that was added to the pool is used
 //!  unused_metadata  metadata that nobody uses becomes space for data again
-//!  mount            joining and leaving
 //!  freeze           no node changes anything for a while
+//!  mount            joining and leaving
 //!  inspect          a look from outside; nothing is joined, locked or changed
 //!  simulation       parts by themselves, for `crates/sim`
 //!  api              the facade

@@ -41,6 +41,7 @@ use crate::stop_flag::StopFlag;
 use crate::unused_metadata::{self, Alone};
 use crate::verifier::VolumeVerifier;
 use crate::volume::Volume;
+use crate::writeback::flush_all;
 
 /// What a mounted node says of itself.
 #[derive(Debug, Clone)]
@@ -546,30 +547,6 @@ fn abandon(volume: &Volume, membership: &Membership, cluster: Option<&Cluster>) 
     if let Some(cluster) = cluster {
         cluster.end();
     }
-}
-
-/// Writes the dirty contents of every inode (not durable by itself). A file that cannot be written
-/// does not stop the others, and is not tried again for a while, unless `all` are to be tried.
-///
-/// # Errors
-/// The first error, which the inode's own users get, too. An error that ends everything is returned at once.
-pub(crate) fn flush_all(core: &Arc<Core>, all: bool) -> Result<()> {
-    let mut refused = Ok(());
-    for inode in core.inodes.all() {
-        if !inode.is_dirty() || !all && inode.data.is_put_off() {
-            continue;
-        }
-        let done =
-            core.lock_exclusive(inode.ino).and_then(|l| crate::writeback::flush_inode(core, &l));
-        match done {
-            // Deleted meanwhile: nothing left to write.
-            Ok(()) | Err(Error::Stale(_)) => {}
-            Err(e @ (Error::Contents(_) | Error::NoSpace)) => refused = refused.and(Err(e)),
-            Err(e) if e.damaged_block().is_some() => refused = refused.and(Err(e)),
-            Err(e) => return Err(e),
-        }
-    }
-    refused
 }
 
 impl Housekeeper {

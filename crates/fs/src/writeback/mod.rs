@@ -7,5 +7,5 @@ pub(crate) mod flush;
 mod held;
 pub(crate) mod limit;
 
-pub(crate) use flush::{flush_for_demotion, flush_inode, fsync};
+pub(crate) use flush::{flush_all, flush_for_demotion, flush_inode, fsync, make_stable};
 pub(crate) use held::{HeldInode, View, touch};

@@ -83,6 +83,10 @@ struct Node {
     size: Option<u64>,
     /// When an answer first had that size, after one that had another, as `pulled`; `None`: long ago.
     resized: Option<u32>,
+    /// Writes under way that make a file longer past the page cache, of a file that is read through it, too.
+    growing: u16,
+    /// The size that the kernel has until the first of them is answered.
+    size_before: u64,
     /// Of a directory: the one that the kernel has it in, if known; else 0.
     dir: u64,
 }
@@ -96,7 +100,7 @@ impl Node {
     }
     fn may_be_cached(&mut self, now: u32) -> bool {
         self.resized = self.resized.filter(|at| within(*at, now, RESIZE_PAUSE));
-        self.changes == 0 && self.resized.is_none()
+        self.changes == 0 && self.growing == 0 && self.resized.is_none()
     }
 }
 
@@ -255,6 +259,28 @@ impl Nodes {
             n.may_be_cached(now)
         })
     }
+    /// A write begins that makes a file longer past the page cache, from `size` on, as its program sees it.
+    /// Until [`Self::grown`] the kernel is told the size before ([`Self::size_told`]).
+    ///
+    /// It takes the new one from the answer to the write. If it heard of it sooner, it would cut its pages there,
+    /// perhaps only when the file is longer still (`fuse_change_attributes`, fs/fuse/inode.c), or show other programs
+    /// the pages from before the write, with zeros at their end.
+    pub fn grows(&self, node: u64, size: u64) {
+        self.with(node, |n| {
+            if n.growing == 0 {
+                n.size_before = size.max(n.size.unwrap_or(0));
+            }
+            n.growing = n.growing.saturating_add(1);
+        });
+    }
+    /// Such a write is about to be answered.
+    pub fn grown(&self, node: u64) {
+        self.with(node, |n| n.growing = n.growing.saturating_sub(1));
+    }
+    /// The size that goes to the kernel for a file of this size.
+    pub fn size_told(&self, node: u64, size: u64) -> u64 {
+        self.with(node, |n| if n.growing > 0 { size.min(n.size_before) } else { size })
+    }
     /// A change begins (`true`) or ends. Returns whether the kernel may know attributes.
     pub fn change(&self, node: u64, begins: bool) -> bool {
         self.with(node, |n| {
@@ -393,6 +419,22 @@ mod tests {
         assert!(!nodes.contested(5, at(4.5)), "over");
         nodes.pulled(5, at(6.0));
         assert!(!nodes.contested(5, at(6.0)), "begins anew");
+    }
+
+    #[test]
+    fn the_kernel_hears_of_no_size_before_the_answer_to_the_write_that_makes_it() {
+        let nodes = Nodes::default();
+        nodes.opened(7, false);
+        nodes.shows(7, Some(100), nodes.origin);
+        nodes.grows(7, 90);
+        assert_eq!((nodes.size_told(7, 116), nodes.size_told(7, 50)), (100, 50), "cut meanwhile");
+        assert!(!nodes.caching(7, nodes.origin + RESIZE_PAUSE * 2));
+        nodes.grows(7, 116);
+        nodes.grown(7);
+        assert_eq!(nodes.size_told(7, 132), 100, "another is under way");
+        nodes.grown(7);
+        assert_eq!(nodes.size_told(7, 132), 132);
+        assert!(nodes.caching(7, nodes.origin + RESIZE_PAUSE * 2));
     }
 
     #[test]

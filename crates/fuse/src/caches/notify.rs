@@ -415,6 +415,26 @@ impl KernelCache for KernelLink {
     }
 }
 
+/// A write that makes a file longer, until this is dropped: see [`Nodes::grows`].
+#[derive(Debug)]
+pub(crate) struct Growth {
+    link: Arc<KernelLink>,
+    node: u64,
+}
+
+impl Growth {
+    pub fn begin(link: &Arc<KernelLink>, node: u64, size: u64) -> Self {
+        link.nodes.grows(node, size);
+        Self { link: Arc::clone(link), node }
+    }
+}
+
+impl Drop for Growth {
+    fn drop(&mut self) {
+        self.link.nodes.grown(self.node);
+    }
+}
+
 /// What is called when the pages of a write are dropped.
 #[derive(Debug)]
 pub(crate) enum AnswerTo {
@@ -433,6 +453,8 @@ pub(crate) struct DeferredAnswer {
     pub range: (u64, u64),
     /// The writes, until the pages are dropped.
     pub unseen: Vec<UnseenWrite>,
+    /// The kernel is told the size before, until the answer goes.
+    pub growth: Option<Growth>,
     /// The answer.
     pub answer: Vec<u8>,
 }
@@ -518,7 +540,7 @@ impl DeferredAnswers {
 
 fn answer(write: DeferredAnswer) {
     // No older page is left; one that is filled from now on has the write.
-    drop(write.unseen);
+    drop((write.unseen, write.growth));
     match &write.told {
         AnswerTo::Program(device, unique) => {
             let reply = Reply { way: Way::Device(device), unique: *unique };

@@ -16,7 +16,7 @@ use crate::abi::{
     self, CopyFileRangeIn, FallocateIn, FlushIn, FsyncIn, LkIn, LseekIn, OpenIn, OpenOut, ReadIn,
     ReleaseIn, WriteIn, WriteOut, o, op, write,
 };
-use crate::caches::notify::{AnswerTo, DeferredAnswer};
+use crate::caches::notify::{AnswerTo, DeferredAnswer, Growth};
 use crate::error::BadRequest;
 use crate::transport::reply::{Reply, Way};
 use crate::waits::lock_owners::Range;
@@ -182,6 +182,7 @@ impl<F: FileSystem> Call<'_, F> {
         };
         let sheds = flags.kill_privileges && self.is_privileged(self.ino())?;
         let closes = self.server.nodes().cached_closes(self.nodeid);
+        let growth = self.growth(&what, &flags)?;
         let mut early =
             Early { call: self, size: what.size, sheds, sent: false, unseen: None, closes };
         let write = Write { offset: what.offset, bytes, flags };
@@ -203,12 +204,24 @@ impl<F: FileSystem> Call<'_, F> {
         let answer = WriteOut { size: written, padding: 0 };
         if from_page_cache || written == 0 || !self.server.nodes().mixed_since(self.nodeid, closes)
         {
+            drop(growth);
             return self.value(&answer);
         }
         let range = if flags.append { (0, 0) } else { (what.offset, u64::from(written)) };
         let unseen = unseen.into_iter().collect();
-        self.answer_without_pages(self.nodeid, range, unseen, answer.as_bytes());
+        self.answer_without_pages(self.nodeid, range, (unseen, growth), answer.as_bytes());
         Ok(())
+    }
+    /// Whether a write makes a file longer past the page cache through which others read it.
+    fn growth(&self, what: &WriteIn, flags: &WriteFlags) -> Answer<Option<Growth>> {
+        if flags.from_page_cache || !self.server.nodes().mixed(self.nodeid) {
+            return Ok(None);
+        }
+        // A program that appends writes to the end that the kernel knows.
+        let size =
+            if flags.append { what.offset } else { self.files().getattr(self.ino())?.size };
+        let grows = flags.append || what.offset.saturating_add(what.size.into()) > size;
+        Ok(grows.then(|| Growth::begin(&self.server.link, self.nodeid, size)))
     }
     /// Answers once the kernel has dropped its pages of `range` of `node` (first byte, number of bytes; 0:
     /// to the end). Pages that were filled while the write was under way may hold what it replaced. The
@@ -217,7 +230,7 @@ impl<F: FileSystem> Call<'_, F> {
         &self,
         node: u64,
         range: (u64, u64),
-        unseen: Vec<UnseenWrite>,
+        (unseen, growth): (Vec<UnseenWrite>, Option<Growth>),
         answer: &[u8],
     ) {
         let (told, wait) = match self.reply.way {
@@ -229,7 +242,7 @@ impl<F: FileSystem> Call<'_, F> {
             }
         };
         let later = answer.to_vec();
-        self.server.late.submit(DeferredAnswer { told, node, range, unseen, answer: later });
+        self.server.late.submit(DeferredAnswer { told, node, range, unseen, growth, answer: later });
         if let Some(wait) = wait {
             // The thread that drops the other end has tried.
             let _ = wait.recv();
@@ -261,7 +274,7 @@ impl<F: FileSystem> Call<'_, F> {
             return self.done(Ok(()));
         }
         // The kernel puts zeros into its pages only once it has the answer.
-        self.answer_without_pages(self.nodeid, (what.offset, what.length), zeroed.0, &[]);
+        self.answer_without_pages(self.nodeid, (what.offset, what.length), (zeroed.0, None), &[]);
         Ok(())
     }
     pub(super) fn lseek(&mut self) -> Outcome<()> {
@@ -292,7 +305,7 @@ impl<F: FileSystem> Call<'_, F> {
         if copied == 0 || !self.server.nodes().mixed_since(what.nodeid_out, closes) {
             return self.value(&answer);
         }
-        self.answer_without_pages(what.nodeid_out, (what.off_out, copied), writes.0, &answer);
+        self.answer_without_pages(what.nodeid_out, (what.off_out, copied), (writes.0, None), &answer);
         Ok(())
     }
     /// How many bytes may be copied so. After a copy the kernel throws away all of each page that the

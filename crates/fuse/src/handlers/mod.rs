@@ -307,7 +307,7 @@ impl<F: FileSystem> Server<F> {
     fn entry(&self, attr: &Attr, stamp: Stamp, keep: Keep) -> EntryOut {
         let nodeid = self.node(attr.ino);
         let keep = if self.terms.cache_attributes { keep } else { Keep::No };
-        let shown = (nodeid, wire::file_size(attr));
+        let shown = (nodeid, wire::file_size(&self.told(attr)));
         // What is not to be kept at all is no promise.
         let most = self.files.attr_timeout();
         let keep = if most.is_some_and(|most| most.is_zero()) { Keep::No } else { keep };
@@ -319,9 +319,17 @@ impl<F: FileSystem> Server<F> {
             entry_valid: self.names_valid(),
             attr_valid,
             attr_valid_nsec,
-            attr: wire::attr(attr),
+            attr: wire::attr(&self.told(attr)),
             ..EntryOut::default()
         }
+    }
+    /// Attributes as they go to the kernel.
+    fn told(&self, attr: &Attr) -> Attr {
+        let size = match wire::file_size(attr) {
+            Some(size) => self.nodes().size_told(self.node(attr.ino), size),
+            None => attr.size,
+        };
+        Attr { size, ..*attr }
     }
     /// The kernel gave back `count` entries, or never got them.
     fn forgot(&self, nodeid: u64, count: u64) {

@@ -107,16 +107,17 @@ impl<F: FileSystem> Call<'_, F> {
         Ok((attr, wire::valid(keep, self.files().attr_timeout())))
     }
     fn shows(&self, attr: &Attr) -> bool {
-        self.server.nodes().shows(self.nodeid, wire::file_size(attr), Instant::now())
+        let size = wire::file_size(&self.server.told(attr));
+        self.server.nodes().shows(self.nodeid, size, Instant::now())
     }
     fn attributes(&self, attr: &Attr, (attr_valid, attr_valid_nsec): Valid) -> Outcome<()> {
-        let attr = wire::attr(attr);
+        let attr = wire::attr(&self.server.told(attr));
         self.value(&AttrOut { attr_valid, attr_valid_nsec, attr, ..AttrOut::default() })
     }
     pub(super) fn statx(&mut self) -> Outcome<()> {
         let _wanted: StatxIn = self.body.take()?;
         let (attr, (attr_valid, attr_valid_nsec)) = self.attributes_to_keep()?;
-        let stat = wire::statx(&attr);
+        let stat = wire::statx(&self.server.told(&attr));
         self.value(&StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() })
     }
     pub(super) fn setattr(&mut self) -> Outcome<()> {

@@ -4,6 +4,7 @@
 //! ```text
 //!  alarm, heartbeat_hints  a thread waits for a moment; hints that wait for a heartbeat
 //!  pace                    how often it beats and looks
+//!  freezes                 whose freeze of the pool it follows, or its own
 //!  state                   what all threads of this node share
 //!  heartbeat, lease        that this node lives; that it may act no more
 //!  look, view              what is seen of the slots; what of that is shown to people
@@ -14,6 +15,7 @@
 
 mod alarm;
 mod freeze;
+mod freezes;
 mod heartbeat;
 mod heartbeat_hints;
 mod lease;
@@ -55,7 +57,7 @@ use heartbeat_hints::HeartbeatHints;
 use pace::Pace;
 use state::NodeState;
 
-pub use freeze::{NotFrozen, OnFreeze};
+pub use freezes::{NotFrozen, OnFreeze};
 pub use lease::OnLease;
 
 /// Name of the thread that fences silent nodes before there is a watcher.
@@ -115,7 +117,7 @@ impl Membership {
             beats: Mutex::default(),
             deltas: Mutex::default(),
             stuck: Mutex::default(),
-            freezes: freeze::Freezes::default(),
+            freezes: freezes::Freezes::default(),
             stop: (Mutex::new(false), Condvar::new()),
             hurry: AtomicBool::new(false),
             withdrawn: OnceLock::new(),
@@ -209,6 +211,30 @@ impl Membership {
     /// The next heartbeat is written at once.
     pub fn announce(&self) {
         self.inner.announce();
+    }
+    /// What a freeze asks of this node. Once.
+    pub fn on_freeze(&self, on: Arc<dyn OnFreeze>) {
+        self.inner.freezes.on.set(on).ok();
+    }
+    /// Freezes the pool: on return what programs of all nodes had written before is stable, and no node changes
+    /// anything but lock records, slots and heartbeats, until [`Membership::thaw`], or for `time` at most.
+    /// The others have `patience` to follow. No lock may be held.
+    ///
+    /// # Errors
+    /// [`NotFrozen`]; nothing is frozen then.
+    pub fn freeze(&self, time: Duration, patience: Duration) -> Result<(), NotFrozen> {
+        self.inner.freeze(time, patience)
+    }
+    /// Ends this node's freeze.
+    ///
+    /// # Errors
+    /// [`NotFrozen::NotHere`]; [`NotFrozen::Broken`]: it is thawed, but some nodes may not have waited all the time.
+    pub fn thaw(&self) -> Result<(), NotFrozen> {
+        self.inner.thaw()
+    }
+    /// Which node has frozen the pool, if changes of this node wait for that.
+    pub fn frozen_by(&self) -> Option<NodeId> {
+        self.inner.frozen_by()
     }
     /// Starts the thread that watches over the lease and tells `on`. Once.
     ///

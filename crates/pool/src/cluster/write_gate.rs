@@ -170,22 +170,22 @@ mod tests {
 
     #[test]
     fn a_frozen_gate_lets_locks_pass_and_nothing_else() {
-        let gate = Arc::new(WriteGate::default());
-        assert!(gate.freeze.freeze(Instant::now()));
-        drop((gate.pass_frozen().unwrap(), gate.pass_unleased().unwrap()));
-        assert!(gate.try_pass().is_none());
-        let waiting = |gate: &Arc<WriteGate>| {
-            let gate = gate.clone();
-            std::thread::spawn(move || gate.pass().map(drop))
+        let write_gate = Arc::new(WriteGate::default());
+        assert!(write_gate.freeze.freeze(Instant::now()));
+        drop((write_gate.pass_frozen().unwrap(), write_gate.pass_unleased().unwrap()));
+        assert!(write_gate.try_pass().is_none());
+        let waiting = |write_gate: &Arc<WriteGate>| {
+            let write_gate = write_gate.clone();
+            std::thread::spawn(move || write_gate.pass().map(drop))
         };
-        let waits = waiting(&gate);
+        let waits = waiting(&write_gate);
         std::thread::sleep(LOOK * 3);
         assert!(!waits.is_finished());
-        gate.freeze.thaw();
+        write_gate.freeze.thaw();
         waits.join().unwrap().unwrap();
-        assert!(gate.try_pass().is_some() && gate.freeze.freeze(Instant::now()));
-        let fails = waiting(&gate);
-        gate.close();
+        assert!(write_gate.try_pass().is_some() && write_gate.freeze.freeze(Instant::now()));
+        let fails = waiting(&write_gate);
+        write_gate.close();
         assert!(matches!(fails.join().unwrap(), Err(PoolError::Closed)));
     }
 

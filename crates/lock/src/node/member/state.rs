@@ -16,7 +16,7 @@ use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::alarm::Alarm;
-use super::freeze::Freezes;
+use super::freezes::Freezes;
 use super::heartbeat_hints::HeartbeatHints;
 use super::pace::Pace;
 use crate::Life;
