@@ -244,6 +244,7 @@ fn two_hosts_that_have_lost_each_others_copy_do_not_both_go_on() {
     let mut programs = [appender(&a, &logs[0]), appender(&b, &logs[1])];
     let count = |log: &str| std::fs::read_to_string(log).map_or(0, |text| text.lines().count());
     wait_until("both write", || logs.iter().all(|log| count(log) > 5));
+    sh(&format!("printf old > {a}/read; sync {a}/read; cat {b}/read"));
     // At once: who still sees the other's copy follows it, and is left with none.
     let fails = [("host-a", 1), ("host-b", 0)]
         .map(|(host, unit)| format!("any fail lun={unit} from=iqn.2026-11.org.braid:{host}"));
@@ -253,6 +254,15 @@ fn two_hosts_that_have_lost_each_others_copy_do_not_both_go_on() {
     wait_until("one has fenced the other", || log_of(&a).contains("method=\"reservation\""));
     let before = count(&logs[0]);
     wait_until("it goes on", || count(&logs[0]) > before + 5);
+    sh(&format!("printf new > {a}/read; sync {a}/read"));
+    for _ in 0..20 {
+        let buffered = sh(&format!("timeout 20 cat {b}/read 2>/dev/null || true"));
+        assert_ne!(
+            [buffered, direct(&b)],
+            ["old", "old"],
+            "the fenced node serves what was before"
+        );
+    }
     // The time in which the other one would have fenced it.
     std::thread::sleep(std::time::Duration::from_secs(6));
     assert!(!log_of(&b).contains("method=\"reservation\""), "{}", log_of(&b));
@@ -277,6 +287,11 @@ fn two_hosts_that_have_lost_each_others_copy_do_not_both_go_on() {
         assert!(there.starts_with(&acknowledged), "{name}: {} there", there.lines().count());
     }
     unmount_idle(Path::new(&back));
+}
+
+/// What a program reads past the page cache, if anything.
+fn direct(dir: &str) -> String {
+    sh(&format!("timeout 20 dd if={dir}/read iflag=direct bs=4096 status=none 2>/dev/null || true"))
 }
 
 fn copy_is_refused_on_one_host(path: &dyn Fn(&str) -> String, create: &[&str]) {

@@ -30,7 +30,7 @@ impl Drop for Change<'_> {
 }
 
 impl FreezeGate {
-    /// A change begins; `None`: not while this is frozen. One within another must not wait for the thaw: the freeze
+    /// A change begins; `None` while it is frozen. One within another must not wait for the thaw: the freeze
     /// waits for the outer one.
     pub fn try_enter(&self) -> Option<Change<'_>> {
         // Counted first, then looked: `freeze` does it the other way round.

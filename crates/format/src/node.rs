@@ -650,14 +650,10 @@ impl Heartbeat {
             let found = u64::from(raw.slot.get());
             return Err(FormatError::WrongAddress { what: Self::WHAT, at, found });
         }
-        let stage = |field, raw: u16| match FreezeStage::from_raw(raw) {
-            None if raw != 0 => Err(bad(field, u64::from(raw))),
-            stage => Ok(stage),
-        };
         let (id, seconds) = (raw.freeze_id.get(), raw.freeze_seconds.get());
-        let freeze = stage("freeze", raw.freeze.get())?;
+        let freeze = FreezeStage::from_raw(raw.freeze.get());
         let whose = raw.followed_slot.get().checked_sub(1).map(NodeId);
-        let followed = stage("followed_stage", raw.followed_stage.get())?.zip(whose);
+        let followed = FreezeStage::from_raw(raw.followed_stage.get()).zip(whose);
         let mut wishes = Vec::new();
         for wish in raw.wishes {
             match wish.mode.get() {

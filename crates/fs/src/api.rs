@@ -250,10 +250,14 @@ impl Fs {
         core.watch(f(core))
     }
     fn change<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
+        let _change = self.core().enter_change()?;
+        self.change_now(f)
+    }
+    /// As [`Fs::change`], for one that has begun.
+    fn change_now<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
         if self.core().options.read_only {
             return Err(Error::ReadOnly);
         }
-        let _change = self.core().enter_change()?;
         self.run(f)
     }
     /// The inode behind `name` in `dir`.
@@ -480,7 +484,10 @@ impl Fs {
         what: Write<'_>,
         reply: &mut dyn EarlyReply,
     ) -> Result<usize> {
-        self.change(|c| data::write(c, &*c.handles.get(fh)?, what, reply))
+        // What the kernel gives back of its pages is under way already: others may wait for it, also a freeze.
+        let _change =
+            if what.flags.from_page_cache { None } else { Some(self.core().enter_change()?) };
+        self.change_now(|c| data::write(c, &*c.handles.get(fh)?, what, reply))
     }
     /// fallocate(2).
     pub fn fallocate(&self, fh: Fh, mode: i32, offset: u64, len: u64) -> Result<()> {

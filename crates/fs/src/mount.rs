@@ -295,8 +295,8 @@ impl Mounted {
 
     /// Leaves. See [`crate::Fs::unmount`].
     pub fn unmount(&self) -> Result<()> {
-        // Nothing could leave.
-        self.core.membership.thaw().ok();
+        // A frozen node cannot write what leaving needs.
+        self.membership.leave_freezes();
         self.rebalance.close();
         self.trim.close();
         self.discarder.stop();
@@ -452,9 +452,9 @@ fn join_thawed(
 ) -> Result<Arc<Membership>> {
     // It may take over a dead node's slot, and write what that one had begun.
     await_thaw(&*nodes)?;
-    let membership = Membership::join(nodes.clone(), join, recoverer.clone())?;
-    // Whoever freezes the pool from now on sees this node.
-    await_thaw(&*nodes)?;
+    let membership = Membership::join(nodes, join, recoverer.clone())?;
+    // Whoever freezes the pool from now on sees this node, and waits for its answer.
+    membership.await_thaw()?;
     Ok(membership)
 }
 

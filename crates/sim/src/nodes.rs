@@ -98,6 +98,9 @@ impl NodeStore for Nodes {
 }
 
 impl PoolSide for Side {
+    fn may_lose_members(&self) -> bool {
+        true
+    }
     fn epoch(&self) -> EpochTag {
         self.pool.epoch_tag()
     }

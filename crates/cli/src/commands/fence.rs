@@ -110,6 +110,9 @@ fn note(args: &Args, named: &[String], node: Option<u16>) -> Result<()> {
     if all.is_empty() {
         say!("no node has the pool mounted: nothing is to be said");
     }
-    answer::add("nodes", all.iter().map(|slot| slot.0).collect::<Vec<_>>());
+    match node {
+        Some(node) => answer::add("node", node),
+        None => answer::add("nodes", all.iter().map(|slot| slot.0).collect::<Vec<_>>()),
+    }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -56,6 +56,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let order = Order::Freeze { seconds: args.time, timeout: args.timeout };
     let asked = catch()?;
     control::order(&mount, &order)?;
+    if asked.load(Ordering::Relaxed) {
+        thaw::thaw(&mount)?;
+        bail!("interrupted: {} is thawed again", mount.pool);
+    }
     answer::add("pool", &mount.pool);
     answer::add("seconds", args.time);
     let Some((program, words)) = args.command.split_first() else {

@@ -34,7 +34,14 @@ fn frozen(name: &str) -> Result<Mount> {
         bail!("{name} is not mounted on this host{}", mounts::of_others());
     }
     let views = mounts.iter().zip(control::views(&mounts));
-    let said: Vec<(&Mount, View)> = views.filter_map(|(m, view)| Some((m, view?))).collect();
+    let mut said: Vec<(&Mount, View)> = Vec::new();
+    let mut silent = None;
+    for (mount, view) in views {
+        match view {
+            Some(view) => said.push((mount, view)),
+            None => silent = Some(mount),
+        }
+    }
     let own = |(_, view): &&(&Mount, View)| view.frozen_by.is_some() && view.frozen_by == view.node;
     if let Some((mount, _)) = said.iter().find(own) {
         return Ok((*mount).clone());
@@ -43,6 +50,10 @@ fn frozen(name: &str) -> Result<Mount> {
         Some(node) => bail!(
             "{name} is frozen by node {node}: run `braid thaw` on the host of that node (`braid nodes {name}`)"
         ),
+        None if silent.is_some() => {
+            let dir = silent.map_or_else(String::new, |m| m.mount_point.display().to_string());
+            bail!("the node that serves {dir} does not answer: try again")
+        }
         None => bail!(
             "{name} is not frozen: if it was, its time was over, or the node that froze it has ended"
         ),

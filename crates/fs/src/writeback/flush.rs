@@ -242,8 +242,7 @@ pub(crate) fn flush_all(core: &Arc<Core>, all: bool) -> Result<()> {
         if !inode.is_dirty() || !all && inode.data.is_put_off() {
             continue;
         }
-        let done =
-            core.lock_exclusive(inode.ino).and_then(|l| flush_inode(core, &l));
+        let done = core.lock_exclusive(inode.ino).and_then(|l| flush_inode(core, &l));
         match done {
             // Deleted meanwhile: nothing left to write.
             Ok(()) | Err(Error::Stale(_)) => {}

@@ -218,8 +218,7 @@ impl<F: FileSystem> Call<'_, F> {
             return Ok(None);
         }
         // A program that appends writes to the end that the kernel knows.
-        let size =
-            if flags.append { what.offset } else { self.files().getattr(self.ino())?.size };
+        let size = if flags.append { what.offset } else { self.files().getattr(self.ino())?.size };
         let grows = flags.append || what.offset.saturating_add(what.size.into()) > size;
         Ok(grows.then(|| Growth::begin(&self.server.link, self.nodeid, size)))
     }
@@ -242,7 +241,14 @@ impl<F: FileSystem> Call<'_, F> {
             }
         };
         let later = answer.to_vec();
-        self.server.late.submit(DeferredAnswer { told, node, range, unseen, growth, answer: later });
+        self.server.late.submit(DeferredAnswer {
+            told,
+            node,
+            range,
+            unseen,
+            growth,
+            answer: later,
+        });
         if let Some(wait) = wait {
             // The thread that drops the other end has tried.
             let _ = wait.recv();
@@ -305,7 +311,12 @@ impl<F: FileSystem> Call<'_, F> {
         if copied == 0 || !self.server.nodes().mixed_since(what.nodeid_out, closes) {
             return self.value(&answer);
         }
-        self.answer_without_pages(what.nodeid_out, (what.off_out, copied), (writes.0, None), &answer);
+        self.answer_without_pages(
+            what.nodeid_out,
+            (what.off_out, copied),
+            (writes.0, None),
+            &answer,
+        );
         Ok(())
     }
     /// How many bytes may be copied so. After a copy the kernel throws away all of each page that the

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use braid_format::NodeId;
+use braid_format::node::FreezeOrder;
 
 use super::freeze::orders;
 use super::observation::Heartbeats;
@@ -21,44 +22,62 @@ const LOOK: Duration = Duration::from_millis(50);
 /// # Errors
 /// The slots cannot be read.
 pub fn await_thaw(store: &dyn NodeStore) -> Result<(), LockError> {
-    let mut beats = Heartbeats::default();
-    let mut last: HashMap<Life, (u64, Instant)> = HashMap::new();
-    let mut told: Option<NodeId> = None;
-    loop {
+    let mut look = FreezeLook::default();
+    while !look.orders(store, None)?.is_empty() {
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// What somebody sees of freezes who does not watch the other nodes yet.
+#[derive(Debug, Default)]
+pub(super) struct FreezeLook {
+    beats: Heartbeats,
+    /// The last heartbeat of each node that freezes the pool, and since when it is the last.
+    last: HashMap<Life, (u64, Instant)>,
+    told: Option<NodeId>,
+}
+
+impl FreezeLook {
+    /// The freezes of nodes that show heartbeats, besides `me`.
+    ///
+    /// # Errors
+    /// The slots cannot be read.
+    pub fn orders(
+        &mut self,
+        store: &dyn NodeStore,
+        me: Option<Life>,
+    ) -> Result<Vec<(Life, FreezeOrder)>, LockError> {
         let (slots, heartbeats) =
             store.read_slots_and_heartbeats().map_err(LockError::NodeStore)?;
         let records = decode_slots(store, &slots, &[])?.records;
         for record in &records {
             let slot = record.life.slot;
             let sector = heartbeats.chunks_exact(store.sector_len()).nth(usize::from(slot.0));
-            beats.note(Time::ZERO, slot, sector.unwrap_or_default());
+            self.beats.note(Time::ZERO, slot, sector.unwrap_or_default());
         }
-        let now = Instant::now();
-        let mut lives = false;
         // Of whom a person has said that its host is off, no heartbeat is waited for.
         let believed = records.iter().filter(|r| !r.vouched);
-        for (by, _) in orders(None, believed, &beats) {
-            let sequence = beats.of(by).map_or(0, |(beat, _)| beat.sequence);
-            let seen = last.entry(by).or_insert((sequence, now));
-            if seen.0 != sequence {
-                *seen = (sequence, now);
-            }
-            let record = records.iter().find(|r| r.life == by);
-            let timing = Timing::of_slot(record.map_or(0, |r| r.io_timeout));
-            if now.saturating_duration_since(seen.1) >= timing.suspect_after() {
-                continue;
-            }
-            lives = true;
-            if told.replace(by.slot) != Some(by.slot) {
-                tracing::info!(
-                    "the pool is frozen by node {}: joining waits for the thaw",
-                    by.slot
-                );
-            }
+        let mut all = orders(me, believed, &self.beats);
+        all.retain(|(by, _)| {
+            let record = records.iter().find(|r| r.life == *by);
+            self.shows_life(*by, Timing::of_slot(record.map_or(0, |r| r.io_timeout)))
+        });
+        if let Some((by, _)) = all.first()
+            && self.told.replace(by.slot) != Some(by.slot)
+        {
+            tracing::info!("the pool is frozen by node {}: joining waits for the thaw", by.slot);
         }
-        if !lives {
-            return Ok(());
+        Ok(all)
+    }
+
+    fn shows_life(&mut self, life: Life, timing: Timing) -> bool {
+        let (sequence, now) =
+            (self.beats.of(life).map_or(0, |(beat, _)| beat.sequence), Instant::now());
+        let seen = self.last.entry(life).or_insert((sequence, now));
+        if seen.0 != sequence {
+            *seen = (sequence, now);
         }
-        std::thread::sleep(LOOK);
+        now.saturating_duration_since(seen.1) < timing.suspect_after()
     }
 }

@@ -97,6 +97,7 @@ impl Membership {
         let inner = Arc::new(NodeState {
             me,
             lease: Mutex::new(begun + options.timing.lease()),
+            seen_until: Mutex::new(begun + options.timing.lease()),
             lapsed: AtomicBool::new(false),
             alarm: Alarm::new()?,
             pace: Pace::new(options.timing),
@@ -225,6 +226,18 @@ impl Membership {
     pub fn freeze(&self, time: Duration, patience: Duration) -> Result<(), NotFrozen> {
         self.inner.freeze(time, patience)
     }
+    /// Waits as long as another node has the pool frozen, and says that this one changes nothing. Before
+    /// [`Membership::on_freeze`].
+    ///
+    /// # Errors
+    /// The slots cannot be read.
+    pub fn await_thaw(&self) -> Result<(), LockError> {
+        self.inner.await_thaw()
+    }
+    /// Before this node leaves: ends its freeze, waits for the end of another one's, and follows none any more.
+    pub fn leave_freezes(&self) {
+        self.inner.leave_freezes();
+    }
     /// Ends this node's freeze.
     ///
     /// # Errors
@@ -351,7 +364,7 @@ impl Membership {
                     leave::Event::Stopped
                 }
                 leave::Action::EndLease => {
-                    self.inner.lease(Moment::now());
+                    self.inner.lease(Moment::now(), true);
                     leave::Event::LeaseEnded(Box::new(self.inner.mine.lock().clone()))
                 }
                 leave::Action::Write { expected, new } => {

@@ -306,6 +306,9 @@ impl NodeStore for MemoryNodes {
 }
 
 impl PoolSide for MemoryNodes {
+    fn may_lose_members(&self) -> bool {
+        true
+    }
     fn epoch(&self) -> EpochTag {
         self.of_process(|p| p.epoch)
     }

@@ -12,6 +12,8 @@ use crate::error::StoreError;
 pub trait PoolSide: Send + Sync {
     /// The epoch in use here.
     fn epoch(&self) -> EpochTag;
+    /// Whether another epoch may be without a member of this one, so that heartbeats are written elsewhere.
+    fn may_lose_members(&self) -> bool;
     /// Uses the epoch that the pool's labels say; whether it is another than before.
     ///
     /// # Errors
@@ -61,6 +63,9 @@ pub trait PoolSide: Send + Sync {
 impl PoolSide for Pool {
     fn epoch(&self) -> EpochTag {
         self.epoch_tag()
+    }
+    fn may_lose_members(&self) -> bool {
+        self.info().redundant
     }
     fn follow(&self) -> Result<bool, StoreError> {
         Ok(Self::follow(self)?)

@@ -620,6 +620,28 @@ fn the_end_of_a_lease_is_said_while_the_heartbeat_hangs() {
     a.member.leave().unwrap();
 }
 
+/// It uses an epoch in which a member has failed, and the other one does not: perhaps that one looks for heartbeats
+/// where there are none, and fences it.
+#[test]
+fn what_a_node_serves_ends_if_others_do_not_follow_its_epoch() {
+    let (all, locks) = (MemoryNodes::new(2), MemoryStore::new());
+    let (a, b) = (node(&all, &locks), node(&all, &locks));
+    let heard = Arc::<Heard>::default();
+    a.member.watch_lease(heard.clone()).unwrap();
+    wait_until("it sees the other", || a.member.nodes().iter().all(|n| n.last_beat.is_some()));
+    let next = EpochTag { epoch: 7, change: 1 };
+    a.nodes.use_epoch(next);
+    wait_until("over", || heard.0.lock().last() == Some(&"over"));
+    std::thread::sleep(options().timing.lease());
+    assert_eq!(*heard.0.lock(), ["over"], "for as long as that is so");
+    b.nodes.use_epoch(next);
+    wait_until("regained", || heard.0.lock().last() == Some(&"regained"));
+    for node in [a, b] {
+        node.manager.shutdown().unwrap();
+        node.member.leave().unwrap();
+    }
+}
+
 /// Its last heartbeat lands after the lease that it began is over, and there is no next one.
 #[test]
 fn a_node_whose_last_beat_was_slow_leaves() {

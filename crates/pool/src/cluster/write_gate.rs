@@ -59,13 +59,13 @@ impl WriteGate {
     /// # Errors
     /// [`PoolError::Closed`].
     pub fn pass(&self) -> Result<Pass<'_>, PoolError> {
-        self.pass_thawed(|| self.pass_frozen())
+        self.pass_thawed(|| self.pass_for_lock())
     }
     /// For what is told after the lease's end, too: waits for the thaw alone.
     ///
     /// # Errors
     /// [`PoolError::Closed`].
-    pub fn pass_to_tell(&self) -> Result<Pass<'_>, PoolError> {
+    pub fn pass_for_history(&self) -> Result<Pass<'_>, PoolError> {
         self.pass_thawed(|| self.pass_unleased())
     }
     fn pass_thawed<'a>(
@@ -85,7 +85,7 @@ impl WriteGate {
     ///
     /// # Errors
     /// [`PoolError::Closed`].
-    pub fn pass_frozen(&self) -> Result<RwLockReadGuard<'_, bool>, PoolError> {
+    pub fn pass_for_lock(&self) -> Result<RwLockReadGuard<'_, bool>, PoolError> {
         loop {
             let pass = self.pass_unleased()?;
             if self.is_leased() {
@@ -172,7 +172,7 @@ mod tests {
     fn a_frozen_gate_lets_locks_pass_and_nothing_else() {
         let write_gate = Arc::new(WriteGate::default());
         assert!(write_gate.freeze.freeze(Instant::now()));
-        drop((write_gate.pass_frozen().unwrap(), write_gate.pass_unleased().unwrap()));
+        drop((write_gate.pass_for_lock().unwrap(), write_gate.pass_unleased().unwrap()));
         assert!(write_gate.try_pass().is_none());
         let waiting = |write_gate: &Arc<WriteGate>| {
             let write_gate = write_gate.clone();

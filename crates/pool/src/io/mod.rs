@@ -552,7 +552,7 @@ impl Pool {
         if !whole || !at.0.is_multiple_of(sector.0) {
             return Err(PoolError::Misaligned { at, len, sector });
         }
-        let _pass = self.1.pass_frozen()?;
+        let _pass = self.1.pass_for_lock()?;
         // Units, zones and slices are multiples of the largest lock sector: never two pieces.
         let topology = self.0.enter()?;
         let change = |device: &dyn Device, at| device.compare_and_write(at, expected, new);

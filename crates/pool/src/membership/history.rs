@@ -160,7 +160,7 @@ fn write_all(shared: &Shared, pool: &Weak<PoolState>) {
         drop(queue);
         let (Some(pool), Some(write_gate)) = (pool.upgrade(), write_gate) else { continue };
         // Not after this node has left or withdrawn, nor while the pool is frozen.
-        let Ok(_pass) = write_gate.pass_to_tell() else { continue };
+        let Ok(_pass) = write_gate.pass_for_history() else { continue };
         let topology = pool.epochs.snapshot();
         let (uuid, len) = (topology.label.pool.into_bytes(), topology.label.lock_sector);
         let members =

@@ -1,18 +1,25 @@
 //! This node freezes the pool for all nodes, and follows the freezes of others (`super::super::freeze`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_format::NodeId;
-use braid_format::node::{FreezeOrder, FreezeStage};
+use braid_format::node::{FreezeOrder, FreezeStage, SlotState};
+use parking_lot::MutexGuard;
 
+use super::super::await_thaw::FreezeLook;
 use super::super::freeze::{Action, missing, orders};
-use super::freezes::{NotFrozen, OnFreeze, Own};
+use super::freezes::{FreezeState, NotFrozen, OnFreeze, Own, list};
 use super::state::NodeState;
 use crate::Life;
+use crate::error::LockError;
 
 /// Between two looks at whether the others have answered.
 const LOOK: Duration = Duration::from_millis(10);
+/// Changes wait for so long, at most, before the pool is frozen. If it is not by then they go on for a moment, and it
+/// is tried again: one may wait for another that waits.
+const ATTEMPT: Duration = Duration::from_secs(5);
 
 impl NodeState {
     /// After each look: what others freeze is followed, and what has been frozen for long enough is thawed.
@@ -20,18 +27,17 @@ impl NodeState {
         let Some(on) = self.freezes.on.get() else { return };
         let orders = self.freeze_orders();
         let mut state = self.freezes.state.lock();
-        if state.own.is_some_and(|own| own.until.is_some_and(|until| Instant::now() >= until)) {
-            state.own = None;
-            on.thaw();
-            tracing::warn!("the time of the freeze is over: the pool is thawed");
-            drop(state);
-            return self.announce();
-        }
-        if state.own.is_some() {
+        if let Some(own) = state.own {
+            if own.until.is_some_and(|until| Instant::now() >= until) {
+                self.end_own(&**on, state);
+                tracing::warn!("the time of the freeze is over: the pool is thawed");
+            }
             return;
         }
-        let action = state.follower.look(self.origin.elapsed(), &orders);
-        match action {
+        if state.leaves || (state.busy && state.follower.by().is_none()) {
+            return;
+        }
+        match state.follower.look(self.origin.elapsed(), &orders) {
             None => {}
             Some(Action::Thaw { by, late }) => {
                 on.thaw();
@@ -42,12 +48,16 @@ impl NodeState {
                 self.announce();
             }
             Some(Action::Follow(by, order)) => {
+                state.busy = true;
                 drop(state);
-                let (this, on) = (self.clone(), on.clone());
-                let run = move || this.follow(&*on, by, order);
+                let (this, of_thread) = (self.clone(), on.clone());
+                let run = move || this.follow(&*of_thread, by, order);
                 match std::thread::Builder::new().name("freeze".to_owned()).spawn(run) {
                     Ok(thread) => self.keep(thread),
-                    Err(e) => tracing::error!("cannot start a thread to follow a freeze: {e}"),
+                    Err(e) => {
+                        self.freezes.state.lock().busy = false;
+                        tracing::error!("cannot start a thread to follow a freeze: {e}");
+                    }
                 }
             }
         }
@@ -66,6 +76,7 @@ impl NodeState {
             FreezeStage::Frozen => Err("changes under way did not end".to_owned()),
         };
         let mut state = self.freezes.state.lock();
+        state.busy = false;
         match done {
             Ok(()) if state.follower.reached(by, &order) => {
                 drop(state);
@@ -81,50 +92,72 @@ impl NodeState {
         }
     }
 
-    /// See [`super::Membership::freeze`].
-    pub(super) fn freeze(&self, time: Duration, patience: Duration) -> Result<(), NotFrozen> {
-                let on = self.freezes.on.get().ok_or(NotFrozen::UnderWay)?;
-        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
-        let id = u32::try_from(random & u64::from(u32::MAX)).unwrap_or(0);
-        let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-        let order = FreezeOrder { stage: FreezeStage::Prepared, id, seconds };
-        {
-            let mut state = self.freezes.state.lock();
-            let by = state.own.map(|_| self.me.slot).or(state.follower.by().map(|by| by.0.slot));
-            if let Some(by) = by {
-                return Err(NotFrozen::Already(by));
-            }
-            state.own = Some(Own { order, until: None });
-        }
-        let done = self.freeze_all(&**on, order, time, Instant::now() + patience);
-        if done.is_err() {
-            self.freezes.state.lock().own = None;
-            on.thaw();
-            self.announce();
-        }
-        done
+    /// Ends this node's freeze.
+    fn end_own(&self, on: &dyn OnFreeze, mut state: MutexGuard<'_, FreezeState>) {
+        state.own = None;
+        on.thaw();
+        drop(state);
+        self.announce();
     }
 
-    fn freeze_all(
+    /// See [`super::Membership::freeze`].
+    pub(super) fn freeze(&self, time: Duration, patience: Duration) -> Result<(), NotFrozen> {
+        let on = self.freezes.on.get().ok_or(NotFrozen::Busy)?;
+        let deadline = Instant::now() + patience;
+        loop {
+            let done = self.try_freeze(&**on, time, deadline);
+            if done.is_err() {
+                self.end_own(&**on, self.freezes.state.lock());
+            }
+            let again = matches!(done, Err(NotFrozen::NoAnswer(_) | NotFrozen::UnderWay));
+            if !again || Instant::now() >= deadline || self.freezes.state.lock().leaves {
+                return done;
+            }
+        }
+    }
+
+    /// Once.
+    fn try_freeze(
         &self,
         on: &dyn OnFreeze,
-        order: FreezeOrder,
         time: Duration,
         deadline: Instant,
     ) -> Result<(), NotFrozen> {
-                self.announce();
+        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let id = u32::try_from(random & u64::from(u32::MAX)).unwrap_or(0);
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        let patience = deadline.saturating_duration_since(Instant::now());
+        let prepared =
+            FreezeOrder { stage: FreezeStage::Prepared, id, seconds: seconds(patience) + 1 };
+        self.say_own(prepared, None)?;
         on.prepare().map_err(NotFrozen::NotStable)?;
-        self.await_followers(&order, deadline)?;
-        let order = FreezeOrder { stage: FreezeStage::Frozen, ..order };
+        self.await_followers(&prepared, deadline)?;
+        let frozen = FreezeOrder { stage: FreezeStage::Frozen, seconds: seconds(time), ..prepared };
+        let deadline = deadline.min(Instant::now() + ATTEMPT);
         // From before the others are asked, whose time begins when they see it.
-        self.freezes.state.lock().own = Some(Own { order, until: None });
-        self.announce();
+        let until = Instant::now() + time;
+        self.say_own(frozen, None)?;
         if !on.freeze(deadline) {
             return Err(NotFrozen::UnderWay);
         }
-        self.await_followers(&order, deadline)?;
-        let until = Some(Instant::now() + time);
-        self.freezes.state.lock().own = Some(Own { order, until });
+        self.await_followers(&frozen, deadline)?;
+        self.say_own(frozen, Some(until))
+    }
+
+    /// The heartbeat says from now on that this node freezes the pool.
+    fn say_own(&self, order: FreezeOrder, until: Option<Instant>) -> Result<(), NotFrozen> {
+        let epoch = self.store.pool().epoch();
+        let mut state = self.freezes.state.lock();
+        let other = state.own.filter(|own| own.order.id != order.id).map(|_| self.me.slot);
+        if let Some(by) = other.or(state.follower.by().map(|by| by.0.slot)) {
+            return Err(NotFrozen::Already(by));
+        }
+        if state.busy || state.leaves {
+            return Err(NotFrozen::Busy);
+        }
+        state.own = Some(Own { order, epoch, until });
+        drop(state);
+        self.announce();
         Ok(())
     }
 
@@ -146,7 +179,8 @@ impl NodeState {
             if missing.is_empty() {
                 return Ok(());
             }
-            if Instant::now() >= deadline || self.stopped() {
+            let leaves = self.stopped() || self.freezes.state.lock().leaves;
+            if Instant::now() >= deadline || leaves {
                 return Err(NotFrozen::NoAnswer(missing));
             }
             self.pace.stir();
@@ -161,24 +195,104 @@ impl NodeState {
 
     /// See [`super::Membership::thaw`].
     pub(super) fn thaw(&self) -> Result<(), NotFrozen> {
-                let on = self.freezes.on.get().ok_or(NotFrozen::NotHere)?;
-        let own = {
-            let mut state = self.freezes.state.lock();
-            let own = state.own.filter(|own| own.until.is_some()).ok_or(NotFrozen::NotHere)?;
-            state.own = None;
-            own
+        let on = self.freezes.on.get().ok_or(NotFrozen::NotHere)?;
+        let frozen = |own: &Own| own.until.is_some();
+        let own = self.freezes.state.lock().own.filter(frozen).ok_or(NotFrozen::NotHere)?;
+        let lasted = self.lasted(&own);
+        self.end_own(&**on, self.freezes.state.lock());
+        lasted.map_err(NotFrozen::Broken)
+    }
+
+    /// Whether the pool has been frozen until this call: each other node must still say so in a heartbeat that it has
+    /// written since.
+    fn lasted(&self, own: &Own) -> Result<(), String> {
+        let before: BTreeMap<Life, u64> =
+            self.beats.lock().iter().map(|beat| (beat.life, beat.sequence)).collect();
+        let deadline = Instant::now() + self.options.timing.suspect_after();
+        loop {
+            if own.until.is_none_or(|until| Instant::now() >= until) {
+                return Err("its time is over".to_owned());
+            }
+            if self.store.pool().epoch() != own.epoch {
+                return Err("the pool has been changed, because a member failed".to_owned());
+            }
+            let missing = self.missing(&own.order);
+            if !missing.is_empty() {
+                return Err(format!("these nodes do not follow any more: {}", list(&missing)));
+            }
+            let silent = self.unheard_since(&before);
+            if silent.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(format!("these nodes are silent: {}", list(&silent)));
+            }
+            self.pace.stir();
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The other nodes of which no heartbeat is newer than these.
+    fn unheard_since(&self, before: &BTreeMap<Life, u64>) -> Vec<NodeId> {
+        let (slots, beats) = (self.slots.read(), self.beats.lock());
+        let others = slots.iter().map(|s| &s.record);
+        let others = others.filter(|r| r.state != SlotState::Free && r.life != self.me);
+        let heard = |life: Life| {
+            beats.of(life).is_some_and(|(beat, _)| Some(&beat.sequence) > before.get(&life))
         };
-        // What others say is older than this: they waited until now.
-        let missing = self.missing(&own.order);
-        on.thaw();
-        self.announce();
-        if missing.is_empty() { Ok(()) } else { Err(NotFrozen::Broken(missing)) }
+        others.filter(|r| !heard(r.life)).map(|r| r.life.slot).collect()
     }
 
     /// See [`super::Membership::frozen_by`].
     pub(super) fn frozen_by(&self) -> Option<NodeId> {
         let state = self.freezes.state.lock();
-        let own = state.own.filter(|own| own.until.is_some()).map(|_| self.me.slot);
+        let waits = |own: &Own| own.order.stage == FreezeStage::Frozen;
+        let own = state.own.filter(waits).map(|_| self.me.slot);
         own.or(state.follower.by().filter(|(_, waits)| *waits).map(|(by, _)| by.slot))
+    }
+
+    /// See [`super::Membership::leave_freezes`].
+    pub(super) fn leave_freezes(&self) {
+        let Some(on) = self.freezes.on.get() else { return };
+        let mut told = false;
+        loop {
+            let mut state = self.freezes.state.lock();
+            if state.own.is_some() {
+                self.end_own(&**on, state);
+                continue;
+            }
+            let by = state.follower.by().map(|by| by.0.slot);
+            if by.is_none() && !state.busy || self.stopped() || self.withdrawn.get().is_some() {
+                state.leaves = true;
+                return;
+            }
+            drop(state);
+            if let (Some(by), false) = (by, told) {
+                told = true;
+                tracing::info!("the pool is frozen by node {by}: this node leaves after the thaw");
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// See [`super::Membership::await_thaw`].
+    pub(super) fn await_thaw(&self) -> Result<(), LockError> {
+        let mut look = FreezeLook::default();
+        loop {
+            let orders = look.orders(&*self.store, Some(self.me))?;
+            let mut state = self.freezes.state.lock();
+            let action = state.follower.look(self.origin.elapsed(), &orders);
+            if let Some(Action::Follow(by, order)) = &action {
+                // It changes nothing yet.
+                state.follower.reached(*by, order);
+            }
+            drop(state);
+            if action.is_some() {
+                self.announce();
+            } else if orders.is_empty() {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 }

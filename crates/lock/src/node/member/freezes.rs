@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use braid_format::NodeId;
 use braid_format::node::{FreezeAnswer, FreezeOrder};
+use braid_pool::EpochTag;
 use parking_lot::Mutex;
 use thiserror::Error;
 
@@ -42,18 +43,18 @@ pub enum NotFrozen {
     /// Changes of this node did not end.
     #[error("changes of this node did not end in time")]
     UnderWay,
+    /// It is leaving, or still ends what an earlier freeze began.
+    #[error("this node is leaving, or has not ended yet what an earlier freeze began: try again")]
+    Busy,
     /// It is not, by this node.
     #[error("this node has not frozen the pool")]
     NotHere,
     /// It was, but not all the time.
-    #[error("the pool did not stay frozen: its time was over, or a node did not wait: {}", list(.0))]
-    Broken(Vec<NodeId>),
+    #[error("the pool did not stay frozen until now, or nobody can tell: {0}")]
+    Broken(String),
 }
 
-fn list(nodes: &[NodeId]) -> String {
-    if nodes.is_empty() {
-        return "none".to_owned();
-    }
+pub(super) fn list(nodes: &[NodeId]) -> String {
     nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
@@ -61,6 +62,8 @@ fn list(nodes: &[NodeId]) -> String {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Own {
     pub order: FreezeOrder,
+    /// The pool's epoch when it was frozen.
+    pub epoch: EpochTag,
     /// When its time is over; `None`: not all have followed yet.
     pub until: Option<Instant>,
 }
@@ -76,6 +79,10 @@ pub(super) struct Freezes {
 pub(super) struct FreezeState {
     pub own: Option<Own>,
     pub follower: Follower,
+    /// A thread follows a freeze, perhaps one that is over: what it does last must not open a newer one.
+    pub busy: bool,
+    /// This node leaves, and follows no freeze any more.
+    pub leaves: bool,
 }
 
 impl Freezes {

@@ -36,7 +36,7 @@ impl NodeState {
         };
         let mut sector = vec![0; self.store.sector_len()];
         let mut lease = Lease::new(self.options.timing, begun.since_boot());
-        self.lease(begun);
+        self.lease(begun, true);
         // Who rests sees this node at once.
         self.call_for_looks();
         loop {
@@ -93,7 +93,7 @@ impl NodeState {
         if lease.is_lost() {
             return;
         }
-        let issued = Moment::now();
+        let (issued, followed) = (Moment::now(), self.is_followed());
         let written = self.store.write_heartbeat(self.me.slot, sector);
         let mut event = match &written {
             Ok(()) => Event::Written(issued.since_boot()),
@@ -106,7 +106,7 @@ impl NodeState {
         loop {
             match lease.step(Moment::now().since_boot(), event) {
                 Some(Action::Check) => event = Event::Checked(self.is_still_ours()),
-                Some(Action::Extend(_)) => return self.lease(issued),
+                Some(Action::Extend(_)) => return self.lease(issued, followed),
                 Some(Action::Withdraw(loss)) => return self.lose(loss, written.err().as_ref()),
                 None => return,
             }
@@ -127,10 +127,14 @@ impl NodeState {
         }
     }
 
-    /// This node said at `since` that it lives, and may act for a while.
-    pub(super) fn lease(&self, since: Moment) {
+    /// This node said at `since` that it lives, and may act for a while. `followed`: the others were sure to look for
+    /// that where it was said.
+    pub(super) fn lease(&self, since: Moment, followed: bool) {
         let until = since + self.options.timing.lease();
         *self.lease.lock() = until;
+        if followed {
+            *self.seen_until.lock() = until;
+        }
         self.store.pool().lease(until);
         self.store.pool().answers_within(self.options.timing.io_timeout());
         if self.lapsed.load(Ordering::SeqCst) {

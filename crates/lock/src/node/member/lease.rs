@@ -19,11 +19,16 @@ pub trait OnLease: Send + Sync {
 }
 
 impl NodeState {
+    /// Until when programs may be told what was read.
+    fn serves_until(&self) -> Moment {
+        let lease = *self.lease.lock();
+        lease.min(*self.seen_until.lock())
+    }
     pub(super) fn keep_lease(&self, on: &dyn OnLease) {
         let mut notice = Notice::default();
         let grace = self.options.timing.grace();
         while !self.stopped() {
-            let until = *self.lease.lock();
+            let until = self.serves_until();
             let withdrawn = self.withdrawn.get().is_some();
             let tell = notice.look(Moment::now().since_boot(), until.since_boot(), withdrawn);
             // Whoever extends the lease then rings.
@@ -31,9 +36,14 @@ impl NodeState {
             match tell {
                 Some(Tell::Regained) => on.regained(),
                 Some(Tell::Over) => {
+                    let time = self.options.timing.lease();
+                    let why = if Moment::now() < *self.lease.lock() {
+                        "no other node was sure to see a heartbeat"
+                    } else {
+                        "no heartbeat was written"
+                    };
                     tracing::warn!(
-                        "no heartbeat was written for {:?}: the lease is over, and what the kernel has cached is dropped",
-                        self.options.timing.lease()
+                        "{why} for {time:?}: the lease is over, and what the kernel has cached is dropped"
                     );
                     on.over(false, grace);
                 }
@@ -41,7 +51,7 @@ impl NodeState {
                 None => {}
             }
             // It may have changed meanwhile.
-            if *self.lease.lock() == until || notice.is_final() {
+            if self.serves_until() == until || notice.is_final() {
                 self.alarm.wait(notice.next(until.since_boot()).map(Moment::at));
             }
         }

@@ -69,6 +69,9 @@ pub(in crate::node) struct NodeState {
     pub(super) has_claimed: AtomicBool,
     /// Until when this node may act.
     pub(super) lease: Mutex<Moment>,
+    /// Until when what it has read is still true: as the lease, but only heartbeats count that others were sure to
+    /// look for ([`NodeState::is_followed`]).
+    pub(super) seen_until: Mutex<Moment>,
     /// Its end was said.
     pub(super) lapsed: AtomicBool,
     pub(super) alarm: Alarm,

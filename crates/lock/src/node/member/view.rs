@@ -103,6 +103,22 @@ impl NodeState {
         behind.map(|s| (s.record.life.slot, tag.epoch, since)).collect()
     }
 
+    /// Whether the other nodes, as far as they were seen, use the pool's epoch in use here. One that does not may
+    /// not see this node's heartbeats: they are written to no member that has failed in this epoch, and perhaps it
+    /// looks for them there, because what has failed is this node's way to that member. Then it fences this node,
+    /// recovers it, and changes what this node has read. (What this node writes waits for the epoch to be settled.)
+    pub(super) fn is_followed(&self) -> bool {
+        if !self.store.pool().may_lose_members() {
+            return true;
+        }
+        let tag = self.store.pool().epoch();
+        let (slots, beats) = (self.slots.read(), self.beats.lock());
+        let others = slots.iter().map(|s| &s.record);
+        let others = others.filter(|r| user_of(r).is_some_and(|life| life != self.me));
+        let said = |r: &SlotRecord| beats.of(r.acting()).map(|(beat, _)| tag_of(beat));
+        others.filter_map(said).all(|theirs| !is_behind(theirs, tag))
+    }
+
     /// Since when the pool's epoch is the one in use here.
     pub(super) fn note_epoch(&self) {
         let tag = self.store.pool().epoch();
