@@ -48,7 +48,7 @@ impl<'a> Writer<'a> {
         }
     }
     /// In an image of the pool: each file is whole, of the last round that was acknowledged, or of the one after it.
-    fn verify(&self, dir: &Path, acknowledged: u64) {
+    fn verify(dir: &Path, acknowledged: u64) {
         for file in 0..Self::FILES {
             let last =
                 (0..=acknowledged).rev().find(|round| round % Self::FILES == file && *round > 0);
@@ -135,8 +135,8 @@ fn images_fit_together(options: &[&str]) {
     // Of a pool that nodes have mounted; that they do not use these disks nobody can see.
     ok(&[&["fence", "--confirm"], &images[..], &["all"]].concat());
     ok(&[&["mount"], &images[..], &[dir.to_str().unwrap()]].concat());
-    writers[0].verify(&dir.join("a"), acknowledged[0]);
-    writers[1].verify(&dir.join("b"), acknowledged[1]);
+    Writer::verify(&dir.join("a"), acknowledged[0]);
+    Writer::verify(&dir.join("b"), acknowledged[1]);
     assert_eq!(lengths_of(&dir), lengths);
     assert_eq!(fs::read(dir.join("buffered")).unwrap(), b"in the node's memory");
     assert_eq!(fs::read(dir.join("open")).unwrap(), [7; 8192]);
@@ -164,7 +164,7 @@ fn change_lengths(dir: &Path, stop: &AtomicBool) {
         round += 1;
         let path = dir.join(format!("length{}", round % LENGTHS));
         let file = File::create(path).unwrap();
-        if round % 3 != 0 {
+        if !round.is_multiple_of(3) {
             file.set_len(round * 4096).unwrap();
         }
     }

@@ -28,6 +28,7 @@ use crate::dirty_files::DirtyFiles;
 use crate::discard::Discarder;
 use crate::error::{Error, Result};
 use crate::files_at::files_at;
+use crate::freeze::NodeFreeze;
 use crate::handle::Handles;
 use crate::inflight_writes::InflightWrites;
 use crate::inode::InodeTable;
@@ -189,6 +190,7 @@ impl Mounted {
 
     /// With the threads that see to a node.
     fn kept_up(core: Arc<Core>, membership: Arc<Membership>, recoverer: Arc<Recoverer>) -> Self {
+        membership.on_freeze(NodeFreeze::of(&core));
         let peers = Box::new(Arc::downgrade(&membership));
         let files = core.clone();
         let file_search: Box<FileSearch> =
@@ -264,7 +266,6 @@ impl Mounted {
             (!alone).then(|| others.others_deltas())
         }));
         deferred_ops.core.set(Arc::downgrade(&core)).ok();
-        membership.on_freeze(crate::freeze::NodeFreeze::of(&core));
         // Before the watcher, which changes what dead nodes had.
         let alone = Alone::look(&core.volume, me.slot)?;
         let for_space = Arc::downgrade(&core);
@@ -285,8 +286,7 @@ impl Mounted {
                 }
             }));
         }
-        let me = core.me.slot;
-        let other = |n: &NodeView| n.state != SlotState::Free && n.life.slot != me;
+        let other = |n: &NodeView| n.state != SlotState::Free && n.life.slot != core.me.slot;
         crate::growth::catch_up(&core, !membership.nodes().iter().any(other))?;
         unused_metadata::give_back(&core, alone.as_ref())?;
         crate::orphan::reap(&core)?;

@@ -182,7 +182,7 @@ impl<F: FileSystem> Call<'_, F> {
         };
         let sheds = flags.kill_privileges && self.is_privileged(self.ino())?;
         let closes = self.server.nodes().cached_closes(self.nodeid);
-        let growth = self.growth(&what, &flags)?;
+        let growth = self.growth(&what, flags)?;
         let mut early =
             Early { call: self, size: what.size, sheds, sent: false, unseen: None, closes };
         let write = Write { offset: what.offset, bytes, flags };
@@ -213,7 +213,7 @@ impl<F: FileSystem> Call<'_, F> {
         Ok(())
     }
     /// Whether a write makes a file longer past the page cache through which others read it.
-    fn growth(&self, what: &WriteIn, flags: &WriteFlags) -> Answer<Option<Growth>> {
+    fn growth(&self, what: &WriteIn, flags: WriteFlags) -> Answer<Option<Growth>> {
         if flags.from_page_cache || !self.server.nodes().mixed(self.nodeid) {
             return Ok(None);
         }
