@@ -233,20 +233,26 @@ impl RemoteFs {
     }
 
     /// The mount is gone: what is not durable yet becomes so, if the server answers soon, and the session ends.
-    pub fn finish(&self) {
+    ///
+    /// # Errors
+    /// So many bytes may not be durable at the server, and why.
+    pub fn finish(&self) -> Result<(), (usize, braid_fs::Errno)> {
         let remote = &self.0;
         let patience = if remote.session.is_connected() { LAST_FLUSH } else { LAST_TRY };
         remote.session.close_at(Instant::now() + patience);
         remote.helper.end();
         remote.ahead.close();
-        if let Err(errno) = remote.flush() {
+        let flushed = remote.flush().or_else(|errno| {
             let bytes = remote.pending.lock().bytes();
             if bytes > 0 {
                 tracing::error!(%errno, bytes, "unmounted; what was written last may not be durable at the server");
+                return Err((bytes, errno));
             }
-        }
+            Ok(())
+        });
         remote.session.close_at(Instant::now());
         remote.session.end();
+        flushed
     }
 }
 
