@@ -28,7 +28,7 @@ use crate::metrics::{self, Address};
 use crate::pools::{properties::MOUNT_OPTIONS, sources};
 use crate::process::limits::{self, Need};
 use crate::process::{
-    asker, guard::Guard, left_behind, log::LineFormat, mounts, mounts::Ending, service,
+    asker, guard::Guard, left_behind, log::LineFormat, mounts, mounts::MountEnd, service,
     unmount_on_signal::UnmountOnSignal,
 };
 use crate::terminal::size;
@@ -450,7 +450,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
         let why = withdrawn.map(|why| format!("this node has withdrawn: {why}"));
         problem(&why.unwrap_or_else(|| error.to_string()), life.slot, given_back)
     });
-    last_word.say(&Ending { problem, left: for_later });
+    last_word.say(&MountEnd { problem, left: for_later });
     served?;
     left?;
     tracing::info!(pool = name, dir = %plan_dir.display(), "unmounted");

@@ -17,7 +17,7 @@ use super::mount_start::{Args, begin_in_background, begin_log, each, started_aga
 use super::{identity, remote::Remote};
 use crate::control::remote as control;
 use crate::process::{
-    asker, guard::Guard, log::LineFormat, mounts, mounts::Ending, service,
+    asker, guard::Guard, log::LineFormat, mounts, mounts::MountEnd, service,
     unmount_on_signal::UnmountOnSignal,
 };
 
@@ -228,7 +228,7 @@ fn serve(
         format!("the server did not take what was written last ({errno}): {bytes} bytes may be lost; look at the files that were changed last")
     });
     let failed = problem.is_some();
-    last_word.say(&Ending { problem, ..Ending::default() });
+    last_word.say(&MountEnd { problem, ..MountEnd::default() });
     served?;
     if failed {
         return Ok(ExitCode::FAILURE);

@@ -14,7 +14,7 @@ use nix::mount::{MntFlags, umount2};
 use rustix::fs::{Mode, OFlags};
 
 use crate::nfs::{Order, State, list};
-use crate::process::mounts::{self, Ending, Mount};
+use crate::process::mounts::{self, Mount, MountEnd};
 use crate::terminal::answer;
 
 /// Unmount, and wait until this node has written everything and left the pool.
@@ -59,9 +59,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Passes on how the node has left.
-fn judge(dir: &Path, ending: Option<Ending>) -> Result<()> {
+fn judge(dir: &Path, ending: Option<MountEnd>) -> Result<()> {
     let dir = dir.display();
-    let Some(Ending { problem, left }) = ending else {
+    let Some(MountEnd { problem, left }) = ending else {
         bail!(
             "{dir}: unmounted, but the process that served it ended before it could say how it has left; if it was \
              killed, another node, or the next mount, recovers what it had in its journal"

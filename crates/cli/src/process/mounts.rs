@@ -31,7 +31,7 @@ pub struct Mount {
     pub device: Option<(u32, u32)>,
     /// What was named when it was mounted: devices, or the pool.
     pub sources: Vec<String>,
-    /// Its process says how it has ended ([`Ending`]). Those of older versions do not.
+    /// Its process says how it has ended ([`MountEnd`]). Those of older versions do not.
     #[serde(default)]
     pub says_ending: bool,
     /// The process that serves it.
@@ -55,7 +55,7 @@ impl Mount {
 
 /// How a mount has ended: the last word of its process.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Ending {
+pub struct MountEnd {
     /// It did not end in order: why, what that means, and what to do.
     pub problem: Option<String>,
     /// It ended in order, but for this: sentences.
@@ -64,8 +64,8 @@ pub struct Ending {
 
 impl Mount {
     /// How it has ended, once its process has. `None`: it ended without a word, and should have said one.
-    pub fn ending(&self) -> Option<Ending> {
-        self.server.last_word().or_else(|| (!self.says_ending).then(Ending::default))
+    pub fn ending(&self) -> Option<MountEnd> {
+        self.server.last_word().or_else(|| (!self.says_ending).then(MountEnd::default))
     }
 }
 
@@ -75,7 +75,7 @@ pub struct LastWord(Option<notes::LastWord>);
 
 impl LastWord {
     /// To whoever waits for the end of the process.
-    pub fn say(self, ending: &Ending) {
+    pub fn say(self, ending: &MountEnd) {
         let said = self.0.map_or(Ok(()), |last| last.say(ending));
         said.inspect_err(|error| tracing::warn!(%error, "how the mount ended cannot be said")).ok();
     }
@@ -270,7 +270,7 @@ mod tests {
         let problem = Some("why".to_owned());
         let last = LastWord(Some(note.last_word()));
         drop(note);
-        last.say(&Ending { problem: problem.clone(), ..Ending::default() });
+        last.say(&MountEnd { problem: problem.clone(), ..MountEnd::default() });
         assert_eq!(mount.ending().map(|ending| ending.problem), Some(problem));
     }
 
