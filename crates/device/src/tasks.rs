@@ -28,6 +28,8 @@ pub enum Awaited {
     Lease,
     /// That space is freed.
     Space,
+    /// The server of a mount from one.
+    Server,
 }
 
 /// Which device: to be compared with that of others, as long as the device is there.
@@ -44,12 +46,12 @@ impl DeviceKey {
 }
 
 /// Kinds of [`Awaited`].
-pub const KINDS: usize = 7;
+pub const KINDS: usize = 8;
 
 impl Awaited {
     /// What each kind is called, by its number.
     pub const NAMES: [&str; KINDS] =
-        ["lock", "device", "commit", "memory", "request", "lease", "space"];
+        ["lock", "device", "commit", "memory", "request", "lease", "space", "server"];
     /// The number of its kind, below [`KINDS`].
     pub const fn kind(self) -> usize {
         match self {
@@ -60,6 +62,7 @@ impl Awaited {
             Self::Request => 4,
             Self::Lease => 5,
             Self::Space => 6,
+            Self::Server => 7,
         }
     }
 }

@@ -31,6 +31,7 @@ use crate::process::{
     asker, guard::Guard, left_behind, log::LineFormat, mounts, mounts::MountEnd, service,
     unmount_on_signal::UnmountOnSignal,
 };
+use crate::terminal::answer::warning;
 use crate::terminal::size;
 
 /// Everything the options say.
@@ -112,7 +113,7 @@ fn clear_dead(dir: &Path) -> Result<()> {
     {
         return Ok(());
     }
-    eprintln!("braid: {}: the process of the mount there has died: unmounting it", dir.display());
+    warning!("{}: the process of the mount there has died: unmounting it", dir.display());
     braid_fuse::unmount(dir, true)
         .with_context(|| format!("{}: a dead mount cannot be cleared", dir.display()))
 }

@@ -208,7 +208,7 @@ fn serve(
     };
     let guard = Guard::start(dir);
     let note = mounts::Note::begin_remote();
-    let control = control::serve(&fs, &note);
+    let control = control::serve(&fs, &session.counters(), &note);
     note.write(dir, pool, std::slice::from_ref(&place.url));
     begin_log(log, plan.log_format, args.ready)?;
     on_signal.serves();

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::nfs::{Order, State, list};
 use crate::process::mounts::{self, Mount, MountEnd};
-use crate::terminal::answer;
+use crate::terminal::answer::{self, warning};
 
 /// Unmount, and wait until this node has written everything and left the pool.
 #[derive(Debug, clap::Args)]
@@ -71,8 +71,7 @@ fn judge(dir: &Path, ending: Option<MountEnd>) -> Result<()> {
         bail!("{dir}: unmounted, but it was not left in order: {problem}");
     }
     for what in &left {
-        let told = format!("{dir}: unmounted, but this was left for later: {what}");
-        eprintln!("braid: {}", answer::printable(&told));
+        warning!("{dir}: unmounted, but this was left for later: {what}");
     }
     answer::add("left_for_later", left);
     Ok(())

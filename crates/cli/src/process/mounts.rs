@@ -40,6 +40,9 @@ pub struct Mount {
     /// It is no mount but a server for other hosts (`braid serve`).
     #[serde(skip)]
     pub is_service: bool,
+    /// It is a mount from a server, and no node of the pool.
+    #[serde(skip)]
+    pub is_remote: bool,
 }
 
 impl Mount {
@@ -163,6 +166,7 @@ impl Note {
             says_ending: true,
             server: Writer::default(),
             is_service: false,
+            is_remote: false,
         };
         note.write(&mount).inspect_err(warn).ok();
     }
@@ -190,8 +194,8 @@ pub fn services() -> Vec<Mount> {
 
 fn mounts_in(dir: &Path, kind: &str) -> Vec<Mount> {
     let forget = |id: &str| drop(std::fs::remove_file(control_socket_in(dir, id)));
-    let is_service = kind == SERVICE;
-    let of_note = |(mount, server)| Mount { server, is_service, ..mount };
+    let (is_service, is_remote) = (kind == SERVICE, kind == REMOTE);
+    let of_note = |(mount, server)| Mount { server, is_service, is_remote, ..mount };
     let living = notes::living::<Mount>(dir, kind, forget).into_iter();
     let mut mounts: Vec<Mount> = living.map(of_note).collect();
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
@@ -240,8 +244,18 @@ mod tests {
         let (pid, pool, sources) = (1, "pool".to_owned(), Vec::new());
         let mount_point = mount_point.into();
         let (device, server) = (None, Writer::default());
-        let (says_ending, is_service) = (true, false);
-        Mount { pid, pool, mount_point, device, sources, says_ending, server, is_service }
+        let (says_ending, is_service, is_remote) = (true, false, false);
+        Mount {
+            pid,
+            pool,
+            mount_point,
+            device,
+            sources,
+            says_ending,
+            server,
+            is_service,
+            is_remote,
+        }
     }
     fn found(dir: &Path) -> Vec<PathBuf> {
         mounts_in(dir, KIND).into_iter().map(|m| m.mount_point).collect()
