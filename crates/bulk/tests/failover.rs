@@ -156,7 +156,7 @@ fn a_client_goes_on_elsewhere_only_when_its_server_is_over() {
     assert_eq!(contents(&fs, b"locked"), Ok(b"new".to_vec()));
     assert_eq!(read(&fs, fh, 9), Ok(b"newer".to_vec()));
     fs.fsync(fh, false).unwrap();
-    fs.finish();
+    fs.finish().ok();
     second.finish();
 }
 
@@ -191,7 +191,7 @@ fn locks_are_lost_at_another_server() {
     fs.release(locked_fh).unwrap();
     fs.release(fh).unwrap();
     assert_eq!(contents(&fs, b"locked"), Ok(b"2".to_vec()));
-    fs.finish();
+    fs.finish().ok();
     second.finish();
 }
 
@@ -246,7 +246,7 @@ fn a_server_that_is_over_at_any_byte_takes_nothing_along() {
         used = std::mem::replace(&mut other, again);
     }
     assert!(cuts > 12, "{cuts} rounds were cut in the middle");
-    fs.finish();
+    fs.finish().ok();
     other.leave();
     used.finish();
 }
@@ -273,7 +273,7 @@ fn a_server_that_is_over_without_a_word_keeps_nobody_waiting() {
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!((fs.status().moves, contents(&fs, b"file")), (1, Ok(b"text".to_vec())));
     proxy.close();
-    fs.finish();
+    fs.finish().ok();
     second.finish();
 }
 
@@ -306,7 +306,7 @@ fn a_session_that_is_found_again_is_the_same() {
     assert_eq!(read(&fs, removed, 9), Ok(vec![]), "it was another session");
     assert_eq!(read(&fs, fh, 9), Ok(b"textmore".to_vec()));
     assert_eq!((fs.status().moves, second.clients()), (0, 0));
-    fs.finish();
+    fs.finish().ok();
     second.leave();
     first.finish();
 }
@@ -342,7 +342,7 @@ fn a_refusal_at_the_address_of_a_server_that_is_over_loses_nothing() {
     proxies[1].close();
     proxies[1].open_to(second.server.address());
     fs.mkdir(fs.root(), b"dir", 0o700, &ROOT).unwrap();
-    fs.finish();
+    fs.finish().ok();
     drop(foreign);
     other.finish();
     second.finish();
@@ -368,7 +368,7 @@ fn a_server_that_answers_byte_by_byte_is_passed_over() {
     let begun = Instant::now();
     fs.mkdir(fs.root(), b"dir", 0o700, &ROOT).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
-    fs.finish();
+    fs.finish().ok();
     second.finish();
 }
 
@@ -388,7 +388,7 @@ fn another_address_of_the_same_server_leads_to_the_same_session() {
     assert_eq!((status.moves, status.server), (0, proxies[1].address.to_string()));
     let clients = first.server.observer().clients();
     assert_eq!((clients.len(), clients[0].number, clients[0].locks), (1, number, 1));
-    fs.finish();
+    fs.finish().ok();
     second.leave();
     first.finish();
 }
@@ -429,7 +429,7 @@ fn servers_that_do_not_answer_or_refuse_are_passed_over() {
     fs.mkdir(root, b"dir", 0o700, &ROOT).unwrap();
     assert_eq!(fs.status().server, names[4]);
     assert_eq!(other.clients(), 0);
-    fs.finish();
+    fs.finish().ok();
     other.finish();
     second.finish();
 }

@@ -58,7 +58,7 @@ impl TwoClients {
     }
     fn finish(self) {
         self.proxy.no_cut();
-        [self.a, self.b].iter().for_each(RemoteFs::finish);
+        [self.a, self.b].iter().for_each(|fs| fs.finish().unwrap());
         drop(self.server);
         self.node.unmount().unwrap();
         self.host.finish();
@@ -159,8 +159,8 @@ fn what_was_asked_once_is_no_second_request() {
     plain.getattr(root).unwrap();
     assert_eq!(requests(&plain, || assert!(plain.getattr(root).is_ok())), 1);
     assert!(plain.attr_timeout().unwrap().is_zero() && plain.status().leases == 0);
-    plain.finish();
-    fs.finish();
+    plain.finish().unwrap();
+    fs.finish().unwrap();
     wait_until("leases go with their client", || host.references().lease_counts().held == 0);
     drop(server);
     host.finish();
@@ -251,7 +251,7 @@ fn what_a_node_or_another_client_changes_is_in_the_next_answer() {
     let plain = mount(fixture.server.address(), false);
     everybody_sees(&[&fixture.a, &fixture.b, &plain], &fixture.node, 24);
     assert!(fixture.host.references().lease_counts().recalled > 100);
-    plain.finish();
+    plain.finish().unwrap();
     fixture.finish();
 }
 
@@ -418,7 +418,7 @@ fn a_server_that_is_gone_leaves_nothing_that_is_kept() {
     proxy.open_to(server.address());
     seen(&fs, root, b"file").unwrap();
     await_leases(&fs);
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -472,7 +472,7 @@ fn contents_are_read_ahead_and_kept() {
     for fh in [node_fh, small_fh] {
         node.release(fh).unwrap();
     }
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     node.unmount().unwrap();
     host.finish();
@@ -608,7 +608,7 @@ fn a_node_that_may_not_act_answers_nothing_and_lets_nobody_keep_anything() {
         host.references().resume();
     });
     await_leases(&fs);
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }

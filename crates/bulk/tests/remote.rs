@@ -91,7 +91,7 @@ fn changes_are_made_once_whatever_is_cut() {
     })
     .unwrap();
     assert_eq!(names, 62);
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -142,8 +142,8 @@ fn a_server_that_begins_anew_finds_everything_as_it_was() {
     assert_eq!(fs.fsync(fh, false), Err(Errno::IO));
     fs.fsync(fh, false).unwrap();
     other.release(their_fh).unwrap();
-    other.finish();
-    fs.finish();
+    other.finish().unwrap();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -188,8 +188,8 @@ fn locks_end_with_their_session() {
     fs.release(fh).unwrap();
     second.setlk(ino, &lock(PlockKind::Exclusive, 1)).unwrap();
     gone.closing();
-    second.finish();
-    fs.finish();
+    second.finish().unwrap();
+    fs.finish().unwrap();
     drop((gone, server));
     host.finish();
 }
@@ -232,7 +232,7 @@ fn what_was_written_under_a_lock_is_not_written_again_over_what_came_after_it() 
         assert_eq!(read(&fs, fh, 0, 100), new);
     }
     FileSystem::release(&host.fs, theirs).unwrap();
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -268,7 +268,7 @@ fn a_close_leaves_the_locks_of_others_alone_after_a_restart() {
         first = second;
     }
     fs.release(first).unwrap();
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -299,7 +299,7 @@ fn a_late_unlock_does_not_take_the_next_lock_with_it() {
         std::thread::sleep(Duration::from_millis(50));
     }
     fs.release(fh).unwrap();
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -357,7 +357,7 @@ fn a_name_is_taken_once_whatever_others_make_of_it() {
         }
     }
     fs.unlink(root, b"moved").unwrap();
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -396,7 +396,7 @@ fn a_name_that_another_has_made_again_is_not_taken() {
     fs.unlink(root, b"moved").unwrap();
     assert_eq!(fs.lookup(root, &[b'n'; 256]).unwrap_err(), Errno::NAMETOOLONG);
     assert_eq!(fs.lookup(root, &[b'n'; 255]).unwrap_err(), Errno::NOENT);
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -420,7 +420,7 @@ fn what_was_written_to_a_closed_file_is_not_written_again() {
     assert_eq!(read(&fs, fh, 0, 100), b"new");
     FileSystem::release(&host.fs, theirs).unwrap();
     fs.release(fh).unwrap();
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -463,7 +463,7 @@ fn a_lock_that_others_may_have_had_is_lost_with_its_file() {
         fs.release(data_fh).unwrap();
         fs.release(fh).unwrap();
     }
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -595,7 +595,7 @@ fn a_hostile_client_reaches_nothing_that_its_users_may_not() {
     let made = hostile.ask(Some(&user([0, 0])), &Request::Mount(plain), b"").unwrap();
     assert!(matches!(made, Reply::Attr(attr) if attr.mode == 0o100_000), "{made:?}");
     fs.release(fh).unwrap();
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -642,7 +642,7 @@ fn a_hostile_client_holds_up_nobody() {
     wait_until("its waits have ended", || {
         fs.flock(file.ino, &lock(PlockKind::Exclusive, 1)).is_ok()
     });
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }
@@ -665,7 +665,7 @@ fn whose_word_does_not_count_is_somebody_else() {
         assert_eq!(fs.setattr(attr.ino, &SetAttr { uid: Some(0), ..set }, None), Err(Errno::PERM));
     }
     fs.set_caller(&ROOT);
-    fs.finish();
+    fs.finish().unwrap();
     drop(server);
     host.finish();
 }

@@ -196,3 +196,80 @@ fn a_slot_that_cannot_be_read_is_named_as_what_is_waited_for() {
     assert_eq!(fs::read_to_string(again.join("dir/file")).unwrap(), "kept");
     c.finish();
 }
+
+/// The record of a lock that no node has just now, with the counters below it.
+fn flip_counters_lock(disk: &Path) {
+    let named = superblock(disk).named_start.get() + RawSuperblock::NAMED_COUNTERS;
+    flip(disk, DATA + named * BLOCK + 40);
+}
+
+#[test]
+fn a_node_leaves_in_order_though_the_lock_of_the_counters_is_damaged_and_says_what_it_leaves() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 512, 1);
+    let (node, disk) = (c.node(0).to_owned(), c.disks.paths[0].clone());
+    for n in 0..20 {
+        fs::write(node.join(format!("file{n}")), vec![7; 50_000]).unwrap();
+    }
+    flip_counters_lock(&disk);
+    let out = braid(&["unmount", node.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{said}");
+    for word in ["left for later", "record of lock", "braid check --repair"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert_eq!(said.lines().count(), 1, "{said}");
+    let log = fs::read_to_string(format!("{}.log", node.display())).unwrap();
+    assert!(!log.contains("withdraw"), "{log}");
+    let status = pool_status(&c);
+    assert_eq!(status["pool"]["nodes"].as_array().unwrap().len(), 0, "{status}");
+    c.nodes.clear();
+
+    // A pool in this state can be used, and what is to be counted comes with the slot.
+    let again = c.mount(&["slot=0"]);
+    assert_eq!(fs::read(again.join("file7")).unwrap().len(), 50_000);
+    fs::write(again.join("more"), "x").unwrap();
+    let out = braid(&["unmount", "--json", again.to_str().unwrap()]);
+    let answer: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let left = answer["left_for_later"].as_array().unwrap();
+    assert!(out.status.success() && left.len() == 1, "{answer}");
+    c.nodes.clear();
+    braid(&c.disks.with(&["check"], &["--repair"]));
+    let said = ok(&c.disks.with(&["check"], &[]));
+    assert!(said.contains("clean"), "{said}");
+    let again = c.mount(&[]);
+    assert_eq!(fs::read_to_string(again.join("more")).unwrap(), "x");
+    let out = braid(&["unmount", again.to_str().unwrap()]);
+    assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+    c.nodes.clear();
+    c.finish();
+}
+
+/// What such a node leaves, another one finds at its recovery.
+#[test]
+fn a_node_that_died_is_recovered_though_the_lock_of_the_counters_is_damaged() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1, 512, 2);
+    let [a, b] = [0, 1].map(|n| c.node(n).to_owned());
+    fs::write(a.join("file"), vec![7; 50_000]).unwrap();
+    fs::File::open(a.join("file")).unwrap().sync_all().unwrap();
+    flip_counters_lock(&c.disks.paths[0]);
+    c.kill(0);
+    wait_until("its file is there", || fs::read(b.join("file")).is_ok_and(|f| f.len() == 50_000));
+    fs::write(b.join("other"), "y").unwrap();
+    c.detach(0);
+    c.unmount_all();
+    let third = c.mount(&[]);
+    assert_eq!(fs::read(third.join("file")).unwrap().len(), 50_000);
+    c.unmount_all();
+    braid(&c.disks.with(&["check"], &["--repair"]));
+    let said = ok(&c.disks.with(&["check"], &[]));
+    assert!(said.contains("clean"), "{said}");
+    let again = c.mount(&[]);
+    assert_eq!(fs::read_to_string(again.join("other")).unwrap(), "y");
+    c.finish();
+}

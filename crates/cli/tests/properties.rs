@@ -18,6 +18,8 @@ fn properties_stay_with_a_pool_that_nobody_has_mounted() {
         ("scrub.every=often", "scrub.every=often"),
         ("mount.options=rubbish", "rubbish"),
         ("mount.options=slot=1", "slot=1"),
+        ("comment=evil\u{202e}txt", "\\u{202e}"),
+        ("comment=zero\u{200b}width", "\\u{200b}"),
     ] {
         // Of several none is taken.
         let said = fails(&["set", &pool, "comment=no", word]);
@@ -40,6 +42,30 @@ fn properties_stay_with_a_pool_that_nobody_has_mounted() {
     let said = ok(&["history", &pool]);
     assert!(said.contains("set: comment=of the laboratory scrub.every=14"), "{said}");
     assert!(ok(&disks.with(&["check"], &[])).contains("clean"));
+}
+
+/// Such a name would look like another, or turn what stands beside it around.
+#[test]
+fn names_with_characters_that_are_not_seen_are_refused_and_those_that_exist_are_escaped() {
+    let disks = Disks::new(1, 128);
+    for name in ["sa\u{200b}fe", "\u{202e}efas", "safe\u{2066}", "\u{feff}safe", "sa\u{ad}fe"] {
+        let said = fails(&disks.with(&["create", name], &[]));
+        assert!(said.contains("cannot be a pool's name"), "{said}");
+        assert!(!said.contains(name), "it is printed as it is: {said:?}");
+    }
+    ok(&disks.with(&["create", "sichér 🦀"], &[]));
+    let said = fails(&["rename", &disks.names().join(":"), "sa\u{200d}fe"]);
+    assert!(said.contains("cannot be a pool's name"), "{said}");
+    // By a version that took it.
+    let disk = &disks.paths[0];
+    let odd = disk.with_file_name("d\u{202e}isk");
+    std::fs::rename(disk, &odd).unwrap();
+    let said = ok(&["scan", odd.to_str().unwrap()]);
+    assert!(said.contains("d\\u{202e}isk") && !said.contains('\u{202e}'), "{said:?}");
+    let json = ok(&["scan", "--json", odd.to_str().unwrap()]);
+    assert!(!json.contains('\u{202e}'), "{json:?}");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["pools"][0]["members"][0]["path"].as_str(), odd.to_str());
 }
 
 #[test]

@@ -70,3 +70,61 @@ fn beside_fio_rate_and_both_processor_times_are_judged_at_any_depth() {
     assert_eq!(said.matches("SHORT").count(), 6, "{said}");
     assert_eq!(said.matches("own process").count(), 8, "{said}");
 }
+
+/// Runs `upgrade-test.sh` with these two programs.
+fn upgrade(old: &str, new: &str) -> Output {
+    let mut command = Command::new("timeout");
+    command.args(["300", "bash", "upgrade-test.sh", old, new]).current_dir(scripts());
+    command.output().unwrap()
+}
+
+#[test]
+fn a_version_can_take_the_place_of_itself() {
+    if !Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
+        return braid_testkit::skip("mounting needs /dev/fuse and root");
+    }
+    let braid = env!("CARGO_BIN_EXE_braid");
+    let output = upgrade(braid, braid);
+    let (said, errors) = (said(&output), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && !said.contains("FAIL"), "{said}{errors}");
+    for step in [
+        "both are mounted",
+        "a flock of OLD keeps NEW out",
+        "NEW recovers OLD",
+        "OLD recovers NEW",
+        "OLD has left, NEW goes on",
+        "check by NEW is clean",
+        "RESULT: these versions work together",
+    ] {
+        assert!(said.contains(step), "{step}: {said}");
+    }
+}
+
+/// What calls itself a version of another format, and takes the pool all the same, or says nothing of use.
+#[test]
+fn versions_of_two_formats_must_refuse_each_others_pools_and_name_both() {
+    let braid = env!("CARGO_BIN_EXE_braid");
+    let dir = tempfile::tempdir().unwrap();
+    let fake = |name: &str, other: &str| {
+        let path = dir.path().join(name);
+        let script = format!(
+            "#!/bin/bash\ncase $1 in\n  version) echo braid 9; echo file system format 99;;\n  \
+             create) exec {braid} \"$@\";;\n  *) {other};;\nesac\n"
+        );
+        std::fs::write(&path, script).unwrap();
+        let mut mode = std::fs::metadata(&path).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+        std::fs::set_permissions(&path, mode).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let clear = "echo 'braid: format version 3; this version reads 99' >&2; exit 1";
+    let output = upgrade(braid, &fake("clear", clear));
+    let told = said(&output);
+    assert!(told.contains("refused clearly"), "{told}");
+    for other in ["exit 0", "echo 'braid: no' >&2; exit 1"] {
+        let output = upgrade(braid, &fake("bad", other));
+        let told = said(&output);
+        assert!(!output.status.success(), "{other}: {told}");
+        assert!(told.contains("FAIL  mount by NEW"), "{other}: {told}");
+    }
+}

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::san::San;
-use common::{Cluster, Disks, braid, can_mount, ok, pid_of, sh, unmount_idle, wait_until};
+use common::{Cluster, Disks, braid, can_mount, fails, ok, pid_of, sh, unmount_idle, wait_until};
 use rustix::process::{Signal, kill_process};
 
 fn log(dir: &str) -> String {
@@ -54,7 +54,9 @@ fn is_whole(san: &San) {
 
 fn gives_its_slot_back(fault: &[&str], options: &[&str]) {
     let Some((san, dir)) = withdrawn(fault, options) else { return };
-    unmount_idle(Path::new(&dir));
+    let said = fails(&["unmount", &dir]);
+    assert!(said.contains("withdrawn") && said.contains("its slot is free"), "{said}");
+    assert!(said.contains("may be lost") && said.lines().count() == 1, "{said}");
     assert!(log(&dir).contains("its slot is free again"), "{}", log(&dir));
     is_whole(&san);
 }
@@ -114,7 +116,8 @@ fn a_withdrawn_node_whose_slot_others_have_freed_is_named_by_its_directory() {
 fn an_unmount_ends_though_the_devices_stay_dead() {
     let Some((san, dir)) = withdrawn(&["write", "fail"], &[]) else { return };
     san.tell(&["add", "any", "fail"]);
-    unmount_idle(Path::new(&dir));
+    let said = fails(&["unmount", &dir]);
+    assert!(said.contains("stays taken until another node, or the next mount"), "{said}");
     assert!(log(&dir).contains("stays taken until"), "{}", log(&dir));
     san.tell(&["clear"]);
     assert_eq!(taken(&san.with(&["nodes", "--json"], &[])).len(), 1);

@@ -7,6 +7,8 @@ mod common;
 use std::process::{Child, Command};
 
 use common::mute::Group;
+use common::remote::Remote;
+use common::served::Served;
 use common::{Cluster, Disks, can_mount, fails, ok, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -150,4 +152,60 @@ fn who_waits_for_a_member_that_answers_nothing_is_told_which() {
     drop(muted);
     drop(writer);
     common::unmount_idle(dir.as_ref());
+}
+
+/// The client of a server knows which request it has sent, where, since when, and whether the server is heard of.
+#[test]
+fn who_waits_for_the_server_of_a_mount_is_told_which_and_whether_it_answers() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(2, 256);
+    ok(&disks.with(&["create", "served", "--nodes", "4"], &[]));
+    let served = Served::new(&disks, &["--insecure", "--listen", "127.0.0.1:0"]);
+    let remote = Remote::plain(&disks, "remote", &served);
+    let dir = remote.dir.clone();
+    std::fs::write(format!("{dir}/file"), vec![7; 4 << 20]).unwrap();
+    std::fs::write(format!("{dir}/large"), vec![7; 40 << 20]).unwrap();
+    // Nobody waits: it says where the mount comes from.
+    let said = ok(&["why", &dir]);
+    assert!(said.contains(served.address()) && said.contains("it answers"), "{said}");
+    assert!(said.contains("no request has been under way"), "{said}");
+
+    served.signal(Signal::STOP);
+    let writer = Program::new(
+        "f = os.open(d + '/file', os.O_WRONLY)\n\
+         while True: os.pwrite(f, b'x' * 4096, 0); os.fsync(f)",
+        &dir,
+    );
+    let silent = format!("waits for {}, which does not answer", served.address());
+    let said = says(&writer.pid(), &[&silent, "NO ANSWER for"]);
+    assert!(said.contains(&format!("python3 ({})", writer.pid())), "{said}");
+    assert!(said.contains("pool served, from a server, "), "{said}");
+    says("served", &["python3", &silent]);
+    says(&format!("{dir}/nothing"), &["/nothing up waits, too", &silent]);
+    let json = ok(&["why", "--json", &writer.pid()]);
+    // Every mount of this host has a line.
+    let lines = json.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let json = lines.into_iter().find(|line| line["mount_point"] == dir.as_str()).unwrap();
+    let server = &json["server"];
+    assert_eq!(server["name"].as_str(), Some(served.address()), "{json}");
+    assert!(server["silent_s"].as_f64().unwrap() > 3.0 && server["since"].is_u64(), "{json}");
+    assert_eq!(json["requests"][0]["awaits"]["kind"], "server", "{json}");
+    assert!(json["node"].is_null(), "{json}");
+
+    served.signal(Signal::CONT);
+    says(&dir, &["it answers"]);
+    drop(writer);
+    // A lock of another program is not waited for in that way.
+    let take = "f = open(d + '/lock', 'w'); fcntl.flock(f, fcntl.LOCK_EX)\nopen(d + '/has', 'w')\ntime.sleep(100)";
+    let holder = Program::new(take, &dir);
+    wait_until("it has the lock", || std::fs::metadata(format!("{dir}/has")).is_ok());
+    let waiter = Program::new(take, &dir);
+    says(&waiter.pid(), &["waits for a lock (fcntl or flock) that another program has on inode"]);
+    drop((holder, waiter));
+    remote.unmount();
+    served.end();
+    let said = ok(&disks.with(&["check"], &[]));
+    assert!(said.contains("clean"), "{said}");
 }

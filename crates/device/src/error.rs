@@ -150,6 +150,14 @@ pub enum DeviceError {
         /// For how long.
         silent: Silent,
     },
+    /// There is no session with the target that it is a unit of.
+    #[error("{device}: cannot log in: {why}")]
+    NoSession {
+        /// Device.
+        device: Arc<str>,
+        /// What the network or the target said, and what to do.
+        why: Arc<str>,
+    },
     /// Its sessions have ended for good.
     #[error("{device} was given up: {why}")]
     GivenUp {

@@ -118,7 +118,7 @@ pub use host_locks::liveness_byte;
 pub use huge::{HugeBuf, HugePages, fit_memory, fitting, memory_part};
 pub use in_use::{InUse, file_systems_under, in_use};
 pub use info::{CAW_MAX, Capabilities, DeviceInfo};
-pub use iscsi::{IscsiDevice, Portal, UnitName, UnitNumber, redacted, without_secrets};
+pub use iscsi::{IscsiDevice, Portal, UnitList, UnitName, UnitNumber, redacted, without_secrets};
 pub use lock_holder::LockHolder;
 pub use memory::MemoryDevice;
 pub use moment::Moment;

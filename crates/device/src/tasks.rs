@@ -30,6 +30,8 @@ pub enum Awaited {
     Space,
     /// That the pool is thawed.
     Thaw,
+    /// The server of a mount from one.
+    Server,
 }
 
 /// Which device: to be compared with that of others, as long as the device is there.
@@ -46,12 +48,12 @@ impl DeviceKey {
 }
 
 /// Kinds of [`Awaited`].
-pub const KINDS: usize = 8;
+pub const KINDS: usize = 9;
 
 impl Awaited {
     /// What each kind is called, by its number.
     pub const NAMES: [&str; KINDS] =
-        ["lock", "device", "commit", "memory", "request", "lease", "space", "thaw"];
+        ["lock", "device", "commit", "memory", "request", "lease", "space", "thaw", "server"];
     /// The number of its kind, below [`KINDS`].
     pub const fn kind(self) -> usize {
         match self {
@@ -63,6 +65,7 @@ impl Awaited {
             Self::Lease => 5,
             Self::Space => 6,
             Self::Thaw => 7,
+            Self::Server => 8,
         }
     }
 }

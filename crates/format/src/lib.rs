@@ -13,6 +13,7 @@
 //! Map, bottom up (a module uses only those above it):
 //! ```text
 //!  error        why bytes from a disk were refused
+//!  text         characters of names
 //!  crc, units   checksums; quantities, each with its own type
 //!  meta         the one layout of every metadata block
 //!  dinode, dirent, tree, rgrp, plock  what metadata blocks hold: inodes, names, B+trees, resource groups, locks
@@ -46,6 +47,7 @@ pub mod plock;
 pub mod redundancy;
 pub mod rgrp;
 pub mod superblock;
+pub mod text;
 pub mod tree;
 pub mod units;
 pub mod xattr;

@@ -75,6 +75,11 @@ impl Fs {
     pub fn unmount(&self) -> Result<()> {
         self.mounted.unmount()
     }
+    /// After [`Fs::unmount`]: what could not be given back because of damage, a sentence each. The next owner of
+    /// the slot inherits it, and gives it back once that is repaired.
+    pub fn left_for_later(&self) -> Vec<String> {
+        self.mounted.left_for_later()
+    }
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.mounted.core
     }

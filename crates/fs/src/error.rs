@@ -424,9 +424,10 @@ impl Error {
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Self::Damaged { .. } | Self::Inconsistent { .. } | Self::Journal { .. })
     }
-    /// Whether it is about a lock of a node that cannot be recovered before a repair.
+    /// Whether it is about a lock that nobody gets before a repair: a node has it that cannot be recovered, or
+    /// its record is damaged.
     pub(crate) fn is_lost_lock(&self) -> bool {
-        matches!(self, Self::Lock(LockError::Lost { .. }))
+        matches!(self, Self::Lock(LockError::Lost { .. } | LockError::Record { .. }))
     }
     /// Whether it is about a lock that does not come, and not for this caller to wait for.
     pub(crate) fn is_out_of_reach(&self) -> bool {

@@ -94,6 +94,8 @@ pub(crate) struct Mounted {
     discarder: Discarder,
     /// How far a part that leaves is emptied.
     pub leaving: LeaveProgress,
+    /// What a node that has left in order left to the next owner of its slot, because of damage.
+    left_for_later: Mutex<Vec<String>>,
 }
 
 /// A node that leaves waits so long for the pool's history, at most.
@@ -205,6 +207,7 @@ impl Mounted {
             trim: JobSlot::default(),
             discarder: Discarder::start(&core),
             leaving: LeaveProgress::default(),
+            left_for_later: Mutex::default(),
             core,
             membership,
             recoverer,
@@ -333,8 +336,8 @@ impl Mounted {
             let _scope = interrupt.scope();
             unless_done_in(patience, &|| interrupt.trip_current(), || {
                 let awaited = Error::is_out_of_reach;
-                for_later(crate::orphan::reap(core).map(drop), awaited)?;
-                for_later(core.alloc.close(), |e| awaited(e) || e.is_of_one_group())
+                self.for_later(crate::orphan::reap(core).map(drop), awaited)?;
+                self.for_later(core.alloc.close(), |e| awaited(e) || e.is_of_one_group())
             })?;
         }
         core.write_deferred_mtimes()?;
@@ -363,6 +366,25 @@ impl Mounted {
         }
         core.withdrawn.set("unmounted".into()).ok();
         Ok(())
+    }
+
+    /// Passes a result through; what fails with an error that `left` accepts is left to others.
+    fn for_later(&self, done: Result<()>, left: impl Fn(&Error) -> bool) -> Result<()> {
+        match done {
+            Err(e) if left(&e) => {
+                tracing::warn!("left for later: {e}");
+                if e.is_of_one_group() {
+                    self.left_for_later.lock().push(e.to_string());
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// See [`crate::Fs::left_for_later`].
+    pub fn left_for_later(&self) -> Vec<String> {
+        self.left_for_later.lock().clone()
     }
 
     /// Other nodes that have the file system mounted, as far as is known: dead ones too.
@@ -456,17 +478,6 @@ fn join_thawed(
     // Whoever freezes the pool from now on sees this node, and waits for its answer.
     membership.await_thaw()?;
     Ok(membership)
-}
-
-/// Passes a result through; what fails with an error that `left` accepts is left to others.
-fn for_later(done: Result<()>, left: impl Fn(&Error) -> bool) -> Result<()> {
-    match done {
-        Err(e) if left(&e) => {
-            tracing::warn!("left for later: {e}");
-            Ok(())
-        }
-        done => done,
-    }
 }
 
 /// Does `work`, and calls `late` if it has not ended after `time`.

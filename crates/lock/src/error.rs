@@ -80,7 +80,9 @@ pub enum LockError {
         source: StoreError,
     },
     /// The bytes at the lock's place are no lock record.
-    #[error("lock {lock}: {source}")]
+    #[error(
+        "the record of lock {lock} is damaged ({source}); run `braid check --repair` after unmounting all nodes"
+    )]
     Record {
         /// The lock.
         lock: LockNo,

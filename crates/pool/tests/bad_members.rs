@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use braid_format::label::{Label, MemberState};
+use braid_format::crc::crc32c_with_hole;
+use braid_format::label::{Label, MemberState, RawLabel};
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_pool::LABEL_LOCK_BYTE;
 use braid_pool::device::{
@@ -18,6 +19,7 @@ use braid_pool::layout::Redundancy;
 use braid_pool::{CreateOptions, MemberCondition, Pool, PoolError, discover};
 use tempfile::TempDir;
 use uuid::Uuid;
+use zerocopy::FromBytes;
 
 const MIB: u64 = 1 << 20;
 
@@ -58,6 +60,20 @@ impl Disks {
     /// Where the two labels of a disk of `mib` begin.
     fn labels(mib: u64) -> [u64; 2] {
         [Label::COPY0_AT.0, Label::copy1_at(Bytes(mib * MIB)).unwrap().0]
+    }
+    /// A label of a later version: with a feature that this one does not know.
+    fn renew(&self, name: &str, at: u64) {
+        let mut head = [0; 4096];
+        let file = File::options().read(true).write(true).open(self.path(name)).unwrap();
+        file.read_exact_at(&mut head, at).unwrap();
+        let len = RawLabel::ref_from_prefix(&head).unwrap().0.len.get();
+        let mut bytes = vec![0; len.try_into().unwrap()];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        let (raw, _) = RawLabel::mut_from_prefix(&mut bytes).unwrap();
+        raw.features_incompat.set(raw.features_incompat.get() | 1 << 62);
+        let crc = crc32c_with_hole(&bytes, std::mem::offset_of!(RawLabel, crc));
+        RawLabel::mut_from_prefix(&mut bytes).unwrap().0.crc.set(crc);
+        file.write_all_at(&bytes, at).unwrap();
     }
     fn bytes(&self, name: &str, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
@@ -423,6 +439,28 @@ fn flipped_bits_in_one_copy_are_healed_from_the_other() {
             }
         }
     }
+}
+
+#[test]
+fn labels_of_a_later_version_are_not_called_damaged() {
+    let (disks, pool) = Disks::with_pool();
+    for (name, mib) in [("a", 8), ("b", 8), ("c", 12)] {
+        Disks::labels(mib).into_iter().for_each(|at| disks.renew(name, at));
+    }
+    let before = disks.bytes("a", 0, 8 << 20);
+    let error = refused(Pool::assemble(disks.open_all(&["a", "b", "c"])), "/a");
+    let said = error.to_string();
+    assert!(matches!(error, PoolError::OtherLabel { .. }), "{said}");
+    for part in ["unknown incompatible feature bits", "a newer braid", "use that version"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!said.contains("label restore") && !said.contains("damaged"), "{said}");
+    let error = refused(Pool::create(disks.open_all(&["a"]), &CreateOptions::new("new")), "/a");
+    assert!(matches!(error, PoolError::Foreign { .. }), "{error}");
+    // Nor by a node that has the pool in use.
+    let error = pool.follow().unwrap_err();
+    assert!(matches!(error, PoolError::OtherLabel { .. }), "{error}");
+    assert!(disks.bytes("a", 0, 8 << 20) == before, "refused, and nothing written");
 }
 
 #[test]

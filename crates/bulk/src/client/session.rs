@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use braid_device::tasks::{self, Awaited};
 use braid_fs::lock::interrupt;
 use parking_lot::Mutex;
 
@@ -279,6 +280,15 @@ impl Session {
         !self.is_silent.load(Ordering::Relaxed)
     }
 
+    /// For how long no reply has arrived.
+    pub fn silent_for(&self) -> Duration {
+        self.since(&self.heard)
+    }
+    /// Whether the server refused this client when it was last asked.
+    pub fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
     /// From now on a server that does not answer is waited for without end.
     pub fn wait_for_ever(&self) {
         self.waits.store(true, Ordering::Relaxed);
@@ -364,6 +374,7 @@ impl Session {
         let Some(state) = self.slots.get(usize::from(slot)) else {
             return Err(Error::Refused(Status::LIMIT));
         };
+        let _waits = tasks::wait(Awaited::Server);
         let mut state = state.lock();
         let (begun, mut pause) = (Instant::now(), PAUSE.0);
         // The session in which the request may have arrived.

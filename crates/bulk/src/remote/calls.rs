@@ -13,6 +13,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use braid_device::tasks::{self, Awaited};
 use braid_format::InodeNo;
 use braid_fs::lock::interrupt;
 use braid_fs::{Answer, Attr, Errno};
@@ -248,6 +249,7 @@ impl Remote {
     /// # Errors
     /// The wait for the server was interrupted; the server refuses this client.
     fn recover(&self, former: u64) -> Answer<()> {
+        let _waits = tasks::wait(Awaited::Server);
         let mut instance = lock_unless_interrupted(&self.recovering)?;
         if self.current() != former {
             return Ok(());

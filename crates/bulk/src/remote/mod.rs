@@ -53,6 +53,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use braid_format::InodeNo;
 use braid_fs::{Attr, KernelCache};
 use parking_lot::{Condvar, Mutex};
 
@@ -153,6 +154,10 @@ pub struct RemoteStatus {
     pub moves: u64,
     /// Whether the server answered when it was last asked.
     pub is_connected: bool,
+    /// For how long it has said nothing. It is asked for a sign of life every two seconds at least.
+    pub silent_for: Duration,
+    /// It does not want this client any more.
+    pub is_refused: bool,
     /// Files that programs have open.
     pub open_files: usize,
     /// Bytes that the server has, and that are not durable there.
@@ -220,11 +225,18 @@ impl RemoteFs {
             since: place.since,
             moves: place.moves,
             is_connected: self.0.session.is_connected(),
+            silent_for: self.0.session.silent_for(),
+            is_refused: self.0.session.is_refused(),
             open_files: self.0.files.len(),
             pending: self.0.pending.lock().bytes(),
             leases: self.0.leases.len(),
             requests: self.0.requests.load(Ordering::Relaxed),
         }
+    }
+
+    /// The number of its root, by which programs know that.
+    pub fn root_ino(&self) -> InodeNo {
+        self.0.root.ino
     }
 
     /// Most bytes of a read or a write that go by one message.
@@ -233,20 +245,26 @@ impl RemoteFs {
     }
 
     /// The mount is gone: what is not durable yet becomes so, if the server answers soon, and the session ends.
-    pub fn finish(&self) {
+    ///
+    /// # Errors
+    /// So many bytes may not be durable at the server, and why.
+    pub fn finish(&self) -> Result<(), (usize, braid_fs::Errno)> {
         let remote = &self.0;
         let patience = if remote.session.is_connected() { LAST_FLUSH } else { LAST_TRY };
         remote.session.close_at(Instant::now() + patience);
         remote.helper.end();
         remote.ahead.close();
-        if let Err(errno) = remote.flush() {
+        let flushed = remote.flush().or_else(|errno| {
             let bytes = remote.pending.lock().bytes();
             if bytes > 0 {
                 tracing::error!(%errno, bytes, "unmounted; what was written last may not be durable at the server");
+                return Err((bytes, errno));
             }
-        }
+            Ok(())
+        });
         remote.session.close_at(Instant::now());
         remote.session.end();
+        flushed
     }
 }
 

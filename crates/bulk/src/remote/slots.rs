@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use braid_device::tasks::{self, Awaited};
 use braid_fs::lock::interrupt;
 use braid_fs::{Answer, Errno};
 use parking_lot::{Condvar, Mutex};
@@ -80,6 +81,10 @@ impl Slots {
     /// # Errors
     /// It is.
     pub fn take_unless_interrupted(&self, uid: u32) -> Answer<Taken<'_>> {
+        if let Some(taken) = self.take_within(uid, Duration::ZERO) {
+            return Ok(taken);
+        }
+        let _waits = tasks::wait(Awaited::Request);
         loop {
             if let Some(taken) = self.take_within(uid, LOOK) {
                 return Ok(taken);

@@ -10,7 +10,7 @@ use braid_pool::{Destroyed, PoolError};
 use crate::control;
 use crate::pools::sources;
 use crate::terminal::{
-    answer::{self, say},
+    answer::{self, say, warning},
     size,
 };
 
@@ -89,7 +89,7 @@ fn end<E: std::error::Error + Send + Sync + 'static>(
     answer::add("left", done.left.iter().map(|(path, _)| path).collect::<Vec<_>>());
     say!("pool {name:?} is no more: {} devices can be used for something else", done.wiped.len());
     for (path, why) in &done.left {
-        eprintln!("braid: {path} keeps its labels: {why}");
+        warning!("{path} keeps its labels: {why}");
     }
     Ok(if done.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(LEFT) })
 }

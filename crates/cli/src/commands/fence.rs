@@ -1,6 +1,7 @@
 //! `braid fence`
 
 use std::process::ExitCode;
+use std::thread::ScopedJoinHandle;
 
 use anyhow::{Context, Result, bail};
 use braid_format::NodeId;
@@ -87,19 +88,18 @@ fn note(args: &Args, named: &[String], node: Option<u16>) -> Result<()> {
             _ => e,
         })?
     };
-    let all = match node {
-        Some(node) => vec![NodeId(node)],
-        None => {
-            let taken = braid_fs::inspect(pool.clone())?.nodes.into_iter();
-            taken.filter(|n| n.state != SlotState::Free).map(|n| n.life.slot).collect()
-        }
+    let all = if let Some(node) = node {
+        vec![NodeId(node)]
+    } else {
+        let taken = braid_fs::inspect(pool.clone())?.nodes.into_iter();
+        taken.filter(|n| n.state != SlotState::Free).map(|n| n.life.slot).collect()
     };
     // Each is watched for a while, all at once.
     let said = std::thread::scope(|scope| {
         let watches =
             all.iter().map(|slot| scope.spawn(|| braid_fs::vouch_dead(pool.clone(), *slot)));
         let watches: Vec<_> = watches.collect();
-        watches.into_iter().map(|watch| watch.join()).collect::<Vec<_>>()
+        watches.into_iter().map(ScopedJoinHandle::join).collect::<Vec<_>>()
     });
     for (slot, said) in all.iter().zip(said) {
         said.map_err(|_| anyhow::anyhow!("a thread died"))??;

@@ -28,9 +28,10 @@ use crate::metrics::{self, Address};
 use crate::pools::{properties::MOUNT_OPTIONS, sources};
 use crate::process::limits::{self, Need};
 use crate::process::{
-    asker, guard::Guard, left_behind, log::LineFormat, mounts, service,
+    asker, guard::Guard, left_behind, log::LineFormat, mounts, mounts::MountEnd, service,
     unmount_on_signal::UnmountOnSignal,
 };
+use crate::terminal::answer::warning;
 use crate::terminal::size;
 
 /// Everything the options say.
@@ -112,7 +113,7 @@ fn clear_dead(dir: &Path) -> Result<()> {
     {
         return Ok(());
     }
-    eprintln!("braid: {}: the process of the mount there has died: unmounting it", dir.display());
+    warning!("{}: the process of the mount there has died: unmounting it", dir.display());
     braid_fuse::unmount(dir, true)
         .with_context(|| format!("{}: a dead mount cannot be cleared", dir.display()))
 }
@@ -400,18 +401,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     if let Some(time) = plan.give_up {
         bounded::give_up_silent(time);
     }
-    let paths = sources::members(&plan.devices)?;
-    let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
-    limits::suffice(plan.need(&paths))?;
-    let (devices, protected) = if plan.fs.read_only {
-        sources::open_as_can_be(&paths)?
-    } else {
-        (sources::open_devices(&paths, false)?, false)
-    };
-    let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
-    let pool = assemble(devices).inspect(history::keep)?;
-    answers::wait_for(MEMBER_TIME);
-    copies::refuse(&pool)?;
+    let (pool, paths, protected) = assembled(&plan)?;
     let plan = with_pool_options(plan, (&pool, &paths), &args.options)?;
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fence_after());
@@ -448,18 +438,51 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     drop(control);
     drop(metrics);
     drop(neighbours);
-    let (life, left) = (fs.life(), fs.unmount());
+    let withdrawn = fs.withdrawn();
+    let (life, left, for_later) = (fs.life(), fs.unmount(), fs.left_for_later());
+    let last_word = note.last_word();
     drop(note);
     drop(holds);
     drop(guard);
     drop(fs);
-    if left.is_err() && !protected {
-        give_slot_back(args, (&paths, &plan_dir), (life, patience));
-    }
+    let given_back =
+        left.is_err() && !protected && give_slot_back(args, (&paths, &plan_dir), (life, patience));
+    let problem = left.as_ref().err().map(|error| {
+        let why = withdrawn.map(|why| format!("this node has withdrawn: {why}"));
+        problem(&why.unwrap_or_else(|| error.to_string()), life.slot, given_back)
+    });
+    last_word.say(&MountEnd { problem, left: for_later });
     served?;
     left?;
     tracing::info!(pool = name, dir = %plan_dir.display(), "unmounted");
     Ok(ExitCode::SUCCESS)
+}
+
+/// What it means that a node did not leave in order, for whoever has unmounted it.
+fn problem(why: &str, slot: NodeId, given_back: bool) -> String {
+    let slot = if given_back {
+        "What it had in its journal is in place, and its slot is free".to_owned()
+    } else {
+        format!("Node slot {slot} stays taken until another node, or the next mount, recovers it")
+    };
+    format!("{why}. {slot}; what no program had made durable (fsync) may be lost")
+}
+
+/// The pool, the paths of its devices, and whether some of them can only be read.
+fn assembled(plan: &Plan) -> Result<(Pool, Vec<PathBuf>, bool)> {
+    let paths = sources::members(&plan.devices)?;
+    let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
+    limits::suffice(plan.need(&paths))?;
+    let (devices, protected) = if plan.fs.read_only {
+        sources::open_as_can_be(&paths)?
+    } else {
+        (sources::open_devices(&paths, false)?, false)
+    };
+    let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
+    let pool = assemble(devices).inspect(history::keep)?;
+    answers::wait_for(MEMBER_TIME);
+    copies::refuse(&pool)?;
+    Ok((pool, paths, protected))
 }
 
 /// Begins to serve metrics. The mount works without them.
@@ -485,12 +508,12 @@ fn say_mounted(fs: &Fs, dir: &Path, args: &Args) {
 
 /// Has the slot of this node freed, which has withdrawn: whatever made it do so may be over. By a process of
 /// its own, which can end what this one may still have under way at a target. Not for longer than others
-/// take to recover the node.
+/// take to recover the node. Whether it is free.
 fn give_slot_back(
     args: &Args,
     (devices, dir): (&[PathBuf], &Path),
     (life, patience): (Life, Duration),
-) {
+) -> bool {
     // By names that hold in any directory.
     let named = each(&args.options).filter(|o| o.starts_with("devices=")).map(str::to_owned);
     let freed = started_again(args, &named.collect::<Vec<_>>()).and_then(|mut command| {
@@ -506,15 +529,17 @@ fn give_slot_back(
         }
         Ok(child.wait()?.success() && ended?)
     });
-    if !freed.unwrap_or_else(|error| {
+    let freed = freed.unwrap_or_else(|error| {
         tracing::warn!("{error:#}");
         false
-    }) {
+    });
+    if !freed {
         tracing::warn!(
             "node slot {} stays taken until another node, or the next mount, recovers it",
             life.slot
         );
     }
+    freed
 }
 
 fn ends_within(child: &Child, time: Duration) -> Result<bool> {

@@ -17,7 +17,8 @@ use super::mount_start::{Args, begin_in_background, begin_log, each, started_aga
 use super::{identity, remote::Remote};
 use crate::control::remote as control;
 use crate::process::{
-    asker, guard::Guard, log::LineFormat, mounts, service, unmount_on_signal::UnmountOnSignal,
+    asker, guard::Guard, log::LineFormat, mounts, mounts::MountEnd, service,
+    unmount_on_signal::UnmountOnSignal,
 };
 
 /// Connections besides the one for signs of life: one for each request under way, and one for events.
@@ -207,7 +208,7 @@ fn serve(
     };
     let guard = Guard::start(dir);
     let note = mounts::Note::begin_remote();
-    let control = control::serve(&fs, &note);
+    let control = control::serve(&fs, &session.counters(), &note);
     note.write(dir, pool, std::slice::from_ref(&place.url));
     begin_log(log, plan.log_format, args.ready)?;
     on_signal.serves();
@@ -220,9 +221,18 @@ fn serve(
     if !args.ready {
         service::leaving();
     }
-    fs.finish();
+    let finished = fs.finish();
+    let last_word = note.last_word();
     drop((control, note, guard));
+    let problem = finished.err().map(|(bytes, errno)| {
+        format!("the server did not take what was written last ({errno}): {bytes} bytes may be lost; look at the files that were changed last")
+    });
+    let failed = problem.is_some();
+    last_word.say(&MountEnd { problem, ..MountEnd::default() });
     served?;
+    if failed {
+        return Ok(ExitCode::FAILURE);
+    }
     tracing::info!(url = place.url, dir = %dir.display(), "unmounted");
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! `braid probe`, which udev runs (`61-braid.rules`): says what a member of a pool is, in the words of blkid.
 
+use braid_format::text;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -36,7 +37,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Whether udev takes the character as it is, in values and in names of links.
 fn is_plain(c: char) -> bool {
-    c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) || !c.is_ascii() && !c.is_control()
+    c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) || !c.is_ascii() && text::shows(c)
 }
 
 /// For people: what is not plain is an underscore.

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use braid_format::label::properties::Properties;
+use braid_format::text;
 
 use super::mount;
 use crate::control::{self, Order};
@@ -25,9 +26,12 @@ pub const KNOWN: [Known; 3] = [
         key: COMMENT,
         default: "",
         meaning: "shown by `braid status`",
-        check: |text| {
-            if text.contains(char::is_control) {
-                bail!("it has control characters, such as the end of a line");
+        check: |value| {
+            if let Some(c) = value.chars().find(|c| !text::shows(*c)) {
+                bail!(
+                    "it has control characters, such as the end of a line, or format characters, which are not seen: {}",
+                    c.escape_unicode()
+                );
             }
             Ok(())
         },
@@ -102,6 +106,8 @@ mod tests {
             ("mount.options=slot=1", "slot"),
             ("mount.options=io_timeout=5", "io_timeout"),
             ("comment=a\nb", "control characters"),
+            ("comment=evil\u{202e}txt", "\\u{202e}"),
+            ("comment=zero\u{200b}width", "format characters"),
         ] {
             let refused = format!("{:#}", parse(word).unwrap_err());
             assert!(refused.contains(said), "{word}: {refused}");

@@ -34,7 +34,16 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut paths: Vec<PathBuf> =
         args.paths.iter().filter(|path| !scan_units::is_meant(path)).cloned().collect();
     paths.extend(looks.iter().flat_map(Look::good));
-    let pools = sources::discover((!args.paths.is_empty()).then_some(paths.as_slice()));
+    let within = args.patience.time();
+    let pools = match args.paths.as_slice() {
+        [] => Some(sources::discover(None)),
+        _ if looks.is_empty() => Some(sources::discover(Some(&paths))),
+        _ => scan_units::discover(paths, within),
+    };
+    let late = pools.is_none().then(|| {
+        format!("the labels of what was found were not read within {within:?} (--timeout): no pool is shown")
+    });
+    let pools = pools.unwrap_or_default();
     if answer::is_json() {
         answer::add("pools", pools.iter().map(as_json).collect::<Vec<_>>());
         let portals: Vec<_> = looks.iter().filter_map(Look::as_json).collect();
@@ -45,7 +54,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         say_all(args, &looks, &pools);
     }
     let failed = looks.iter().filter_map(|l| Some(format!("{}: {}", l.name, l.failure.as_ref()?)));
-    let failed: Vec<_> = failed.collect();
+    let failed: Vec<_> = failed.chain(late).collect();
     if !failed.is_empty() {
         bail!("{}", failed.join("; "));
     }

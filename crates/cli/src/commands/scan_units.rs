@@ -1,16 +1,18 @@
 //! What portals and units of iSCSI targets have for `braid scan`. Each is asked by a thread, which may hang: who waits
-//! goes on without it when nothing came for a while.
+//! goes on without it when the time is over that all of them have together.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use braid_format::label::Label;
+use braid_pool::FoundPool;
 use braid_pool::PoolError;
 use braid_pool::device::{self, DeviceError, OpenOptions, Portal, UnitName, UnitNumber};
 use braid_pool::labels::Found;
 use serde_json::json;
 
+use crate::pools::sources;
 use crate::terminal::answer::say;
 use crate::terminal::size;
 
@@ -75,15 +77,37 @@ pub fn is_meant(path: &Path) -> bool {
     path.to_str().is_some_and(UnitName::is_meant)
 }
 
-/// Asks all portals and units at once; one from which nothing came `within` that time is given up.
-pub fn look(paths: &[PathBuf], within: Duration) -> Vec<Look> {
-    let words = paths.iter().filter_map(|path| path.to_str()).filter(|w| UnitName::is_meant(w));
-    let begun = Instant::now();
-    let asked: Vec<_> = words.map(|word| begin(word, within)).collect();
-    asked.into_iter().map(|(look, answers)| finish(look, &answers, (begun, within))).collect()
+/// The time in which all that was named is to answer, however many there are and however much they have.
+#[derive(Debug, Clone, Copy)]
+struct Bound {
+    begun: Instant,
+    within: Duration,
 }
 
-fn begin(word: &str, within: Duration) -> (Look, Receiver<Said>) {
+impl Bound {
+    fn left(self) -> Duration {
+        self.within.saturating_sub(self.begun.elapsed())
+    }
+}
+
+/// Asks all portals and units at once; what they have not said `within` that time is passed over.
+pub fn look(paths: &[PathBuf], within: Duration) -> Vec<Look> {
+    let words = paths.iter().filter_map(|path| path.to_str()).filter(|w| UnitName::is_meant(w));
+    let bound = Bound { begun: Instant::now(), within };
+    let asked: Vec<_> = words.map(|word| begin(word, bound)).collect();
+    asked.into_iter().map(|(look, answers)| finish(look, &answers, bound)).collect()
+}
+
+/// The pools on `paths`, some of which are units: they have answered, and may answer no more, so they have that time
+/// once more. `None`: it was not enough.
+pub fn discover(paths: Vec<PathBuf>, within: Duration) -> Option<Vec<FoundPool>> {
+    let (said, answer) = channel();
+    let work = move || drop(said.send(sources::discover(Some(&paths))));
+    std::thread::Builder::new().name("scan".into()).spawn(work).ok()?;
+    answer.recv_timeout(within).ok()
+}
+
+fn begin(word: &str, bound: Bound) -> (Look, Receiver<Said>) {
     let (said, answers) = channel();
     let portal = Portal::parse(word);
     let name = match (&portal, UnitName::parse(word)) {
@@ -100,7 +124,7 @@ fn begin(word: &str, within: Duration) -> (Look, Receiver<Said>) {
         failure: None,
     };
     let work = move || match portal {
-        Some(portal) => ask(&portal, within, &said),
+        Some(portal) => ask(&portal, bound, &said),
         None => drop(said.send(Said::Unit(open(&name, 0)))),
     };
     if let Err(e) = std::thread::Builder::new().name("scan".into()).spawn(work) {
@@ -109,19 +133,31 @@ fn begin(word: &str, within: Duration) -> (Look, Receiver<Said>) {
     (look, answers)
 }
 
-/// Who waits may have given up.
-fn ask(portal: &Portal, within: Duration, said: &Sender<Said>) {
-    let targets = match portal.targets(within) {
+/// When the time is over who waits has given up, and says so.
+fn ask(portal: &Portal, bound: Bound, said: &Sender<Said>) {
+    const AFTER: Duration = Duration::from_secs(1);
+    let left = || bound.left() + AFTER;
+    let targets = match portal.targets(left()) {
         Ok(targets) => targets,
         Err(why) => return drop(said.send(Said::Failed(why))),
     };
     for (at, name) in targets.into_iter().enumerate() {
-        let units = portal.units(&name, within);
-        let failure = units.as_ref().err().cloned();
+        let units = portal.units(&name, left());
+        let failure = match &units {
+            Err(why) => Some(why.clone()),
+            Ok(list) if list.unlisted > 0 => Some(format!(
+                "it says that it has {} units more, and does not list them",
+                list.unlisted
+            )),
+            Ok(_) => None,
+        };
         if said.send(Said::Target(Target { name: name.clone(), failure })).is_err() {
             return;
         }
-        for number in units.unwrap_or_default() {
+        for number in units.unwrap_or_default().numbers {
+            if bound.left().is_zero() {
+                return;
+            }
             let unit = match number {
                 UnitNumber::Known(number) => open(&portal.name_of(&name, number), at),
                 UnitNumber::Beyond(bytes) => Unit {
@@ -143,6 +179,7 @@ fn open(name: &str, target: usize) -> Unit {
     let seen = match device::open(&path, options) {
         Ok(device) => Ok(seen(&Found::read(device))),
         // The name stands before it.
+        Err(DeviceError::NoSession { why, .. }) => Err(format!("cannot log in: {why}")),
         Err(DeviceError::Io { operation, source, .. }) => Err(format!("{operation}: {source}")),
         Err(e) => Err(e.to_string()),
     };
@@ -166,29 +203,30 @@ impl NoLabel {
             PoolError::NotAMember { found: Some(what), .. } => {
                 format!("no member of a pool: it holds {what}")
             }
+            PoolError::OtherLabel { fault, .. } => format!("of another version: {fault}"),
             _ => "both labels are damaged".to_owned(),
         };
         Self { whole: refusal.to_string(), short }
     }
 }
 
-/// All of them have the same time at first, however many there are.
-fn finish(mut look: Look, answers: &Receiver<Said>, (begun, within): (Instant, Duration)) -> Look {
-    let mut until = begun + within;
+/// What was said in time.
+fn finish(mut look: Look, answers: &Receiver<Said>, bound: Bound) -> Look {
     loop {
-        let answer = answers.recv_timeout(until.saturating_duration_since(Instant::now()));
-        if answer.is_ok() {
-            until = Instant::now() + within;
-        }
-        match answer {
+        match answers.recv_timeout(bound.left()) {
             Ok(Said::Target(target)) => look.targets.push(target),
             Ok(Said::Unit(unit)) => look.units.push(unit),
             Ok(Said::Failed(why)) => look.failure = Some(why),
             Err(RecvTimeoutError::Disconnected) => return look,
             Err(RecvTimeoutError::Timeout) => {
-                let rest =
-                    if look.targets.is_empty() { "" } else { "; it may have more than that" };
-                look.failure = Some(format!("did not answer within {within:?}{rest}"));
+                let within = bound.within;
+                look.failure = Some(if look.targets.is_empty() {
+                    format!("did not answer within {within:?}")
+                } else {
+                    format!(
+                        "did not say all within {within:?} (--timeout): it may have more than that"
+                    )
+                });
                 return look;
             }
         }

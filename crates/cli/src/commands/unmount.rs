@@ -14,8 +14,8 @@ use nix::mount::{MntFlags, umount2};
 use rustix::fs::{Mode, OFlags};
 
 use crate::nfs::{Order, State, list};
-use crate::process::mounts::{self, Mount};
-use crate::terminal::answer;
+use crate::process::mounts::{self, Mount, MountEnd};
+use crate::terminal::answer::{self, warning};
 
 /// Unmount, and wait until this node has written everything and left the pool.
 #[derive(Debug, clap::Args)]
@@ -53,8 +53,28 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let (Some(server), false) = (server, args.lazy) {
         let kept = || holder((mount.as_ref()?, &copies), server.server.id());
         wait_until_left(&dir, &server.server.ended()?, kept)?;
+        judge(&dir, server.ending())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Passes on how the node has left.
+fn judge(dir: &Path, ending: Option<MountEnd>) -> Result<()> {
+    let dir = dir.display();
+    let Some(MountEnd { problem, left }) = ending else {
+        bail!(
+            "{dir}: unmounted, but the process that served it ended before it could say how it has left; if it was \
+             killed, another node, or the next mount, recovers what it had in its journal"
+        );
+    };
+    if let Some(problem) = problem {
+        bail!("{dir}: unmounted, but it was not left in order: {problem}");
+    }
+    for what in &left {
+        warning!("{dir}: unmounted, but this was left for later: {what}");
+    }
+    answer::add("left_for_later", left);
+    Ok(())
 }
 
 /// A server has what it exports open, and its clients would get errors.

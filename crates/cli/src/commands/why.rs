@@ -8,12 +8,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use braid_bulk::error::moment;
 use braid_pool::device::tasks::Awaited;
 use serde_json::{Value, json};
 
 use crate::control::programs::ProgramView;
-use crate::control::why::{LockWaitedFor, RequestView, WhyView};
-use crate::control::{self, Order};
+use crate::control::why::{LockWaitedFor, RequestView, ServerView, WhyView};
+use crate::control::{self, Order, remote};
 use crate::process::mounts::{self, Mount};
 use crate::terminal::answer::{self, say};
 
@@ -27,9 +28,10 @@ const LOOK_UP: Duration = Duration::from_secs(1);
 const SHOWN: usize = 20;
 
 /// Say what a program, a file, or everybody who uses a pool, waits for now: which lock and who has it, which
-/// member, memory, and what a program's time went to in the last second.
+/// member, memory, which server, and what a program's time went to in the last second.
 ///
-/// Asks the nodes of this host. Where a node of another host has the lock, ask there what it does with it.
+/// Asks the nodes of this host, and its mounts from servers. Where a node of another host has the lock, or a server
+/// does not answer soon, ask there what it does.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A process, by its number; a file or directory in a mounted pool; or a pool, or its directory
@@ -64,13 +66,16 @@ impl About {
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (about, mounts) = asked_about(&args.what)?;
+    let (remotes, nodes): (Vec<Mount>, Vec<Mount>) = mounts.into_iter().partition(|m| m.is_remote);
     let look = || -> Vec<(Mount, WhyView)> {
-        let answers = control::values(&mounts, &Order::Why).into_iter();
-        answers.filter_map(|(m, v)| Some((m, serde_json::from_value(v).ok()?))).collect()
+        let answers = control::values(&nodes, &Order::Why).into_iter();
+        let answers = answers.filter_map(|(m, v)| Some((m, serde_json::from_value(v).ok()?)));
+        let of_servers = remotes.iter().filter_map(|m| Some((m.clone(), remote::look_why(m)?)));
+        answers.chain(of_servers).collect()
     };
     let before = look();
     if before.is_empty() {
-        bail!("no node of this host answers");
+        bail!("no node of this host answers, and no mount from a server");
     }
     std::thread::sleep(WATCH);
     let now = look();
@@ -95,7 +100,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// What is asked about, and the nodes to be asked.
 fn asked_about(what: &str) -> Result<(About, Vec<Mount>)> {
-    let all = mounts::mounts();
+    let all: Vec<Mount> = mounts::mounts().into_iter().chain(mounts::remotes()).collect();
     if let Ok(pid) = what.parse::<u32>() {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
         let Ok(threads) = threads else { bail!("there is no process {pid}") };
@@ -112,7 +117,8 @@ fn asked_about(what: &str) -> Result<(About, Vec<Mount>)> {
     let written = std::path::absolute(what)?;
     let mut place = place_of(&all, &written).map(|mount| (mount, written));
     if place.is_none() {
-        let named = control::named(what);
+        let mut named = control::named(what);
+        named.extend(all.iter().filter(|m| m.is_remote && m.pool == what).cloned());
         if !named.is_empty() {
             return Ok((About::Pool, named));
         }
@@ -133,8 +139,12 @@ fn asked_about(what: &str) -> Result<(About, Vec<Mount>)> {
     }
     // The other nodes of this host may be what the file waits for.
     let pool = mount.pool.clone();
-    let of_pool = all.into_iter().filter(|m| m.pool == pool).collect();
-    Ok((looked_up(path)?, of_pool))
+    let is_remote = mount.is_remote;
+    let place = mount.mount_point.clone();
+    let other =
+        |m: &Mount| m.pool == pool && (!is_remote && !m.is_remote || m.mount_point == place);
+    let others = all.into_iter().filter(other).collect();
+    Ok((looked_up(path)?, others))
 }
 
 /// The mount in which a path is.
@@ -219,7 +229,8 @@ fn as_json(mount: &Mount, wanted: &Wanted<'_>) -> Value {
     json!({
         "pool": mount.pool,
         "mount_point": mount.mount_point,
-        "node": wanted.view.node,
+        "node": wanted.view.server.is_none().then_some(wanted.view.node),
+        "server": wanted.view.server,
         "requests": wanted.requests,
         "for_locks": wanted.for_locks,
         "for_threads": wanted.for_threads,
@@ -232,7 +243,14 @@ fn as_json(mount: &Mount, wanted: &Wanted<'_>) -> Value {
 
 fn show(mount: &Mount, about: &About, wanted: &Wanted<'_>, all: &[(Mount, WhyView)]) {
     let view = wanted.view;
-    say!("pool {}, node {}, {}:", mount.pool, view.node, answer::shown(&mount.mount_point));
+    let dir = answer::shown(&mount.mount_point);
+    match &view.server {
+        None => say!("pool {}, node {}, {dir}:", mount.pool, view.node),
+        Some(server) => {
+            say!("pool {}, from a server, {dir}:", mount.pool);
+            say!("  {}", said_of(server));
+        }
+    }
     if let Some(why) = &view.withdrawn {
         say!("  the node has withdrawn and serves nothing: {why}");
     }
@@ -240,7 +258,7 @@ fn show(mount: &Mount, about: &About, wanted: &Wanted<'_>, all: &[(Mount, WhyVie
         say!("  looking {} up waits, too", answer::shown(path));
     }
     for request in wanted.requests.iter().take(SHOWN) {
-        show_request(request, all);
+        show_request(request, view.server.as_ref(), all);
     }
     if wanted.requests.len() > SHOWN {
         say!("  and {} more requests", wanted.requests.len() - SHOWN);
@@ -288,7 +306,22 @@ fn time(seconds: f64) -> String {
     }
 }
 
-fn show_request(request: &RequestView, all: &[(Mount, WhyView)]) {
+/// How the server of a mount is, as far as is known here.
+fn said_of(server: &ServerView) -> String {
+    let ServerView { name, since, silent_s, .. } = server;
+    let of =
+        if server.servers > 1 { format!(", one of {}", server.servers) } else { String::new() };
+    let used = format!("server {name}{of}, used since {}", moment(*since));
+    if server.refuses {
+        return format!("{used}: it REFUSES this client; `braid status` and the log say why");
+    }
+    if server.answers() {
+        return format!("{used}: it answers, the last time {} ago", time(*silent_s));
+    }
+    format!("{used}: NO ANSWER for {}; programs wait until it answers again", time(*silent_s))
+}
+
+fn show_request(request: &RequestView, server: Option<&ServerView>, all: &[(Mount, WhyView)]) {
     say!(
         "  {}: {} of inode {}, for {}",
         program(request.thread, &request.program),
@@ -318,6 +351,21 @@ fn show_request(request: &RequestView, all: &[(Mount, WhyView)]) {
                 "    waits for memory: too much is not yet written, or is being read, for {since}"
             );
         }
+        ("server", ..) => match server {
+            Some(server) if server.answers() => say!(
+                "    waits for the answer of {}, which answers others, for {since}: ask there (`braid why`)",
+                server.name
+            ),
+            Some(server) => {
+                say!("    waits for {}, which does not answer, for {since}", server.name);
+            }
+            None => say!("    waits for the server, for {since}"),
+        },
+        ("request", ..) if server.is_some() => {
+            say!(
+                "    waits until another request to the server is over: all connections are in use, for {since}"
+            );
+        }
         ("request", ..) => {
             say!(
                 "    waits for another request to the same part of the file or the pool, for {since}"
@@ -328,7 +376,7 @@ fn show_request(request: &RequestView, all: &[(Mount, WhyView)]) {
         }
         ("space", ..) => say!("    waits for space that is being freed, for {since}"),
         ("thaw", ..) => {
-            say!("    waits for the thaw: the pool is frozen (`braid thaw`), for {since}")
+            say!("    waits for the thaw: the pool is frozen (`braid thaw`), for {since}");
         }
         (other, ..) => say!("    waits ({other}), for {since}"),
     }

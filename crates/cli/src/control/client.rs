@@ -14,6 +14,7 @@ use crate::control::{
     views::{MemberView, View},
 };
 use crate::process::mounts::{self, Mount};
+use crate::terminal::answer::warning;
 
 /// A node that has not answered a quick order for so long is stopped, or hangs.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
@@ -128,7 +129,7 @@ pub fn values(mounts: &[Mount], order: &Order) -> Vec<(Mount, serde_json::Value)
     let said = answers.filter_map(|(mount, answer)| match answer.and_then(value_of) {
         Ok(value) => Some((mount.clone(), value)),
         Err(why) => {
-            eprintln!("braid: {why:#}");
+            warning!("{why:#}");
             None
         }
     });

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use braid_bulk::server;
+use braid_format::text;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
@@ -65,7 +66,7 @@ fn view(client: &server::ClientView) -> ClientView {
     ClientView {
         requests: ProgramsIo::of_clients(&client.counts),
         number: client.number,
-        name: client.name.replace(char::is_control, "?"),
+        name: client.name.replace(|c| !text::shows(c), "?"),
         address: client.address.map(|address| address.to_string()),
         read_only: client.read_only,
         age_s: client.age.as_secs_f64(),

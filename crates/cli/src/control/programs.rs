@@ -1,8 +1,9 @@
 //! What programs ask of a node: the answer to [`Order::Programs`](crate::control::Order::Programs).
 
+use braid_format::text;
 use braid_fuse::RequestCounters;
 use braid_pool::device::tasks::KINDS;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A program's requests since somebody began to look.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,8 +21,18 @@ pub struct ProgramView {
     /// How long they took together, in nanoseconds.
     pub nanos: u64,
     /// How long of it they waited for what, in nanoseconds: by [`Awaited::NAMES`](braid_pool::device::tasks::Awaited).
-    #[serde(default)]
+    #[serde(default, deserialize_with = "by_kind")]
     pub waited: [u64; KINDS],
+}
+
+/// Values by [`Awaited::NAMES`](braid_pool::device::tasks::Awaited): another version may know fewer kinds, or more.
+pub fn by_kind<'de, T, D>(from: D) -> Result<[T; KINDS], D::Error>
+where
+    T: Default + Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    let mut said = Vec::<T>::deserialize(from)?.into_iter();
+    Ok(std::array::from_fn(|_| said.next().unwrap_or_default()))
 }
 
 impl ProgramView {
@@ -75,6 +86,6 @@ pub fn name_of(pid: u32) -> String {
         return "(kernel)".into();
     }
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = String::from_utf8_lossy(&name).trim().replace(char::is_control, "?");
+    let name = String::from_utf8_lossy(&name).trim().replace(|c| !text::shows(c), "?");
     if name.is_empty() { "(ended)".into() } else { name }
 }

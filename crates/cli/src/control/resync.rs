@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::control::{MemberView, Order, View, session::Session};
 use crate::terminal::{
-    answer::{self, say},
+    answer::{self, printable, say, warning},
     ui,
 };
 
@@ -44,7 +44,7 @@ pub fn wait(session: &Session, member: u16) -> Result<()> {
                 bar.finish_and_clear();
                 settle(session);
                 say_filled(member);
-                view.differed.into_iter().for_each(|what| eprintln!("{what}"));
+                view.differed.into_iter().for_each(|what| eprintln!("{}", printable(&what)));
                 return Ok(());
             }
             "rebuilding" => {
@@ -109,7 +109,7 @@ fn say_filled(member: u16) {
 pub fn settle(session: &Session) {
     match session.order(&Order::Settle) {
         Ok(view) => answer::say_lines(&view.said.unwrap_or_default()),
-        Err(why) => eprintln!("braid: whether all nodes have taken note is not known: {why:#}"),
+        Err(why) => warning!("whether all nodes have taken note is not known: {why:#}"),
     }
 }
 

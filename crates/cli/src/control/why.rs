@@ -1,11 +1,12 @@
 //! What requests of programs wait for: the answer to [`Order::Why`](crate::control::Order::Why).
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use braid_bulk::remote::RemoteFs;
 use braid_format::LockNo;
 use braid_fs::{Fs, NamedLock};
-use braid_fuse::RequestUnderWay;
+use braid_fuse::{RequestCounters, RequestUnderWay};
 use braid_pool::device::tasks::{Awaited, KINDS};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,36 @@ pub struct WhyView {
     pub changes: Vec<String>,
     /// Why it serves nothing any more.
     pub withdrawn: Option<String>,
+    /// Of a mount from a server, which is no node: that.
+    #[serde(default)]
+    pub server: Option<ServerView>,
+}
+
+/// The server of a mount, as far as its client knows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServerView {
+    /// The one in use.
+    pub name: String,
+    /// Since when, Unix seconds.
+    pub since: u64,
+    /// How many may be used.
+    pub servers: usize,
+    /// It answered when it was last asked.
+    pub connected: bool,
+    /// It does not want this client any more.
+    pub refuses: bool,
+    /// For how long nothing came from it. It is asked every two seconds at least.
+    pub silent_s: f64,
+}
+
+impl ServerView {
+    /// Nothing came for longer than that: it does not answer, though nothing has failed yet.
+    const QUIET_S: f64 = 5.0;
+
+    /// Whether it answers, by all that is known.
+    pub fn answers(&self) -> bool {
+        self.connected && self.silent_s < Self::QUIET_S
+    }
 }
 
 /// A request under way.
@@ -55,6 +86,7 @@ pub struct RequestView {
     /// What it waits for.
     pub awaits: Option<AwaitedView>,
     /// How long it waited for each kind of thing, in seconds: by [`Awaited::NAMES`].
+    #[serde(deserialize_with = "programs::by_kind")]
     pub waited_s: [f64; KINDS],
 }
 
@@ -117,15 +149,55 @@ pub struct LockWait {
 /// The answer.
 pub fn answer(node: &Node) -> WhyView {
     let fs = &node.fs;
-    let inode = |number| if number == ROOT_ID { fs.root().get() } else { number };
     let nodes = nodes::seen(fs);
     let host = |slot| {
         let of = nodes.iter().find(|(n, _)| n.life.slot.get() == slot);
         let (host, state) = of.map_or_else(Default::default, |(n, word)| (n.host.clone(), *word));
         Holder { node: slot, host, state: state.to_owned() }
     };
+    let members = &fs.pool().info().members;
+    let path =
+        |member: u16| members.get(usize::from(member)).map(|m| m.path.clone()).unwrap_or_default();
+    let silent = fs.pool().silent().into_iter();
+    let awaits = |request: &RequestUnderWay| awaited(fs, request, &host);
+    WhyView {
+        node: fs.life().slot.get(),
+        silent: silent.map(|s| (s.member.0, path(s.member.0), s.time.as_secs())).collect(),
+        changes: fs.waits().iter().map(ToString::to_string).collect(),
+        withdrawn: fs.withdrawn(),
+        ..of_requests(&node.requests, fs.root().get(), &awaits)
+    }
+}
+
+/// The answer of a mount from a server.
+pub fn answer_remote(fs: &RemoteFs, requests: &RequestCounters) -> WhyView {
+    let status = fs.status();
+    let since = status.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let awaits = |request: &RequestUnderWay| {
+        let (awaited, time) = request.awaited?;
+        let kind = Awaited::NAMES[awaited.kind()].to_owned();
+        Some(AwaitedView { kind, for_s: time.as_secs_f64(), lock: None, member: None })
+    };
+    let server = ServerView {
+        name: status.server,
+        since: since.as_secs(),
+        servers: status.servers,
+        connected: status.is_connected,
+        refuses: status.is_refused,
+        silent_s: status.silent_for.as_secs_f64(),
+    };
+    WhyView { server: Some(server), ..of_requests(requests, fs.root_ino().get(), &awaits) }
+}
+
+/// What is known of requests, whoever answers them. `root`: the number of the root directory.
+fn of_requests(
+    counters: &RequestCounters,
+    root: u64,
+    awaits: &dyn Fn(&RequestUnderWay) -> Option<AwaitedView>,
+) -> WhyView {
+    let inode = |number| if number == ROOT_ID { root } else { number };
     let mut names = Names::default();
-    let mut under_way = node.requests.under_way();
+    let mut under_way = counters.under_way();
     under_way.truncate(REQUESTS_MAX);
     let requests = under_way.iter().map(|request| RequestView {
         operation: request.operation.to_owned(),
@@ -133,11 +205,11 @@ pub fn answer(node: &Node) -> WhyView {
         program: names.of(request.thread),
         inode: inode(request.node),
         for_s: request.time.as_secs_f64(),
-        awaits: awaited(fs, request, &host),
+        awaits: awaits(request),
         waited_s: request.waited.map(|time: Duration| time.as_secs_f64()),
     });
     let requests = requests.collect();
-    let waiting = node.requests.waiting();
+    let waiting = counters.waiting();
     let mut for_locks: Vec<LockWait> = waiting
         .for_locks
         .into_iter()
@@ -151,19 +223,12 @@ pub fn answer(node: &Node) -> WhyView {
     for_locks.sort_by(|a, b| b.for_s.total_cmp(&a.for_s));
     for_locks.truncate(REQUESTS_MAX);
     for_locks.iter_mut().for_each(|wait| wait.program = names.of(wait.thread));
-    let members = &fs.pool().info().members;
-    let path =
-        |member: u16| members.get(usize::from(member)).map(|m| m.path.clone()).unwrap_or_default();
-    let silent = fs.pool().silent().into_iter();
     WhyView {
-        node: fs.life().slot.get(),
         requests,
         for_locks,
         for_threads: waiting.for_threads.into_iter().take(REQUESTS_MAX).collect(),
-        programs: programs::answer(&node.requests),
-        silent: silent.map(|s| (s.member.0, path(s.member.0), s.time.as_secs())).collect(),
-        changes: fs.waits().iter().map(ToString::to_string).collect(),
-        withdrawn: fs.withdrawn(),
+        programs: programs::answer(counters),
+        ..WhyView::default()
     }
 }
 

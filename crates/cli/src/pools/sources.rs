@@ -10,6 +10,7 @@ use braid_pool::labels::Found;
 use braid_pool::{FoundPool, Pool, PoolError};
 
 use crate::process::left_behind;
+use crate::terminal::answer::warning;
 
 /// Opens the pool that `sources` name: one pool name (found by label), or all of its devices.
 ///
@@ -45,7 +46,7 @@ pub fn open_degraded(sources: &[String], read_only: bool) -> Result<Pool> {
     }
     let pool = Pool::assemble_degraded(devices);
     for why in failures {
-        eprintln!("braid: {why:#}");
+        warning!("{why:#}");
     }
     Ok(pool?)
 }
@@ -128,7 +129,7 @@ pub fn refuse_silent(paths: &[PathBuf]) -> Result<()> {
 pub fn discover(paths: Option<&[PathBuf]>) -> Vec<FoundPool> {
     let pools = braid_pool::discover(paths);
     for (path, silent) in answers::found_silent() {
-        eprintln!("braid: {}: {silent}; passed over", path.display());
+        warning!("{}: {silent}; passed over", path.display());
     }
     pools
 }

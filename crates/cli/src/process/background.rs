@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::process::log;
+use crate::terminal::answer::warning;
 
 /// What a child says when it serves.
 const READY: &str = "ready";
@@ -73,7 +74,7 @@ fn pass_on(err: std::process::ChildStderr) -> String {
     let mut why = String::new();
     for line in BufReader::new(err).lines().map_while(Result::ok) {
         if let Some(text) = message(&line).filter(|_| !line.starts_with("braid: ")) {
-            eprintln!("braid: {text}");
+            warning!("{text}");
         } else {
             why.push_str(&line);
             why.push('\n');

@@ -31,12 +31,18 @@ pub struct Mount {
     pub device: Option<(u32, u32)>,
     /// What was named when it was mounted: devices, or the pool.
     pub sources: Vec<String>,
+    /// Its process says how it has ended ([`MountEnd`]). Those of older versions do not.
+    #[serde(default)]
+    pub says_ending: bool,
     /// The process that serves it.
     #[serde(skip)]
     pub server: Writer,
     /// It is no mount but a server for other hosts (`braid serve`).
     #[serde(skip)]
     pub is_service: bool,
+    /// It is a mount from a server, and no node of the pool.
+    #[serde(skip)]
+    pub is_remote: bool,
 }
 
 impl Mount {
@@ -47,6 +53,34 @@ impl Mount {
             return format!("served at {at}: end process {} first", self.pid);
         }
         format!("mounted on {at}: `braid unmount` it on every node first")
+    }
+}
+
+/// How a mount has ended: the last word of its process.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct MountEnd {
+    /// It did not end in order: why, what that means, and what to do.
+    pub problem: Option<String>,
+    /// It ended in order, but for this: sentences.
+    pub left: Vec<String>,
+}
+
+impl Mount {
+    /// How it has ended, once its process has. `None`: it ended without a word, and should have said one.
+    pub fn ending(&self) -> Option<MountEnd> {
+        self.server.last_word().or_else(|| (!self.says_ending).then(MountEnd::default))
+    }
+}
+
+/// Says how this process's mount has ended.
+#[derive(Debug)]
+pub struct LastWord(Option<notes::LastWord>);
+
+impl LastWord {
+    /// To whoever waits for the end of the process.
+    pub fn say(self, ending: &MountEnd) {
+        let said = self.0.map_or(Ok(()), |last| last.say(ending));
+        said.inspect_err(|error| tracing::warn!(%error, "how the mount ended cannot be said")).ok();
     }
 }
 
@@ -107,6 +141,11 @@ impl Note {
         Ok(control_socket_in(&private_dir()?, note.id()))
     }
 
+    /// For the end of this process.
+    pub fn last_word(&self) -> LastWord {
+        LastWord(self.begun.as_ref().map(notes::Note::last_word))
+    }
+
     /// Says what is mounted where.
     pub fn write(&self, mount_point: &Path, pool: &str, sources: &[String]) {
         let Some(note) = &self.begun else { return };
@@ -124,8 +163,10 @@ impl Note {
                     Err(_) => s.clone(),
                 })
                 .collect(),
+            says_ending: true,
             server: Writer::default(),
             is_service: false,
+            is_remote: false,
         };
         note.write(&mount).inspect_err(warn).ok();
     }
@@ -153,8 +194,8 @@ pub fn services() -> Vec<Mount> {
 
 fn mounts_in(dir: &Path, kind: &str) -> Vec<Mount> {
     let forget = |id: &str| drop(std::fs::remove_file(control_socket_in(dir, id)));
-    let is_service = kind == SERVICE;
-    let of_note = |(mount, server)| Mount { server, is_service, ..mount };
+    let (is_service, is_remote) = (kind == SERVICE, kind == REMOTE);
+    let of_note = |(mount, server)| Mount { server, is_service, is_remote, ..mount };
     let living = notes::living::<Mount>(dir, kind, forget).into_iter();
     let mut mounts: Vec<Mount> = living.map(of_note).collect();
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
@@ -201,8 +242,20 @@ mod tests {
     fn first_of_a_namespace(mount_point: &str) -> Mount {
         // Everywhere some process has this number.
         let (pid, pool, sources) = (1, "pool".to_owned(), Vec::new());
-        let (device, server, is_service) = (None, Writer::default(), false);
-        Mount { pid, pool, mount_point: mount_point.into(), device, sources, server, is_service }
+        let mount_point = mount_point.into();
+        let (device, server) = (None, Writer::default());
+        let (says_ending, is_service, is_remote) = (true, false, false);
+        Mount {
+            pid,
+            pool,
+            mount_point,
+            device,
+            sources,
+            says_ending,
+            server,
+            is_service,
+            is_remote,
+        }
     }
     fn found(dir: &Path) -> Vec<PathBuf> {
         mounts_in(dir, KIND).into_iter().map(|m| m.mount_point).collect()
@@ -217,6 +270,22 @@ mod tests {
         std::fs::write(dir.join("control-1.sock"), "").unwrap();
         assert_eq!(found(dir), Vec::<PathBuf>::new());
         assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_end_without_a_word_is_told_from_one_of_a_version_that_never_says_any() {
+        let dir = tempfile::tempdir().unwrap();
+        let note = notes::Note::begin(dir.path(), KIND, 1).unwrap();
+        note.write(&first_of_a_namespace("/one")).unwrap();
+        let [mount] = mounts_in(dir.path(), KIND).try_into().unwrap();
+        assert!(mount.ending().is_none());
+        let old = Mount { says_ending: false, ..mount.clone() };
+        assert!(old.ending().is_some_and(|ending| ending.problem.is_none()));
+        let problem = Some("why".to_owned());
+        let last = LastWord(Some(note.last_word()));
+        drop(note);
+        last.say(&MountEnd { problem: problem.clone(), ..MountEnd::default() });
+        assert_eq!(mount.ending().map(|ending| ending.problem), Some(problem));
     }
 
     #[test]

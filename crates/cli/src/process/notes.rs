@@ -6,7 +6,7 @@
 //! the end of a process waits for its lock.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,6 +62,29 @@ impl Note {
     pub fn write(&self, value: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer(&*self.file, value).map_err(Into::into)
     }
+
+    /// For the last word of this process, which may come when the note is gone.
+    pub fn last_word(&self) -> LastWord {
+        LastWord { file: self.file.clone() }
+    }
+}
+
+/// Says how the process ends, to those who wait for its end.
+#[derive(Debug)]
+pub struct LastWord {
+    file: Arc<File>,
+}
+
+impl LastWord {
+    /// Says `value`, once. [`Note::write`] came before.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn say(self, value: &impl Serialize) -> io::Result<()> {
+        let mut text = serde_json::to_vec(value)?;
+        text.insert(0, b'\n');
+        (&*self.file).write_all(&text)
+    }
 }
 
 impl Drop for Note {
@@ -83,6 +106,15 @@ impl Writer {
     /// As [`Note::id`].
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// What the process said last ([`LastWord`]). `None`: nothing of that kind, as yet.
+    pub fn last_word<T: DeserializeOwned>(&self) -> Option<T> {
+        let mut note = self.note.as_deref()?;
+        note.seek(SeekFrom::Start(0)).ok()?;
+        let said = serde_json::Deserializer::from_reader(note).into_iter::<serde_json::Value>();
+        let last = said.skip(1).map_while(Result::ok).next()?;
+        serde_json::from_value(last).ok()
     }
 
     /// Is told when the process has ended, in whatever PID namespace it runs.
@@ -130,7 +162,8 @@ pub fn living<T: DeserializeOwned>(
         let Ok(file) = File::open(&path) else { continue };
         if is_locked(&file) {
             // One that begins has said nothing yet.
-            if let Ok(value) = serde_json::from_reader(&file) {
+            let mut said = serde_json::Deserializer::from_reader(&file).into_iter();
+            if let Some(Ok(value)) = said.next() {
                 all.push((value, Writer { id: id.to_owned(), note: Some(Arc::new(file)) }));
             }
         } else if let Ok(_alone) = Alone::within(dir, Duration::ZERO)
@@ -220,6 +253,22 @@ mod tests {
         assert_eq!(found(dir), [("living".to_owned(), "1".to_owned())]);
         assert!(dir.join("1").exists() && !dir.join("7").exists());
         assert!(!dir.join("test-7.json").exists());
+    }
+
+    #[test]
+    fn what_a_process_said_last_is_heard_though_its_note_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let note = Note::begin(dir.path(), "test", 1).unwrap();
+        note.write(&"value").unwrap();
+        let (_, writer) = living::<String>(dir.path(), "test", |_| {}).pop().unwrap();
+        let last = note.last_word();
+        assert_eq!(writer.last_word::<String>(), None);
+        drop(note);
+        last.say(&"left\n").unwrap();
+        for _ in 0..2 {
+            assert_eq!(writer.last_word(), Some("left\n".to_owned()));
+        }
+        assert_eq!(writer.last_word::<u32>(), None);
     }
 
     #[test]

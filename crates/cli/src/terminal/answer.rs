@@ -16,6 +16,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use braid_format::text;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -113,7 +114,7 @@ pub fn line(value: Value) {
             answer.in_lines = true;
             answer.object(members)
         };
-        println!("{object}");
+        println!("{}", printable_json(&object.to_string()));
     }
 }
 
@@ -125,14 +126,37 @@ pub fn say_line(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Control characters as escapes: names come from disks and from other users, and would speak to the terminal.
+/// What shows as it is; other characters as escapes: names come from disks and from other users, and would speak to
+/// the terminal, or look like others.
 pub fn printable(text: &str) -> String {
-    let shown = |c: char| {
-        let kept = !c.is_control() || matches!(c, '\n' | '\t');
-        if kept { c.to_string() } else { c.escape_default().to_string() }
-    };
-    text.chars().map(shown).collect()
+    escaped(text, |c| c.escape_default().to_string())
 }
+
+/// The same for a text of JSON, which means the same to programs: such characters stand in strings alone.
+pub fn printable_json(text: &str) -> String {
+    let escape = |c: char| {
+        let mut units = [0; 2];
+        let units = c.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}"));
+        units.collect::<Vec<_>>().concat()
+    };
+    escaped(text, escape)
+}
+
+fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
+    let kept = |c: char| text::shows(c) || matches!(c, '\n' | '\t');
+    text.chars().map(|c| if kept(c) { c.to_string() } else { escape(c) }).collect()
+}
+
+/// A line of warning on standard error.
+pub fn warn_line(text: fmt::Arguments<'_>) {
+    eprintln!("braid: {}", printable(&text.to_string()));
+}
+
+/// Warns on standard error, as `eprintln!` does.
+macro_rules! warning {
+    ($($words:tt)*) => { $crate::terminal::answer::warn_line(format_args!($($words)*)) };
+}
+pub(crate) use warning;
 
 /// A path on one line, whatever characters it has.
 pub fn shown(path: &Path) -> String {
@@ -168,5 +192,22 @@ pub fn end(error: Option<&str>) {
         let object = answer.object(members);
         if answer.in_lines { object.to_string() } else { format!("{object:#}") }
     };
-    println!("{object}");
+    println!("{}", printable_json(&object));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_not_show_as_it_is_is_escaped() {
+        let name = "a\u{202e}b\u{200b}\x1b[31m ä 🦀\n";
+        assert_eq!(printable(name), "a\\u{202e}b\\u{200b}\\u{1b}[31m ä 🦀\n");
+        let json = serde_json::json!({"name": format!("{name}\u{e0041}\u{9b}")}).to_string();
+        let shown = printable_json(&json);
+        assert!(shown.chars().all(text::shows), "{shown:?}");
+        let (read, was): (Value, Value) =
+            (serde_json::from_str(&shown).unwrap(), serde_json::from_str(&json).unwrap());
+        assert_eq!(read, was);
+    }
 }

@@ -124,6 +124,10 @@ pub fn unmount_idle(dir: &Path) {
         if out.status.success() {
             return;
         }
+        // That was before: the test knows.
+        if said.contains("this node has withdrawn") && !is_mounted(dir) {
+            return;
+        }
         let patient = said.contains("in use") && start.elapsed() < Duration::from_mins(1);
         assert!(patient, "unmount {}: {said}", dir.display());
         std::thread::sleep(Duration::from_millis(20));

@@ -1,7 +1,9 @@
 //! A connection of libiscsi's: from a unit's name, through the login, to one in which a session can begin; waiting
 //! for its socket.
 
+use std::cell::Cell;
 use std::ffi::{CString, c_int, c_void};
+use std::io::{self, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,11 +63,28 @@ pub(super) fn text(word: &str) -> Result<CString, Ended> {
     CString::new(word).map_err(|_| ended("a zero byte in a name"))
 }
 
+/// Why there is no connection with `portal`, by the system's word, and what to do.
+fn no_connection(portal: &str, why: &io::Error) -> Ended {
+    let advice = match why.kind() {
+        ErrorKind::ConnectionRefused => {
+            "nothing listens there: start the target, or correct the address and the port"
+        }
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+            "look at that host and at the network, or correct the address"
+        }
+        _ => "look at the target's log, and at the network",
+    };
+    ended(format!("no connection to {portal}: {why}; {advice}"))
+}
+
 /// A context that is destroyed unless a session takes it.
 pub(super) struct Fresh {
     pub library: &'static Library,
     pub context: *mut Context,
     pub connected: Box<Connected>,
+    portal: String,
+    /// The peer has closed, and what it had sent may not have been read yet.
+    seen_closed: Cell<bool>,
 }
 
 impl Drop for Fresh {
@@ -87,7 +106,9 @@ impl Fresh {
             if context.is_null() {
                 return Err(ended("libiscsi has no memory"));
             }
-            let fresh = Self { library, context, connected: Box::default() };
+            let (connected, portal) = (Box::default(), name.portal.clone());
+            let seen_closed = Cell::new(false);
+            let fresh = Self { library, context, connected, portal, seen_closed };
             (library.iscsi_set_noautoreconnect)(context, 1);
             let (random, qualifier) = port.isid;
             (library.iscsi_set_isid_random)(context, random & 0xff_ffff, qualifier.into());
@@ -114,7 +135,7 @@ impl Fresh {
     pub fn connect(&self, name: &UnitName, patience: Patience<'_>) -> Result<(), Ended> {
         let (library, context) = (self.library, self.context);
         let until = patience.until.min(Instant::now() + LOGIN_TIME);
-        let portal = text(&name.portal)?;
+        let portal = text(&self.portal)?;
         let told: *const Connected = &raw const *self.connected;
         // SAFETY: the context is ours; `told` lives as long as it.
         unsafe {
@@ -125,17 +146,18 @@ impl Fresh {
             let told = told.cast_mut().cast();
             let lun = c_int::from(name.lun);
             if connect(context, portal.as_ptr(), lun, on_connect, told) != 0 {
-                return Err(self.why("no connection"));
+                return Err(self.not_begun());
             }
         }
         while !self.connected.called.load(Ordering::Relaxed) {
             if Instant::now() > until {
-                return Err(ended("no answer to the login"));
+                return Err(self.no_answer("login", LOGIN_TIME));
             }
             if patience.given_up.load(Ordering::Acquire) {
                 return Err(ended("given up"));
             }
-            self.turn()?;
+            let has_ended = || self.connected.called.load(Ordering::Relaxed);
+            self.turn("login failed", Duration::from_millis(100), &has_ended)?;
         }
         if self.connected.failed.load(Ordering::Relaxed) {
             return Err(self.why("login failed"));
@@ -144,19 +166,56 @@ impl Fresh {
         unsafe { (library.iscsi_set_timeout)(context, 0) };
         Ok(())
     }
-    fn turn(&self) -> Result<(), Ended> {
-        // SAFETY: the context is ours alone.
+    /// Waits for `pause` at most, and lets the library go on with what it has begun; `has_ended` says whether that
+    /// is over. `what` failed, if it fails by itself.
+    pub fn turn(
+        &self,
+        what: &str,
+        pause: Duration,
+        has_ended: &dyn Fn() -> bool,
+    ) -> Result<(), Ended> {
+        // SAFETY: the context is ours alone, and so is its socket.
         unsafe {
             let (fd, events) = (
                 (self.library.iscsi_get_fd)(self.context),
                 (self.library.iscsi_which_events)(self.context),
             );
-            let got = poll(fd, events, None, Duration::from_millis(100))?.0;
-            if (self.library.iscsi_service)(self.context, got) != 0 {
-                return Err(self.why("the connection failed"));
+            let (got, gone) = poll(fd, events, None, pause)?;
+            // The library does not say why.
+            let socket = (gone && fd >= 0).then(|| BorrowedFd::borrow_raw(fd));
+            if let Some(Ok(Err(why))) = socket.map(rustix::net::sockopt::socket_error) {
+                return Err(no_connection(&self.portal, &why.into()));
+            }
+            let failed = (self.library.iscsi_service)(self.context, got) != 0;
+            if gone && !has_ended() && (failed || self.seen_closed.replace(true)) {
+                let portal = &self.portal;
+                return Err(ended(format!(
+                    "{what}: {portal} closed the connection; look at the target's log"
+                )));
+            }
+            if failed {
+                return Err(self.why(what));
             }
         }
         Ok(())
+    }
+    /// Why no connection has begun: the library has looked the host up.
+    pub fn not_begun(&self) -> Ended {
+        let Ended(why) = self.why("no connection");
+        if !why.contains("resolv") {
+            return Ended(why);
+        }
+        let portal = &self.portal;
+        ended(format!(
+            "no connection to {portal}: no such host is known; correct its name, or give its address"
+        ))
+    }
+    /// Nothing came to `what` within `time`.
+    pub fn no_answer(&self, what: &str, time: Duration) -> Ended {
+        let portal = &self.portal;
+        ended(format!(
+            "{portal} has not answered the {what} within {time:?}; look at that host and at the network"
+        ))
     }
     pub fn why(&self, what: &str) -> Ended {
         // SAFETY: the context is ours alone.

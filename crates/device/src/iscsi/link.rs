@@ -128,8 +128,7 @@ impl Link {
         let patience = Patience { until: Instant::now() + USUAL * 2, given_up: &never };
         let session =
             Session::login_again(name, port, patience, &carried).map_err(|Ended(why)| {
-                let source = std::io::Error::other(why.to_string());
-                super::probe::failed(name, "log in", source)
+                crate::DeviceError::NoSession { device: name.to_string().into(), why }
             })?;
         let found = match probe(&session, name, read_only) {
             Ok(found) => found,

@@ -45,7 +45,7 @@ use limits::{PIECE_MAX, TRIES_MAX};
 use session::Direction;
 
 pub use name::{UnitName, redacted, without_secrets};
-pub use portal::{Portal, UnitNumber};
+pub use portal::{Portal, UnitList, UnitNumber};
 pub use transfer::ToUnit;
 pub(crate) use transfer::{Gathered, UnitTransfer};
 pub use unit::IscsiDevice;

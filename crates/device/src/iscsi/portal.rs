@@ -1,24 +1,26 @@
 //! What a portal offers: its targets (a discovery session with SendTargets), and the units of each (REPORT LUNS).
-//! A talk with a portal uses libiscsi's context from one thread, and every step has the same bound. (The look-up of a
-//! host's name has none: a caller that must go on asks from a thread.)
+//! A talk with a portal uses libiscsi's context from one thread, and has a bound. (The look-up of a host's name has
+//! none: a caller that must go on asks from a thread.)
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::alive;
-use super::connection::{Ended, Fresh, ended, poll, text};
+use super::connection::{Ended, Fresh, ended, text};
 use super::ffi::{self, Context, IoVec, Task};
 use super::name::{Place, UnitName};
 use super::session::Ending;
 
-/// Bytes for the numbers of a target's units, eight for each.
+/// Bytes for the numbers of a target's units, eight for each and for the head, at first; then as many as the target
+/// has, up to [`UNITS_MAX`].
 const NUMBERS_LEN: usize = 8 << 10;
-/// Most times that REPORT LUNS is issued: a target may have something to say of itself first.
-const TRIES: usize = 4;
+/// Most units of a target that are listed: so many have a number in flat space addressing.
+const UNITS_MAX: usize = 1 << 14;
+/// Most times that REPORT LUNS is issued: a target may have something to say of itself first, or get more units.
+const TRIES: usize = 8;
 /// REPORT LUNS, in a command of 16 bytes.
 const REPORT_LUNS: u8 = 0xa0;
 /// Sense key.
@@ -39,7 +41,7 @@ impl Portal {
     pub fn parse(word: &str) -> Option<Self> {
         Place::of_portal(word).map(Self)
     }
-    /// The names of its targets, sorted. Each step of the talk takes at most `within`.
+    /// The names of its targets, sorted. The talk takes at most `within`.
     ///
     /// # Errors
     /// What the network, the portal, or the loading of libiscsi said.
@@ -50,11 +52,11 @@ impl Portal {
         };
         asked().map_err(|Ended(why)| why.to_string())
     }
-    /// The units of one of its targets, by number. Each step of the talk takes at most `within`.
+    /// The units of one of its targets. The talk takes at most `within`.
     ///
     /// # Errors
     /// As [`Portal::targets`].
-    pub fn units(&self, target: &str, within: Duration) -> Result<Vec<UnitNumber>, String> {
+    pub fn units(&self, target: &str, within: Duration) -> Result<UnitList, String> {
         let asked = || {
             let talk = Talk::begin(&self.unit(target, 0), within)?;
             talk.units()
@@ -69,6 +71,15 @@ impl Portal {
         let Place { user, secret, portal } = self.0.clone().with_login();
         UnitName { user, secret, portal, target: target.to_owned(), lun }
     }
+}
+
+/// What a target says of its units.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct UnitList {
+    /// Sorted.
+    pub numbers: Vec<UnitNumber>,
+    /// So many it has besides, by its own word, which are not among them.
+    pub unlisted: usize,
 }
 
 /// The number of a unit.
@@ -166,6 +177,7 @@ struct Talk {
     heard: Box<Heard>,
     numbers: Box<[u8]>,
     vector: Box<IoVec>,
+    begun: Instant,
     within: Duration,
 }
 
@@ -175,7 +187,8 @@ impl Talk {
         let fresh = Fresh::new(name, &alive::new_port())?;
         let mut numbers = vec![0; NUMBERS_LEN].into_boxed_slice();
         let vector = Box::new(IoVec { base: numbers.as_mut_ptr().cast(), len: numbers.len() });
-        let talk = Self { fresh, heard: Box::default(), numbers, vector, within };
+        let begun = Instant::now();
+        let talk = Self { fresh, heard: Box::default(), numbers, vector, begun, within };
         let (library, context) = (talk.fresh.library, talk.fresh.context);
         let portal = text(&name.portal)?;
         let seconds = c_int::try_from(within.as_secs() + 1).unwrap_or(c_int::MAX);
@@ -186,9 +199,11 @@ impl Talk {
             }
             (library.iscsi_set_timeout)(context, seconds);
             let heard = talk.heard();
-            let began = (library.iscsi_connect_async)(context, portal.as_ptr(), on_step, heard);
-            talk.step("no connection", began)?;
-            talk.step("login failed", (library.iscsi_login_async)(context, on_step, heard))?;
+            if (library.iscsi_connect_async)(context, portal.as_ptr(), on_step, heard) != 0 {
+                return Err(talk.fresh.not_begun());
+            }
+            talk.step("connection", 0)?;
+            talk.step("login", (library.iscsi_login_async)(context, on_step, heard))?;
         }
         Ok(talk)
     }
@@ -198,56 +213,40 @@ impl Talk {
     /// Waits for the end of what was begun, if it was.
     fn step(&self, what: &'static str, began: c_int) -> Result<(), Ended> {
         let ending = self.wait(what, began)?;
-        if ending.status == ffi::STATUS_GOOD { Ok(()) } else { Err(self.fresh.why(what)) }
+        if ending.status == ffi::STATUS_GOOD { Ok(()) } else { Err(self.failed(what)) }
+    }
+    fn failed(&self, what: &str) -> Ended {
+        self.fresh.why(&format!("{what} failed"))
     }
     fn wait(&self, what: &'static str, began: c_int) -> Result<Ending, Ended> {
-        if began != 0 {
-            return Err(self.fresh.why(what));
-        }
-        let until = Instant::now() + self.within;
-        while !self.heard.called.swap(false, Ordering::Relaxed) {
-            if Instant::now() > until {
-                return Err(ended(format!("{what}: no answer within {:?}", self.within)));
-            }
-            self.turn(what)?;
-        }
-        let ending = self.heard.ending.lock().take();
-        ending.ok_or_else(|| ended(what))
-    }
-    fn turn(&self, what: &str) -> Result<(), Ended> {
         const PAUSE: Duration = Duration::from_millis(100);
-        let (library, context) = (self.fresh.library, self.fresh.context);
-        // SAFETY: the context is ours alone, and so is its socket.
-        unsafe {
-            let (fd, events) =
-                ((library.iscsi_get_fd)(context), (library.iscsi_which_events)(context));
-            let (got, gone) = poll(fd, events, None, PAUSE.min(self.within))?;
-            // The library does not say why.
-            let socket = (gone && fd >= 0).then(|| BorrowedFd::borrow_raw(fd));
-            if let Some(Ok(Err(why))) = socket.map(rustix::net::sockopt::socket_error) {
-                return Err(ended(format!("{what}: {}", std::io::Error::from(why))));
-            }
-            if (library.iscsi_service)(context, got) != 0 {
-                return Err(self.fresh.why(what));
-            }
-            if gone && !self.heard.called.load(Ordering::Relaxed) {
-                return Err(ended(format!("{what}: the connection was closed")));
-            }
+        if began != 0 {
+            return Err(self.failed(what));
         }
-        Ok(())
+        let has_ended = || self.heard.called.load(Ordering::Relaxed);
+        let failed = format!("{what} failed");
+        while !has_ended() {
+            if self.begun.elapsed() > self.within {
+                return Err(self.fresh.no_answer(what, self.within));
+            }
+            self.fresh.turn(&failed, PAUSE.min(self.within), &has_ended)?;
+        }
+        self.heard.called.store(false, Ordering::Relaxed);
+        let ending = self.heard.ending.lock().take();
+        ending.ok_or_else(|| ended(failed))
     }
     fn targets(self) -> Result<Vec<String>, Ended> {
         let (library, context) = (self.fresh.library, self.fresh.context);
         // SAFETY: the context is ours; what the callback uses lives as long as it.
         let began = unsafe { (library.iscsi_discovery_async)(context, on_targets, self.heard()) };
-        self.step("the list of targets", began)?;
+        self.step("question for its targets", began)?;
         let mut targets = std::mem::take(&mut *self.heard.targets.lock());
         targets.sort();
         targets.dedup();
         Ok(targets)
     }
-    fn units(mut self) -> Result<Vec<UnitNumber>, Ended> {
-        const WHAT: &str = "the list of units";
+    fn units(mut self) -> Result<UnitList, Ended> {
+        const WHAT: &str = "the question for its units";
         for _ in 0..TRIES {
             let ending = self.report()?;
             if ending.status == ffi::STATUS_CHECK && ending.sense.0 == UNIT_ATTENTION {
@@ -257,7 +256,13 @@ impl Talk {
                 return Err(ended(format!("{WHAT}: {}", std::io::Error::from(ending))));
             }
             let got = self.numbers.len().saturating_sub(ending.missing);
-            return Ok(decode_units(self.numbers.get(..got).unwrap_or_default()));
+            let data = self.numbers.get(..got).unwrap_or_default();
+            let need = 8 + claimed(data).min(8 * UNITS_MAX);
+            if need <= self.numbers.len() {
+                return Ok(decode_units(data));
+            }
+            self.numbers = vec![0; need].into_boxed_slice();
+            *self.vector = IoVec { base: self.numbers.as_mut_ptr().cast(), len: need };
         }
         Err(ended(format!("{WHAT}: the target has something else to say each time")))
     }
@@ -279,28 +284,34 @@ impl Talk {
             (library.scsi_task_set_iov_in)(task, &raw mut *self.vector, 1);
             let issue = library.iscsi_scsi_command_async;
             let began = issue(context, 0, task, on_command, std::ptr::null_mut(), self.heard());
-            let ending = self.wait("the list of units", began)?;
+            let ending = self.wait("question for its units", began)?;
             (library.scsi_free_scsi_task)(task);
             Ok(ending)
         }
     }
 }
 
-/// The numbers in the data of REPORT LUNS, sorted.
-fn decode_units(data: &[u8]) -> Vec<UnitNumber> {
-    let Some((head, rest)) = data.split_first_chunk::<8>() else { return Vec::new() };
-    let len = u32::from_be_bytes([head[0], head[1], head[2], head[3]]);
-    let len = usize::try_from(len).unwrap_or(usize::MAX).min(rest.len());
-    let (numbers, _) = rest.get(..len).unwrap_or_default().as_chunks::<8>();
-    let mut units: Vec<_> = numbers.iter().map(|n| UnitNumber::decode(*n)).collect();
-    units.sort();
-    units.dedup();
-    units
+/// Bytes of numbers that there are, as the data of REPORT LUNS say at their head; they may be cut off.
+fn claimed(data: &[u8]) -> usize {
+    let len = data.first_chunk().map_or(0, |len| u32::from_be_bytes(*len));
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+/// The numbers in the data of REPORT LUNS.
+fn decode_units(data: &[u8]) -> UnitList {
+    let rest = data.get(8..).unwrap_or_default();
+    let claimed = claimed(data);
+    let (listed, _) = rest.get(..claimed.min(rest.len())).unwrap_or_default().as_chunks::<8>();
+    let mut numbers: Vec<_> = listed.iter().map(|n| UnitNumber::decode(*n)).collect();
+    let unlisted = claimed / 8 - numbers.len();
+    numbers.sort();
+    numbers.dedup();
+    UnitList { numbers, unlisted }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Portal, UnitNumber, decode_units};
+    use super::{Portal, UnitList, UnitNumber, decode_units};
 
     #[test]
     fn a_portal_is_told_from_a_unit_and_from_what_is_neither() {
@@ -330,9 +341,13 @@ mod tests {
         let (zero, seven, nine) =
             (UnitNumber::Known(0), UnitNumber::Known(7), UnitNumber::Known(9));
         let beyond = UnitNumber::Beyond(0x4107 << 48);
-        assert_eq!(decode_units(&data), [zero, seven, nine, beyond]);
+        let read = |len| {
+            let UnitList { numbers, unlisted } = decode_units(&data[..len]);
+            (numbers, unlisted)
+        };
+        assert_eq!(read(40), (vec![zero, seven, nine, beyond], 0));
         // It says more than it sends.
-        assert_eq!(decode_units(&data[..17]), [nine]);
-        assert_eq!(decode_units(&data[..7]), []);
+        assert_eq!(read(17), (vec![nine], 3));
+        assert_eq!([read(8), read(7), read(0)], [(vec![], 4), (vec![], 4), (vec![], 0)]);
     }
 }

@@ -6,7 +6,7 @@ use braid_device::{ByteLockGuard, Device, MemoryDevice};
 use braid_format::label::properties::Properties;
 use braid_format::label::{Label, Member, NodeKind, TreeNode};
 use braid_format::redundancy::LogPlace;
-use braid_format::{Bytes, Epoch, MemberIndex, StripeUnit};
+use braid_format::{Bytes, Epoch, MemberIndex, StripeUnit, text};
 
 use crate::clock::unix_seconds;
 use crate::cluster::reservations::take_over;
@@ -186,7 +186,7 @@ fn examine_claimed(
 /// # Errors
 /// [`PoolError::BadName`].
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
-    let plain = !name.contains(|c: char| c == '/' || c.is_control());
+    let plain = name.chars().all(|c| c != '/' && text::shows(c));
     if name.is_empty() || name.len() > Label::NAME_MAX || !plain {
         return Err(PoolError::BadName { name: name.to_owned() });
     }

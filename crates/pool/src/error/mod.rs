@@ -57,6 +57,16 @@ impl LabelFault {
     pub fn absent(&self) -> bool {
         matches!(self, Self::Format(FormatError::BadMagic { .. } | FormatError::TooShort { .. }))
     }
+    /// Whether it is a good label of another version.
+    pub fn is_of_another_version(&self) -> bool {
+        use FormatError as F;
+        matches!(
+            self,
+            Self::Format(
+                F::UnknownFeature { .. } | F::UnknownChange { .. } | F::OtherRevision { .. }
+            )
+        )
+    }
 }
 
 /// A pool, for people.
@@ -160,7 +170,9 @@ pub enum PoolError {
         count: usize,
     },
     /// A name that a pool cannot have.
-    #[error("{name:?} cannot be a pool's name: 1 to 63 bytes, no '/' and no control characters")]
+    #[error(
+        "{name:?} cannot be a pool's name: 1 to 63 bytes, no '/', no control characters, and no format characters, which are not seen"
+    )]
     BadName {
         /// The name given.
         name: String,
@@ -265,6 +277,16 @@ pub enum PoolError {
         first: Box<LabelFault>,
         /// What is wrong with copy 1.
         second: Box<LabelFault>,
+    },
+    /// The labels of a member are sound, and this version does not know all that they say.
+    #[error(
+        "{path}: {fault}. Its labels are sound: use that version (`braid upgrade --list` shows what this one knows); do not restore them, and do not create a pool on it"
+    )]
+    OtherLabel {
+        /// The device.
+        path: String,
+        /// What is not known.
+        fault: Box<LabelFault>,
     },
     /// A member of another pool among the devices.
     #[error("{path} belongs to {found}, {other} to {expected}: give the members of one pool only")]

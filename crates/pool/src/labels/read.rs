@@ -106,9 +106,19 @@ impl Found {
         failed.find(|m| Some(m.uuid) == own).map(|m| m.state_epoch)
     }
 
+    /// That this device has a sound label which this version cannot read, if that is so.
+    pub(crate) fn of_another_version(&self) -> Option<PoolError> {
+        let mut faults = self.copies.iter().filter_map(|copy| copy.as_ref().err());
+        let fault = faults.find(|fault| fault.is_of_another_version())?;
+        Some(PoolError::OtherLabel { path: self.path().to_owned(), fault: Box::new(fault.clone()) })
+    }
+
     /// Why this device, which has no good label, is no member.
     pub fn refusal(&self) -> PoolError {
         let path = self.path().to_owned();
+        if let Some(other) = self.of_another_version() {
+            return other;
+        }
         match &self.copies {
             [Err(first), Err(second)] if !(first.absent() && second.absent()) => {
                 PoolError::LabelsDamaged {

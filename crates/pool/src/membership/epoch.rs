@@ -364,9 +364,11 @@ impl PoolState {
         let used = carriers(&before).into_iter().filter_map(|i| devices.get(i).cloned());
         let found: Vec<Found> = used.map(Found::read).collect();
         let ours = |f: &Found| f.newest().is_some_and(|l| l.pool == before.pool);
-        let found: Vec<Found> = found.into_iter().filter(ours).collect();
+        let (found, others): (Vec<Found>, Vec<Found>) = found.into_iter().partition(ours);
         if found.is_empty() {
-            return Err(PoolError::NoLabels { name: before.name });
+            // A node of another version has changed it.
+            let other = others.iter().find_map(Found::of_another_version);
+            return Err(other.unwrap_or(PoolError::NoLabels { name: before.name }));
         }
         let label = assess_labels(&found, true)?.label;
         let older = label.epoch < before.epoch;

@@ -12,7 +12,7 @@ use braid_pool::labels::Found;
 
 use super::file;
 use crate::pools::sources;
-use crate::terminal::answer::{self, say};
+use crate::terminal::answer::{self, say, warning};
 
 /// Write a pool's label to a file (or to standard output), from which every label of the pool can be
 /// restored.
@@ -37,7 +37,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None if answer::is_json() => {
             answer::add("label", serde_json::from_str::<serde_json::Value>(&text)?);
         }
-        None => print!("{text}"),
+        None => print!("{}", answer::printable_json(&text)),
         Some(path) => {
             keep(path, &text).with_context(|| path.display().to_string())?;
             say!(
@@ -78,6 +78,6 @@ fn label_of(sources: &[String]) -> Result<Label> {
     if labels().any(|(l, _)| l.pool != label.pool) {
         bail!("a dump is of one pool: {error}");
     }
-    eprintln!("braid: {error}; the label is {path}'s, of epoch {}", label.epoch);
+    warning!("{error}; the label is {path}'s, of epoch {}", label.epoch);
     Ok(label.clone())
 }

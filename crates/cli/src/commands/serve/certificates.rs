@@ -280,7 +280,7 @@ fn clients(args: &Clients) -> Result<()> {
         return Ok(());
     }
     if list.is_empty() {
-        println!("nobody was invited");
+        say!("nobody was invited");
         return Ok(());
     }
     let mut table = ui::table(&["client", "may", "valid until", "last seen", "serial", ""]);
@@ -307,7 +307,7 @@ fn clients(args: &Clients) -> Result<()> {
             state,
         ]);
     }
-    println!("{table}");
+    say!("{table}");
     Ok(())
 }
 

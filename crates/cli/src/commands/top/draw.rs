@@ -7,6 +7,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use super::look::{Part, Shown};
+use crate::terminal::answer::printable;
 
 /// Lines of a part that always has some: its title, its header and one more; nobody's part takes more than its
 /// share before all others have what they need.
@@ -22,15 +23,15 @@ pub fn draw(frame: &mut Frame<'_>, shown: &Shown) {
     let mut areas = areas.iter();
     if let Some(area) = areas.next() {
         let bold = Style::new().add_modifier(Modifier::BOLD);
-        let mut lines = vec![Line::styled(shown.title.clone(), bold)];
-        lines.extend(shown.health.iter().cloned().map(Line::raw));
+        let mut lines = vec![Line::styled(printable(&shown.title), bold)];
+        lines.extend(shown.health.iter().map(|text| Line::raw(printable(text))));
         frame.render_widget(Paragraph::new(lines), *area);
     }
     for (part, area) in shown.parts.iter().zip(&mut areas) {
         let [title, table] =
             Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(*area);
         let bold = Style::new().add_modifier(Modifier::BOLD | Modifier::REVERSED);
-        frame.render_widget(Paragraph::new(part.title.clone()).style(bold), title);
+        frame.render_widget(Paragraph::new(printable(&part.title)).style(bold), title);
         frame.render_widget(table_of(part), table);
     }
     if let Some(area) = areas.next() {
@@ -61,7 +62,8 @@ fn heights(room: u16, parts: &[Part]) -> Vec<u16> {
 
 fn table_of(part: &Part) -> Table<'_> {
     let align = |n| if part.is_number(n) { Alignment::Right } else { Alignment::Left };
-    let cell = |(n, text): (usize, String)| Cell::from(Line::raw(text).alignment(align(n)));
+    let cell =
+        |(n, text): (usize, String)| Cell::from(Line::raw(printable(&text)).alignment(align(n)));
     let row = |texts: Vec<String>| Row::new(texts.into_iter().enumerate().map(cell));
     let header = row(part.header.iter().map(|&h| h.to_owned()).collect());
     let rows = part.rows.iter().cloned().map(row);

@@ -12,6 +12,13 @@ fn lose(c: &Cluster, dead: &Node) {
     c.net.lost.lock().insert(dead.me);
 }
 
+/// What stands at the place of the lock of `block` is no record.
+fn spoil_lock(c: &Cluster, block: BlockNo) {
+    let mut sector = AlignedBuf::zeroed(c.volume.geo.lock_sector.to_usize());
+    sector.fill(0x5a);
+    c.pool.write(c.volume.slot_at(block), &sector).unwrap();
+}
+
 fn has_withdrawn<T>(result: Result<T>) -> bool {
     result.err().is_some_and(|e| matches!(e, Error::Lock(LockError::Withdrawn)))
 }
@@ -156,6 +163,36 @@ fn windows_of_other_groups_go_back_beside_those_of_a_damaged_one() {
             drop(node.alloc.reserve(100, 1, 0).unwrap());
         }
     }
+}
+
+#[test]
+fn a_damaged_lock_record_keeps_no_other_group_from_getting_its_windows_back() {
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    take_windows(&node, [0, 1, 2]);
+    node.locks.drop_idle(0);
+    spoil_lock(&c, c.volume.rgrp(1));
+    let told = node.alloc.close().unwrap_err();
+    assert!(told.is_of_one_group() && told.is_lost_lock(), "{told}");
+    // Its window stays with the slot.
+    let private = node.alloc.inner.private();
+    let windows = (0..RawSuperblock::WINDOWS).filter_map(|n| private.read_window(n).unwrap());
+    assert_eq!(windows.map(|w| w.group).collect::<Vec<_>>(), [1]);
+    for index in [0, 2] {
+        assert_eq!(node.alloc.look_at(index).unwrap().data, 0, "group {index}");
+    }
+    assert_eq!(node.alloc.deltas(), Deltas::default(), "they are in the cluster's counters");
+    // That of the counters: what is to be counted stays with the slot.
+    let c = Cluster::new(64);
+    let node = c.node(0, 1);
+    node.write(10).unwrap();
+    let had = node.alloc.deltas();
+    let counters = BlockNo::from(c.volume.named(RawSuperblock::NAMED_COUNTERS));
+    spoil_lock(&c, counters);
+    let told = node.alloc.close().unwrap_err();
+    assert!(told.is_lost_lock(), "{told}");
+    assert!(had.free < 0 && node.alloc.deltas() == had, "{had:?}");
+    assert_eq!(node.alloc.inner.private().read_counts().unwrap(), had);
 }
 
 #[test]
