@@ -177,6 +177,102 @@ fn a_mirror_goes_on_without_a_unit_that_answers_nothing() {
     assert!(said.contains("braid replace silent 1 DEVICE"), "{said}");
 }
 
+/// Heartbeats are answered, so the lease goes on: only the bound of each command ends the wait.
+#[test]
+fn a_node_that_needs_a_unit_that_answers_no_write_withdraws_and_names_it() {
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:192M", "memory:192M"], &[]);
+    ok(&san.with(&["create", "plain"], &[]));
+    let dir = san.mount_as("host-a", "a", "io_timeout=2");
+    sh(&format!("echo before > {dir}/file; sync {dir}/file"));
+    san.tell(&["add", "write", "mute", "lun=1"]);
+    let begun = std::time::Instant::now();
+    let write = format!("timeout 90 dd if=/dev/zero of={dir}/large bs=1M count=8 conv=fsync");
+    let wrote = sh(&format!("{write} 2>&1 || true"));
+    println!("an error after {:?}", begun.elapsed());
+    assert!(wrote.contains("Input/output error"), "{wrote}");
+    wait_until("it has withdrawn", || ok(&["status", &dir]).contains("WITHDRAWN"));
+    let log = std::fs::read_to_string(format!("{dir}.log")).unwrap();
+    let ended = |l: &&str| l.contains("does not answer: a command was under way for more than");
+    let line = log.lines().find(ended);
+    assert!(line.is_some_and(|l| l.contains(&san.units[1])), "{log}");
+    let withdraws = log.lines().find(|l| l.contains("withdrawing"));
+    assert!(withdraws.is_some_and(|l| !l.contains("lease")), "{log}");
+    san.tell(&["clear"]);
+    unmount_idle(Path::new(&dir));
+    let dir = san.mount_as("host-a", "again", "io_timeout=2");
+    assert_eq!(sh(&format!("cat {dir}/file")), "before\n");
+    unmount_idle(Path::new(&dir));
+    assert!(ok(&san.with(&["check"], &[])).contains("clean"));
+}
+
+/// Programs that keep the places of a target for logins full: silent ones, ones that send half a request, and ones
+/// that name an initiator which the target knows, from one address and from many.
+const STRANGERS: &str = r#"
+import random, select, socket, sys, time
+host, port, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+text = f"InitiatorName={name}\0SessionType=Normal\0TargetName=iqn.none\0".encode()
+text += bytes(-len(text) % 4)
+head = bytes([0x43, 0, 0, 0]) + len(text).to_bytes(4, "big") + bytes(40)
+said, taken, until = [b"", head, head[:20], head + text], 0, time.monotonic() + 60
+here = {}
+while time.monotonic() < until:
+    while len(here) < 200:
+        s = socket.socket()
+        s.bind((random.choice(["127.0.0.1", f"127.0.0.{random.randrange(2, 12)}"]), 0)); s.settimeout(1)
+        try: s.connect((host, port)); s.sendall(random.choice(said)); taken += 1
+        except OSError: s.close(); break
+        here[s.fileno()] = s
+    for s in select.select(list(here.values()), [], [], 0.02)[0]:
+        try: gone = not s.recv(4096)
+        except OSError: gone = True
+        if gone: del here[s.fileno()]; s.close()
+    if taken >= 200: print(taken, flush=True); taken = 0
+"#;
+
+/// Ends a program of this test.
+struct Ends(std::process::Child);
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn a_node_whose_session_is_cut_is_back_within_its_lease_among_strangers() {
+    use std::io::{BufRead, BufReader};
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:256M"], &[]);
+    ok(&san.with(&["create", "crowd"], &[]));
+    let dir = san.mount_as("host-a", "a", "io_timeout=3");
+    let log = || std::fs::read_to_string(format!("{dir}.log")).unwrap();
+    let portal = san.units[0].strip_prefix("iscsi://").unwrap().split('/').next().unwrap();
+    let (host, port) = portal.rsplit_once(':').unwrap();
+    let name = "iqn.2026-11.org.braid:host-a";
+    let mut python = Command::new("python3");
+    python.args(["-c", STRANGERS, host, port, name]).stdout(std::process::Stdio::piped());
+    let mut strangers = Ends(python.spawn().unwrap());
+    let mut said = BufReader::new(strangers.0.stdout.take().unwrap()).lines();
+    said.next().unwrap().unwrap();
+    for round in 1..=5 {
+        let begun = std::time::Instant::now();
+        let cut = san.tell(&["cut", name]);
+        assert!(!cut.starts_with('0'), "{cut}");
+        sh(&format!("timeout 20 dd of={dir}/{round} conv=fsync status=none <<< {round}"));
+        println!("round {round}: written after {:?}", begun.elapsed());
+        wait_until("it is logged in again", || log().matches("logged in again").count() >= round);
+    }
+    drop(strangers);
+    assert!(!log().contains("withdraw"), "{}", log());
+    unmount_idle(Path::new(&dir));
+    assert!(ok(&san.with(&["check"], &[])).contains("clean"));
+}
+
 /// A unit answers errors, is sound again and is put back, on two hosts; as soon as the command says so the other
 /// unit answers errors. Each time what was read and written before is there.
 #[test]
