@@ -189,9 +189,12 @@ fn a_node_that_needs_a_unit_that_answers_no_write_withdraws_and_names_it() {
     sh(&format!("echo before > {dir}/file; sync {dir}/file"));
     san.tell(&["add", "write", "mute", "lun=1"]);
     let begun = std::time::Instant::now();
-    let write = format!("timeout 90 dd if=/dev/zero of={dir}/large bs=1M count=8 conv=fsync");
-    let wrote = sh(&format!("{write} 2>&1 || true"));
-    println!("an error after {:?}", begun.elapsed());
+    let mut dd = Command::new("dd");
+    dd.args(["if=/dev/zero", &format!("of={dir}/large"), "bs=1M", "count=8", "conv=fsync"]);
+    let mut dd = dd.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    wait_until("the write ends", || dd.try_wait().unwrap().is_some());
+    println!("it ended after {:?}", begun.elapsed());
+    let wrote = String::from_utf8(dd.wait_with_output().unwrap().stderr).unwrap();
     assert!(wrote.contains("Input/output error"), "{wrote}");
     wait_until("it has withdrawn", || ok(&["status", &dir]).contains("WITHDRAWN"));
     let log = std::fs::read_to_string(format!("{dir}.log")).unwrap();
