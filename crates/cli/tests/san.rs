@@ -148,11 +148,20 @@ fn secrets_are_asked_for_and_not_shown() {
 /// on without it; nothing that was acknowledged is lost, and nobody waits longer than the bounds say.
 #[test]
 fn a_mirror_goes_on_without_a_unit_that_answers_nothing() {
+    goes_on_without_a_silent_unit(&["memory:256M"; 2], &["--mirror", "2"]);
+}
+
+#[test]
+fn parity_goes_on_without_a_unit_that_answers_nothing() {
+    goes_on_without_a_silent_unit(&["memory:192M"; 3], &["--parity", "1"]);
+}
+
+fn goes_on_without_a_silent_unit(units: &[&str], layout: &[&str]) {
     if !can_mount() {
         return;
     }
-    let san = San::new(&["memory:256M", "memory:256M"], &[]);
-    ok(&san.with(&["create", "silent", "--mirror", "2"], &[]));
+    let san = San::new(units, &[]);
+    ok(&san.with(&["create", "silent"], layout));
     let dir = san.mount_as("host-a", "a", "io_timeout=2");
     let other = san.mount_as("host-b", "b", "io_timeout=2");
     sh(&format!("echo before > {dir}/file; sync {dir}/file; test $(cat {other}/file) = before"));
@@ -695,14 +704,14 @@ fn a_mirror_goes_on_without_a_unit_that_may_have_lost_what_was_not_flushed() {
 #[test]
 fn a_portal_is_asked_for_its_targets_and_units() {
     let san =
-        San::new(&["memory:256M", "memory:200M", "memory:300M"], &["--chap", "braid%longersecret"]);
+        San::new(&["memory:256M", "memory:200M", "memory:300M"], &["--chap", "braid%portalsecret"]);
     let place = san.units[0].strip_prefix("iscsi://").unwrap().split('/').next().unwrap();
     let (portal, by_user) =
-        (format!("iscsi://{place}"), format!("iscsi://braid%longersecret@{place}"));
-    let login = |unit: &str| unit.replace("iscsi://", "iscsi://braid%longersecret@");
+        (format!("iscsi://{place}"), format!("iscsi://braid%portalsecret@{place}"));
+    let login = |unit: &str| unit.replace("iscsi://", "iscsi://braid%portalsecret@");
     ok(&["create", "offered", &login(&san.units[0]), &login(&san.units[2])]);
     let said = ok(&["scan", &by_user]);
-    assert!(said.contains("1 target, 3 units") && !said.contains("longersecret"), "{said}");
+    assert!(said.contains("1 target, 3 units") && !said.contains("portalsecret"), "{said}");
     let line = |unit: usize| {
         let shown = san.units[unit].replace("iscsi://", "iscsi://braid@");
         said.lines().find(|l| l.trim().starts_with(&format!("{shown}  "))).unwrap_or_default()
