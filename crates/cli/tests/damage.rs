@@ -13,7 +13,7 @@ use std::process::Command;
 use braid_format::journal::RawTxHeader;
 use braid_format::node::RawSlot;
 use braid_format::superblock::RawSuperblock;
-use common::{Cluster, braid, can_mount, ok, wait_until};
+use common::{Cluster, Disks, braid, can_mount, ok, wait_until};
 use zerocopy::FromBytes;
 
 /// Where a pool's data begins on its only member.
@@ -48,6 +48,17 @@ fn flip_record(disk: &Path) {
     let magic = RawTxHeader::MAGIC.to_le_bytes();
     let first = bytes.chunks(512).zip(0_u64..).find(|(s, _)| s.starts_with(&magic)).unwrap().1;
     flip(disk, ring + first * 512 + 1000);
+}
+/// Flips a bit in the record of a slot.
+fn flip_slot(disk: &Path, number: u16) {
+    let all = fs::read(disk).unwrap();
+    let magic = RawSlot::MAGIC.to_le_bytes();
+    let is_it = |sector: &&[u8]| {
+        let slot = RawSlot::read_from_prefix(sector).ok().filter(|_| sector.starts_with(&magic));
+        slot.is_some_and(|(slot, _)| slot.slot.get() == number)
+    };
+    let at = all.chunks(512).zip(0_u64..).find(|(s, _)| is_it(s)).unwrap().1 * 512;
+    flip(disk, at + 200);
 }
 
 fn pool_status(c: &Cluster) -> serde_json::Value {
@@ -167,14 +178,7 @@ fn a_slot_that_cannot_be_read_is_named_as_what_is_waited_for() {
     fs::write(c.node(1).join("dir/file"), "kept").unwrap();
     c.unmount_all();
     let disk = c.disks.paths[0].clone();
-    let all = fs::read(&disk).unwrap();
-    let magic = RawSlot::MAGIC.to_le_bytes();
-    let is_slot_1 = |sector: &&[u8]| {
-        let slot = RawSlot::read_from_prefix(sector).ok().filter(|_| sector.starts_with(&magic));
-        slot.is_some_and(|(slot, _)| slot.slot.get() == 1)
-    };
-    let at = all.chunks(512).zip(0_u64..).find(|(s, _)| is_slot_1(s)).unwrap().1 * 512;
-    flip(&disk, at + 200);
+    flip_slot(&disk, 1);
 
     let node = c.mount(&[]);
     let dir = node.to_str().unwrap();
@@ -271,5 +275,29 @@ fn a_node_that_died_is_recovered_though_the_lock_of_the_counters_is_damaged() {
     assert!(said.contains("clean"), "{said}");
     let again = c.mount(&[]);
     assert_eq!(fs::read_to_string(again.join("other")).unwrap(), "y");
+    c.finish();
+}
+
+/// A slot that nobody has ever used: its damage keeps no dead node from being recovered.
+#[test]
+fn damage_of_an_unused_slot_is_no_obstacle() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::of(Disks::new(1, 300), 2, &["--nodes", "4"]);
+    let [a, b] = [0, 1].map(|n| c.node(n).to_owned());
+    fs::write(a.join("file"), "kept").unwrap();
+    fs::File::open(a.join("file")).unwrap().sync_all().unwrap();
+    flip_slot(&c.disks.paths[0], 3);
+    wait_until("the damage is seen", || {
+        ok(&["status", b.to_str().unwrap()]).contains("check --repair")
+    });
+    c.kill(0);
+    let read = Command::new("timeout").arg("60").arg("cat").arg(b.join("file")).output().unwrap();
+    assert_eq!(read.stdout, b"kept", "{read:?}");
+    fs::write(b.join("file"), "new").unwrap();
+    c.detach(0);
+    c.unmount_all();
+    braid(&c.disks.with(&["check"], &["--repair"]));
     c.finish();
 }

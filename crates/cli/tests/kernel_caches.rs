@@ -124,8 +124,9 @@ fn what_is_mounted_on_a_directory_that_another_node_removes_or_renames_goes_with
 }
 
 /// One of the many programs of a storm: makes, looks at, lists and removes files of one directory.
-fn storm(dir: &Path, seed: u64, until: Instant) -> Duration {
-    let (mut random, mut longest) = (seed, Duration::ZERO);
+/// What its calls took, the longest and how many longer than [`STALL`].
+fn storm(dir: &Path, seed: u64, until: Instant) -> (Duration, usize) {
+    let (mut random, mut longest, mut stalls) = (seed, Duration::ZERO, 0);
     let mut next = |n: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
         (random >> 33) % n
@@ -145,14 +146,21 @@ fn storm(dir: &Path, seed: u64, until: Instant) -> Duration {
                 }));
             }
         }
-        longest = longest.max(start.elapsed());
+        let took = start.elapsed();
+        longest = longest.max(took);
+        stalls += usize::from(took > STALL);
     }
-    longest
+    (longest, stalls)
 }
+
+/// Just less than what a lost answer once cost each time.
+const STALL: Duration = Duration::from_millis(900);
 
 #[test]
 fn a_storm_of_creations_on_two_nodes_waits_for_no_answer_to_be_taken() {
     const LENGTH: Duration = Duration::from_secs(8);
+    // A machine with much to do may hold up a program now and then.
+    const STALLS_MAX: usize = 5;
     // Less than it takes to give up waiting for an answer to be taken.
     const LONGEST: Duration = Duration::from_secs(5);
     if !can_mount() {
@@ -192,10 +200,12 @@ fn a_storm_of_creations_on_two_nodes_waits_for_no_answer_to_be_taken() {
                 }
             });
         }
-        let longest = storms.into_iter().map(|s| s.join().unwrap()).max().unwrap();
+        let each: Vec<_> = storms.into_iter().map(|s| s.join().unwrap()).collect();
         over.store(true, Ordering::Relaxed);
-        println!("the longest call took {longest:?}");
-        assert!(longest < LONGEST, "a call took {longest:?}");
+        let longest = each.iter().map(|(longest, _)| *longest).max().unwrap();
+        let stalls: usize = each.iter().map(|(_, stalls)| stalls).sum();
+        println!("the longest call took {longest:?}, {stalls} took more than {STALL:?}");
+        assert!(longest < LONGEST && stalls <= STALLS_MAX, "{stalls} stalls, {longest:?}");
     });
     for node in &c.nodes {
         let log = fs::read_to_string(format!("{}.log", node.display())).unwrap();

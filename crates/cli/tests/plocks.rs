@@ -28,21 +28,30 @@ fn two_thousand_waits_of_one_user_hold_up_nobody() {
     python(
         &c,
         r#"
-for name in ("held", "other", "data"):
+for name in ("held", "hold", "other", "data"):
     with open(A + "/" + name, "w") as f: f.write(name)
     os.chmod(A + "/" + name, 0o666)
-holder = open_(A, "held"); fcntl.flock(holder, fcntl.LOCK_EX)
+def ofd(fd, kind):
+    "F_SETLKW of an open file description: each of a program's threads waits for itself."
+    fcntl.fcntl(fd, 38, struct.pack("hhqqi4x", kind, 0, 0, 0, 0))
+KINDS = {
+    "held": (lambda fd: fcntl.flock(fd, fcntl.LOCK_EX), lambda fd: fcntl.flock(fd, fcntl.LOCK_UN)),
+    "hold": (lambda fd: ofd(fd, fcntl.F_WRLCK), lambda fd: ofd(fd, fcntl.F_UNLCK)),
+}
+holders = {name: open_(A, name) for name in KINDS}
+for name, fd in holders.items(): KINDS[name][0](fd)
 EACH = 1000
-def wait_in_threads(count):
+def wait_in_threads(name, count):
+    take, give = KINDS[name]
     threading.stack_size(1 << 16)
     state = {"begun": 0, "had": 0, "busy": 0}; guard = threading.Lock()
     def one():
-        fd = open_(A, "held")
+        fd = open_(A, name)
         with guard: state["begun"] += 1
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        take(fd)
         with guard:
             state["busy"] += 1; assert state["busy"] == 1; state["had"] += 1; state["busy"] -= 1
-        fcntl.flock(fd, fcntl.LOCK_UN)
+        give(fd)
         os.close(fd)
     all = [threading.Thread(target=one) for _ in range(EACH)]
     for t in all: t.start()
@@ -50,8 +59,8 @@ def wait_in_threads(count):
     os.write(count, b"w"); os.close(count)
     for t in all: t.join()
     assert state["had"] == EACH
-pipes = [os.pipe() for _ in range(2)]
-crowds = [as_user(1000, lambda w=w: wait_in_threads(w)) for _, w in pipes]
+pipes = [os.pipe() for _ in KINDS]
+crowds = [as_user(1000, lambda n=n, w=w: wait_in_threads(n, w)) for n, (_, w) in zip(KINDS, pipes)]
 for r, _ in pipes: assert os.read(r, 1) == b"w"
 time.sleep(0.3)
 def others():
@@ -66,11 +75,13 @@ def others():
         open(where + "/new", "w").close(); os.unlink(where + "/new")
 assert ended(as_user(1001, others)) == 0
 refused(errno.EAGAIN, fcntl.flock, open_(B, "held"), fcntl.LOCK_SH | fcntl.LOCK_NB)
+refused(errno.EAGAIN, fcntl.lockf, open_(B, "hold"), fcntl.LOCK_EX | fcntl.LOCK_NB)
 # One crowd dies, the other is served.
 os.kill(crowds[0], signal.SIGKILL); assert ended(crowds[0]) == signal.SIGKILL
-fcntl.flock(holder, fcntl.LOCK_UN)
+for name, fd in holders.items(): KINDS[name][1](fd)
 assert ended(crowds[1]) == 0
 fcntl.flock(open_(B, "held"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+fcntl.lockf(open_(B, "hold"), fcntl.LOCK_EX | fcntl.LOCK_NB)
 "#,
     );
     c.finish();

@@ -564,3 +564,37 @@ os.mkdir("d"); refused(errno.EISDIR, os.open, "d", os.O_RDONLY | os.O_TRUNC)
 "#,
     );
 }
+
+/// A mount has `noatime`: nothing but a program's word changes the time of access.
+#[test]
+fn reading_leaves_the_time_of_access_alone_and_setting_it_is_seen_everywhere() {
+    on_two_nodes(
+        r#"
+import mmap
+os.mkdir(A + "/d"); open(A + "/d/x", "w").close(); os.symlink("f", A + "/l")
+with open(A + "/f", "w") as f: f.write("contents")
+def times(where, name):
+    st = os.stat(where + name, follow_symlinks=False); return st.st_atime_ns, st.st_mtime_ns
+def read_all(where):
+    with open(where + "/f", "rb") as f:
+        assert f.read() == b"contents"
+        with mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ) as m: assert m[:3] == b"con"
+    assert os.listdir(where + "/d") == ["x"] and os.readlink(where + "/l") == "f"
+for n, setter in enumerate((A, B, A, B)):
+    other = B if setter == A else A
+    for name in ("/f", "/d", "/l"):
+        # Before what it says of the contents, as after it: `relatime` would change the first.
+        want = [(10**9 * (n + 1) + 123, 2 * 10**18 + n), (2 * 10**18 + n, 10**9)][n // 2]
+        os.utime(setter + name, ns=want, follow_symlinks=False)
+        for where in (other, setter): assert times(where, name) == want, (n, where, name)
+    for where in (A, B, A): read_all(where)
+    for name in ("/f", "/d", "/l"):
+        for where in (A, B): assert times(where, name) == want, (n, where, name, times(where, name))
+# To now, and of the contents alone.
+before = time.time_ns(); os.utime(B + "/f"); assert times(A, "/f")[0] >= before - 10**9
+kept = times(A, "/f")[0]
+with open(B + "/f", "a") as f: f.write("more")
+assert times(A, "/f")[0] == kept and os.stat(A + "/f").st_size == 12
+"#,
+    );
+}

@@ -453,6 +453,104 @@ fn a_scrub_names_the_devices_of_what_it_cannot_decide() {
     assert_eq!(sector, [0x55; 512], "it was a guess");
 }
 
+/// The first line of what a mounted node says of its pool's health, and those that go with it.
+fn health(m: &Pool) -> String {
+    ok(&["status", m.dir()]).split("\npool ").next().unwrap().to_owned()
+}
+
+/// A pool with files, of which most need blocks. All that member 1 holds is garbage then, but for its labels, and
+/// somebody walks the tree.
+fn with_a_member_of_garbage(disks: usize, layout: &[&str], files: usize) -> (Pool, String) {
+    use std::os::unix::fs::FileExt;
+    const MIB: u64 = 1 << 20;
+    const SIZE: u64 = 64;
+    const CHUNK: usize = 4096;
+    let m = Pool::new((disks + 1, SIZE), disks, layout);
+    let members: Vec<usize> = (0..disks).collect();
+    m.mount(&members, &[]);
+    for n in 0..files {
+        let dir = m.dir.join(format!("tree/{}", n % 6));
+        std::fs::create_dir_all(&dir).unwrap();
+        let text: Vec<u8> = (0..n % 20 * 4001).map(|at| (at * n / 7).to_le_bytes()[0]).collect();
+        std::fs::write(dir.join(n.to_string()), text).unwrap();
+    }
+    // Some of it on each member.
+    std::fs::write(m.dir.join("tree/large"), vec![7; 2 << 20]).unwrap();
+    let written = sums(&m.dir.join("tree"));
+    unmount_idle(&m.dir);
+    let disk = std::fs::OpenOptions::new().read(true).write(true).open(m.disk(1)).unwrap();
+    let mut chunk = vec![0; CHUNK];
+    for at in (8 * MIB..(SIZE - 1) * MIB).step_by(CHUNK) {
+        disk.read_exact_at(&mut chunk, at).unwrap();
+        // What was never written would only take the scrub time.
+        if chunk.iter().any(|byte| *byte != 0) {
+            disk.write_all_at(&[0xa5; CHUNK], at).unwrap();
+        }
+    }
+    m.mount(&members, &[]);
+    sh(&format!("ls -lR {}/tree > /dev/null", m.dir()));
+    wait_until("the member is suspected or failed", || {
+        let said = health(&m);
+        said.contains("suspected to return garbage") || said.contains("has failed")
+    });
+    (m, written)
+}
+
+/// What nobody has touched is whole throughout, and with the new member nothing is left of it.
+fn replaced(m: &Pool, members: &[usize], written: &str) {
+    let new = m.disk(m.disks.paths.len() - 1);
+    ok(&["replace", m.dir(), "1", new]);
+    let said = ok(&["scrub", m.dir()]);
+    assert!(said.contains(" 0 B healed") && health(m).contains("OK"), "{said}\n{}", health(m));
+    assert_eq!(sums(&m.dir.join("tree")), written);
+    unmount_idle(&m.dir);
+    m.clean(members);
+}
+
+/// Few damaged blocks are met: that is said, a scrub says what it cannot decide, and a person's word takes it out.
+#[test]
+fn a_member_of_garbage_is_suspected_and_fails_on_a_word() {
+    if !can_mount() {
+        return;
+    }
+    let sets: [(&[&str], usize); 2] = [(&["--mirror", "2"], 2), (&["--parity", "1"], 3)];
+    for (layout, disks) in sets {
+        let (m, written) = with_a_member_of_garbage(disks, layout, 6);
+        let said = health(&m);
+        assert!(said.contains("DAMAGED: member 1") && said.contains(m.disk(1)), "{said}");
+        assert!(said.contains(&format!("braid fail {} 1", m.name)), "{said}");
+        assert_eq!(sums(&m.dir.join("tree")), written, "{layout:?}");
+        let scrub = braid(&["scrub", m.dir()]);
+        let said = String::from_utf8(scrub.stdout).unwrap();
+        assert_eq!(scrub.status.code(), Some(1), "{layout:?}: {said}");
+        assert!(said.contains("nothing says which is right"), "{said}");
+        let said = health(&m);
+        assert!(said.contains("DAMAGED: the last scrub found"), "{said}");
+        // By then the node may have taken it out by itself.
+        let told = braid(&["fail", m.dir(), "1"]);
+        let said = health(&m);
+        assert!(said.contains("member 1") && said.contains("has failed"), "{told:?}\n{said}");
+        assert_eq!(sums(&m.dir.join("tree")), written, "{layout:?}");
+        let members: Vec<usize> = [0].into_iter().chain(2..=disks).collect();
+        replaced(&m, &members, &written);
+    }
+}
+
+/// Many damaged blocks are met: it is failed without a word, and another device takes its place.
+#[test]
+fn a_member_of_garbage_is_failed_by_itself_where_much_is_read() {
+    if !can_mount() {
+        return;
+    }
+    for layout in [&["--mirror", "2"][..], &["--parity", "1"]] {
+        let (m, written) = with_a_member_of_garbage(3, layout, 200);
+        assert_eq!(sums(&m.dir.join("tree")), written, "{layout:?}");
+        wait_until("it has failed", || health(&m).contains("has failed"));
+        assert!(health(&m).contains("braid replace"), "{}", health(&m));
+        replaced(&m, &[0, 2, 3], &written);
+    }
+}
+
 /// Writes `text` to a file in a mounted session of its own.
 fn say(m: &Pool, which: &[usize], text: &str) {
     m.mount(which, &[]);

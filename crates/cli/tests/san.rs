@@ -148,11 +148,20 @@ fn secrets_are_asked_for_and_not_shown() {
 /// on without it; nothing that was acknowledged is lost, and nobody waits longer than the bounds say.
 #[test]
 fn a_mirror_goes_on_without_a_unit_that_answers_nothing() {
+    goes_on_without_a_silent_unit(&["memory:256M"; 2], &["--mirror", "2"]);
+}
+
+#[test]
+fn parity_goes_on_without_a_unit_that_answers_nothing() {
+    goes_on_without_a_silent_unit(&["memory:192M"; 3], &["--parity", "1"]);
+}
+
+fn goes_on_without_a_silent_unit(units: &[&str], layout: &[&str]) {
     if !can_mount() {
         return;
     }
-    let san = San::new(&["memory:256M", "memory:256M"], &[]);
-    ok(&san.with(&["create", "silent", "--mirror", "2"], &[]));
+    let san = San::new(units, &[]);
+    ok(&san.with(&["create", "silent"], layout));
     let dir = san.mount_as("host-a", "a", "io_timeout=2");
     let other = san.mount_as("host-b", "b", "io_timeout=2");
     sh(&format!("echo before > {dir}/file; sync {dir}/file; test $(cat {other}/file) = before"));
@@ -175,6 +184,105 @@ fn a_mirror_goes_on_without_a_unit_that_answers_nothing() {
     // Without a node, too: what cannot be opened is named, and the others tell.
     let said = ok(&san.with(&["status"], &[]));
     assert!(said.contains("braid replace silent 1 DEVICE"), "{said}");
+}
+
+/// Heartbeats are answered, so the lease goes on: only the bound of each command ends the wait.
+#[test]
+fn a_node_that_needs_a_unit_that_answers_no_write_withdraws_and_names_it() {
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:192M", "memory:192M"], &[]);
+    ok(&san.with(&["create", "plain"], &[]));
+    let dir = san.mount_as("host-a", "a", "io_timeout=2");
+    sh(&format!("echo before > {dir}/file; sync {dir}/file"));
+    san.tell(&["add", "write", "mute", "lun=1"]);
+    let begun = std::time::Instant::now();
+    let mut dd = Command::new("dd");
+    dd.args(["if=/dev/zero", &format!("of={dir}/large"), "bs=1M", "count=8", "conv=fsync"]);
+    let mut dd = dd.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    wait_until("the write ends", || dd.try_wait().unwrap().is_some());
+    println!("it ended after {:?}", begun.elapsed());
+    let wrote = String::from_utf8(dd.wait_with_output().unwrap().stderr).unwrap();
+    assert!(wrote.contains("Input/output error"), "{wrote}");
+    wait_until("it has withdrawn", || ok(&["status", &dir]).contains("WITHDRAWN"));
+    let log = std::fs::read_to_string(format!("{dir}.log")).unwrap();
+    let ended = |l: &&str| l.contains("does not answer: a command was under way for more than");
+    let line = log.lines().find(ended);
+    assert!(line.is_some_and(|l| l.contains(&san.units[1])), "{log}");
+    let withdraws = log.lines().find(|l| l.contains("withdrawing"));
+    assert!(withdraws.is_some_and(|l| !l.contains("lease")), "{log}");
+    san.tell(&["clear"]);
+    unmount_idle(Path::new(&dir));
+    let dir = san.mount_as("host-a", "again", "io_timeout=2");
+    assert_eq!(sh(&format!("cat {dir}/file")), "before\n");
+    unmount_idle(Path::new(&dir));
+    assert!(ok(&san.with(&["check"], &[])).contains("clean"));
+}
+
+/// Programs that keep the places of a target for logins full: silent ones, ones that send half a request, and ones
+/// that name an initiator which the target knows, from one address and from many.
+const STRANGERS: &str = r#"
+import random, select, socket, sys, time
+host, port, name = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+text = f"InitiatorName={name}\0SessionType=Normal\0TargetName=iqn.none\0".encode()
+text += bytes(-len(text) % 4)
+head = bytes([0x43, 0, 0, 0]) + len(text).to_bytes(4, "big") + bytes(40)
+said, taken, until = [b"", head, head[:20], head + text], 0, time.monotonic() + 60
+here = {}
+while time.monotonic() < until:
+    while len(here) < 200:
+        s = socket.socket()
+        s.bind((random.choice(["127.0.0.1", f"127.0.0.{random.randrange(2, 12)}"]), 0)); s.settimeout(1)
+        try: s.connect((host, port)); s.sendall(random.choice(said)); taken += 1
+        except OSError: s.close(); break
+        here[s.fileno()] = s
+    for s in select.select(list(here.values()), [], [], 0.02)[0]:
+        try: gone = not s.recv(4096)
+        except OSError: gone = True
+        if gone: del here[s.fileno()]; s.close()
+    if taken >= 200: print(taken, flush=True); taken = 0
+"#;
+
+/// Ends a program of this test.
+struct Ends(std::process::Child);
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+#[test]
+fn a_node_whose_session_is_cut_is_back_within_its_lease_among_strangers() {
+    use std::io::{BufRead, BufReader};
+    if !can_mount() {
+        return;
+    }
+    let san = San::new(&["memory:256M"], &[]);
+    ok(&san.with(&["create", "crowd"], &[]));
+    let dir = san.mount_as("host-a", "a", "io_timeout=3");
+    let log = || std::fs::read_to_string(format!("{dir}.log")).unwrap();
+    let portal = san.units[0].strip_prefix("iscsi://").unwrap().split('/').next().unwrap();
+    let (host, port) = portal.rsplit_once(':').unwrap();
+    let name = "iqn.2026-11.org.braid:host-a";
+    let mut python = Command::new("python3");
+    python.args(["-c", STRANGERS, host, port, name]).stdout(std::process::Stdio::piped());
+    let mut strangers = Ends(python.spawn().unwrap());
+    let mut said = BufReader::new(strangers.0.stdout.take().unwrap()).lines();
+    said.next().unwrap().unwrap();
+    for round in 1..=5 {
+        let begun = std::time::Instant::now();
+        let cut = san.tell(&["cut", name]);
+        assert!(!cut.starts_with('0'), "{cut}");
+        sh(&format!("timeout 20 dd of={dir}/{round} conv=fsync status=none <<< {round}"));
+        println!("round {round}: written after {:?}", begun.elapsed());
+        wait_until("it is logged in again", || log().matches("logged in again").count() >= round);
+    }
+    drop(strangers);
+    assert!(!log().contains("withdraw"), "{}", log());
+    unmount_idle(Path::new(&dir));
+    assert!(ok(&san.with(&["check"], &[])).contains("clean"));
 }
 
 /// A unit answers errors, is sound again and is put back, on two hosts; as soon as the command says so the other
@@ -611,14 +719,14 @@ fn a_mirror_goes_on_without_a_unit_that_may_have_lost_what_was_not_flushed() {
 #[test]
 fn a_portal_is_asked_for_its_targets_and_units() {
     let san =
-        San::new(&["memory:256M", "memory:200M", "memory:300M"], &["--chap", "braid%longersecret"]);
+        San::new(&["memory:256M", "memory:200M", "memory:300M"], &["--chap", "braid%portalsecret"]);
     let place = san.units[0].strip_prefix("iscsi://").unwrap().split('/').next().unwrap();
     let (portal, by_user) =
-        (format!("iscsi://{place}"), format!("iscsi://braid%longersecret@{place}"));
-    let login = |unit: &str| unit.replace("iscsi://", "iscsi://braid%longersecret@");
+        (format!("iscsi://{place}"), format!("iscsi://braid%portalsecret@{place}"));
+    let login = |unit: &str| unit.replace("iscsi://", "iscsi://braid%portalsecret@");
     ok(&["create", "offered", &login(&san.units[0]), &login(&san.units[2])]);
     let said = ok(&["scan", &by_user]);
-    assert!(said.contains("1 target, 3 units") && !said.contains("longersecret"), "{said}");
+    assert!(said.contains("1 target, 3 units") && !said.contains("portalsecret"), "{said}");
     let line = |unit: usize| {
         let shown = san.units[unit].replace("iscsi://", "iscsi://braid@");
         said.lines().find(|l| l.trim().starts_with(&format!("{shown}  "))).unwrap_or_default()

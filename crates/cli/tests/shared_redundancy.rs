@@ -7,7 +7,9 @@ mod common;
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use common::pool::sums;
 use common::{Cluster, Disks, can_mount, ok, sh, wait_until};
@@ -280,4 +282,74 @@ fn a_member_that_was_offline_lacks_nothing_though_nodes_are_killed() {
         assert_eq!(sums(&b), written, "{layout:?}");
         c.unmount_all();
     }
+}
+
+/// Calls on a node, as a program makes them one after the other; the longest that ended since it was last asked.
+fn calls(dir: &Path, name: &str, longest: &Mutex<Duration>, stop: &AtomicBool) {
+    for n in 0_u64.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let begun = Instant::now();
+        // In a directory of all nodes, so that what one holds is asked for all the time. The killed node's fail.
+        let shared = dir.join("shared");
+        let file = shared.join(format!("{name}{}", n % 20));
+        let _ = match n % 4 {
+            0 => std::fs::write(&file, vec![7; 9_000]),
+            1 => std::fs::read_dir(&shared).map(|all| all.for_each(drop)),
+            2 => std::fs::rename(&file, shared.join(format!("{name}x"))),
+            _ => std::fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(shared.join("log"))
+                .and_then(|log| log.write_all_at(&[b'x'; 100], n % 50 * 100)),
+        };
+        let mut longest = longest.lock().unwrap();
+        *longest = begun.elapsed().max(*longest);
+    }
+}
+
+/// How long the longest call on the other two nodes takes when the first of `nodes` is killed.
+fn stall(c: &Cluster, nodes: [usize; 3]) -> Duration {
+    let stop = AtomicBool::new(false);
+    let longest = nodes.map(|_| Mutex::new(Duration::ZERO));
+    std::thread::scope(|s| {
+        for (node, longest) in nodes.iter().zip(&longest) {
+            let stop = &stop;
+            s.spawn(move || calls(c.node(*node), &format!("n{node}-"), longest, stop));
+        }
+        std::thread::sleep(Duration::from_millis(700));
+        for longest in &longest {
+            *longest.lock().unwrap() = Duration::ZERO;
+        }
+        c.kill(nodes[0]);
+        std::thread::sleep(Duration::from_secs(3));
+        stop.store(true, Ordering::Relaxed);
+    });
+    longest[1..].iter().map(|l| *l.lock().unwrap()).max().unwrap()
+}
+
+/// On a machine that does little else it is less than 2 s; much else is done here.
+#[test]
+fn three_nodes_on_a_mirror_stand_still_for_a_moment_when_one_is_killed() {
+    const LONGEST: Duration = Duration::from_secs(8);
+    if !can_mount() {
+        return;
+    }
+    let options = ["--mirror", "2", "--nodes", "4"];
+    let mut c = Cluster::of(Disks::in_memory(4, 300), 3, &options);
+    std::fs::create_dir(c.node(0).join("shared")).unwrap();
+    let mut killed = 0;
+    let mut stalls = Vec::new();
+    for _ in 0..3 {
+        stalls.push(stall(&c, [killed, 1, 2]));
+        c.detach(killed);
+        c.mount(&[]);
+        killed = c.nodes.len() - 1;
+    }
+    stalls.sort();
+    println!("the longest call after a kill, of three kills: {stalls:?}; median {:?}", stalls[1]);
+    assert!(stalls[2] < LONGEST && stalls[0] < LONGEST / 2, "{stalls:?}");
+    c.finish();
 }

@@ -172,6 +172,55 @@ fn everyday_use_of_two_mounts_by_io_uring() {
     cluster.finish();
 }
 
+/// Of 32 threads an eighth may wait for locks of one user, half for all: what is beyond that is refused, and the
+/// rest of the threads serve others.
+const REFUSED: &str = r#"
+os.chmod(A, 0o777)
+with open(A + "/held", "w") as f: f.write("x")
+os.chmod(A + "/held", 0o666)
+holder = os.open(A + "/held", os.O_RDWR); fcntl.flock(holder, fcntl.LOCK_EX)
+def crowd(told):
+    state = {"refused": 0, "had": 0}; guard = threading.Lock()
+    def one():
+        fd = os.open(A + "/held", os.O_RDWR)
+        try: fcntl.flock(fd, fcntl.LOCK_EX); how = "had"
+        except OSError as e: assert e.errno == errno.ENOLCK, e; how = "refused"
+        with guard: state[how] += 1
+        os.close(fd)
+    all = [threading.Thread(target=one) for _ in range(40)]
+    for t in all: t.start()
+    until("all but an eighth are refused", lambda: state["refused"] >= 36)
+    time.sleep(0.2); assert state == {"refused": 36, "had": 0}, state
+    os.write(told, b"r")
+    for t in all: t.join()
+    assert state == {"refused": 36, "had": 4}, state
+users = []
+for uid in (1000, 1001):
+    r, w = os.pipe(); users.append(as_user(uid, lambda: crowd(w)))
+    assert os.read(r, 1) == b"r"
+def other():
+    for where in (A, B):
+        assert os.stat(where + "/held").st_size == 1 and "held" in os.listdir(where)
+        open(where + "/new", "w").close(); os.unlink(where + "/new")
+assert ended(as_user(1002, other)) == 0
+fcntl.flock(holder, fcntl.LOCK_UN)
+for pid in users: assert ended(pid) == 0
+"#;
+
+#[test]
+fn waits_for_locks_leave_threads_of_a_mount_by_io_uring_for_others() {
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let Some(_switch) = switch() else { return };
+    let mut cluster = Cluster::of(Disks::new(2, 192), 0, &[]);
+    let a = cluster.mount(&["uring", "workers_max=32"]);
+    cluster.mount(&[]);
+    if ring_threads(cluster.pid(0)).0 == 0 {
+        return braid_testkit::skip(&format!("no FUSE by io_uring here: {}", log(&a)));
+    }
+    python(&cluster, REFUSED);
+    cluster.finish();
+}
+
 #[test]
 fn where_there_is_none_the_mount_says_so_and_serves_all_the_same() {
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

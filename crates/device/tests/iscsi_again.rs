@@ -528,6 +528,34 @@ fn a_flush_or_compare_and_write_without_an_answer_does_not_hang() {
     assert!(begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
 }
 
+/// What may take a unit long has five times the bound: a discard, zeros, a reservation. None hangs.
+#[test]
+fn a_discard_or_a_reservation_without_an_answer_does_not_hang() {
+    const LONGEST: Duration = Duration::from_mins(1);
+    let begun = Instant::now();
+    std::thread::scope(|s| {
+        for what in ["discard", "zero", "register"] {
+            s.spawn(move || {
+                let kind = if what == "register" { "reserve" } else { "write" };
+                let (_, san, unit) = unanswering(&format!("{kind} mute"));
+                let asked = Instant::now();
+                match what {
+                    "discard" => drop(unit.deallocate(AT, Bytes(512))),
+                    "zero" => unit.write_zeroes(AT, Bytes(512)).unwrap(),
+                    _ => drop(unit.abilities().reservations.unwrap().register_anyhow(7)),
+                }
+                assert!(
+                    asked.elapsed() >= Duration::from_secs(10),
+                    "{what}: {:?}",
+                    asked.elapsed()
+                );
+                san.met(1);
+            });
+        }
+    });
+    assert!(begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
+}
+
 /// A unit that stays silent is given up after two sessions, and what it was sent lands no more.
 #[test]
 fn a_unit_that_answers_no_command_is_given_up() {

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use braid_format::label::MemberState;
 use braid_format::meta::MetaHeader;
 use braid_format::superblock::RawSuperblock;
-use braid_format::{BlockNo, Bytes, FormatError};
-use braid_pool::device::MemoryDevice;
+use braid_format::{BlockNo, Bytes, FormatError, MemberIndex};
+use braid_pool::device::{Device, MemoryDevice};
+use braid_pool::layout::Redundancy;
 use braid_pool::{CreateOptions, Pool};
+use braid_testkit::wait_until;
 use zerocopy::FromBytes;
 
 use crate::attr::NoKernelCache;
@@ -84,4 +87,44 @@ fn a_mounted_node_looks_at_the_features_again_when_others_change_the_pool() {
     MetaHeader::seal(&mut body);
     look.write_bodies(&[(BlockNo(0), &body)]).unwrap();
     assert_eq!(unknown(volume.refresh()), 1 << 50);
+}
+
+/// Two nodes on a mirror, each with the members opened for itself. A newer version begins to use what this one does
+/// not know, and then the pool changes: the node that did not change it looks, too, and withdraws.
+#[test]
+fn a_node_withdraws_when_others_change_a_pool_that_has_features_which_it_does_not_know() {
+    for incompatible in [true, false] {
+        let device = |n| MemoryDevice::new(&format!("m{n}"), Bytes(160 << 20), Bytes(512));
+        let devices = [0, 1, 2].map(device);
+        let all = || devices.iter().map(|d| d.clone() as Arc<dyn Device>).collect::<Vec<_>>();
+        let of_pool = CreateOptions {
+            redundancy: Redundancy::Mirror(3),
+            log_slots: 2,
+            ..CreateOptions::new("mirror")
+        };
+        let pool = Pool::create(all(), &of_pool).unwrap();
+        make(&pool, &MakeOptions { nodes: Some(2), ..MakeOptions::default() }, &mut |_, _| {})
+            .unwrap();
+        drop(pool);
+        let [looks, changes] =
+            [(); 2].map(|()| mount(&Pool::assemble(all()).unwrap(), false).unwrap());
+        // A change of the pool alone is no reason.
+        changes.fail_member(MemberIndex(2), false).unwrap();
+        let failed = (MemberIndex(2), MemberState::Failed);
+        wait_until("the other takes note", || looks.pool().member_states().contains(&failed));
+        patch(changes.pool(), |sb| {
+            if incompatible {
+                sb.features_incompat.set(sb.features_incompat.get() | 1 << 50);
+            } else {
+                sb.features_ro_compat.set(1 << 40);
+            }
+        });
+        assert_eq!(looks.withdrawn(), None);
+        // It looks as well.
+        drop(changes.fail_member(MemberIndex(1), false));
+        wait_until("the other withdraws", || looks.withdrawn().is_some());
+        let said = looks.withdrawn().unwrap();
+        assert!(said.contains("feature bits") && said.contains("newer"), "{said}");
+        assert!(looks.unmount().is_err() && changes.withdrawn().is_some());
+    }
 }

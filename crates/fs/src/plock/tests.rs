@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use braid_format::InodeNo;
 use braid_lock::{Hint, Mode};
 
+mod full_pool;
+
 use super::poll::CIRCLE_AFTER;
 use super::requests::{bucket_of, change};
 use super::*;

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::super::fixture::{make_in, mount_under};
+use super::super::fixture::{Node, make_in, mount_under};
 use super::*;
 use crate::attr::{KernelCache, WithAttrs};
+use crate::make::{MakeOptions, make};
 
 #[test]
 fn a_name_made_on_one_node_is_seen_on_the_other_at_once() {
@@ -396,4 +397,44 @@ fn many_files_of_another_node_are_asked_for_by_few_messages() {
 
 fn set_mode(core: &Arc<Core>, ino: InodeNo, mode: u32) {
     setattr(core, ino, &crate::attr::SetAttr { mode: Some(mode), ..Default::default() }).unwrap();
+}
+
+/// More nodes than a lock's record had places for openers once: all at the same time, and lives that came and went.
+#[test]
+fn a_file_that_thirty_nodes_had_open_is_freed_with_the_last_close() {
+    let device = MemoryDevice::new("test", Bytes(512 << 20), Bytes(512));
+    let pool = Pool::create(vec![device], &CreateOptions::new("test")).unwrap();
+    let of_nodes = MakeOptions::default();
+    let options = MakeOptions { nodes: Some(31), journal_size: Some(2 << 20), ..of_nodes };
+    make(&pool, &options, &mut |_, _| {}).unwrap();
+    let nodes: Vec<_> = (0..30).map(|slot| mount(&pool, slot)).collect();
+    let root = nodes[0].volume.root();
+    let ino = touch_file(&nodes[0], root, "f").ino;
+    let files: Vec<u64> = nodes.iter().map(|node| open(node, ino)).collect();
+    unlink(&nodes[17], root, b"f").unwrap();
+    for (node, fh) in nodes.iter().zip(files) {
+        assert!(!gone(&nodes[29], ino));
+        close(node, fh);
+    }
+    assert!(nodes.iter().all(|node| gone(node, ino)));
+    assert_eq!(orphan::reap(&nodes[17]).unwrap(), 0);
+    // Some leave with the file open, some are killed.
+    let ino = touch_file(&nodes[0], root, "g").ino;
+    for life in 0..30 {
+        let node = mount(&pool, 30);
+        open(&node, ino);
+        if life % 5 == 4 {
+            node.withdraw(&Error::NotPermitted);
+            node.membership.abandon();
+        } else {
+            node.unmount();
+        }
+    }
+    unlink(&nodes[3], root, b"g").unwrap();
+    assert!(gone(&nodes[4], ino));
+    assert_eq!(orphan::reap(&nodes[3]).unwrap(), 0);
+    let mut nodes = nodes.into_iter();
+    let last = nodes.next_back().unwrap();
+    nodes.for_each(Node::unmount);
+    last.unmount_clean();
 }
