@@ -4,7 +4,7 @@
 //! and `reshape` what an operator asks for.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -66,6 +66,8 @@ pub(crate) struct Epochs {
     pub reread: Mutex<Reread>,
     /// The highest epoch that any known member carries, or may carry.
     pub attempted: AtomicU64,
+    /// The epoch in use is without a member of the last settled one.
+    pub leaves_members: AtomicBool,
     /// Migrations of earlier epochs whose successors have missed what this node wrote.
     pub ended_migrations: Mutex<Vec<Arc<MemberMigration>>>,
 }
@@ -81,6 +83,7 @@ impl Epochs {
             rereads: AtomicU64::new(0),
             reread: Mutex::default(),
             attempted: AtomicU64::new(0),
+            leaves_members: AtomicBool::new(false),
             ended_migrations: Mutex::default(),
         }
     }

@@ -98,8 +98,8 @@ impl NodeStore for Nodes {
 }
 
 impl PoolSide for Side {
-    fn may_lose_members(&self) -> bool {
-        true
+    fn epoch_without_members(&self) -> Option<EpochTag> {
+        self.pool.epoch_without_members()
     }
     fn epoch(&self) -> EpochTag {
         self.pool.epoch_tag()

@@ -306,8 +306,8 @@ impl NodeStore for MemoryNodes {
 }
 
 impl PoolSide for MemoryNodes {
-    fn may_lose_members(&self) -> bool {
-        true
+    fn epoch_without_members(&self) -> Option<EpochTag> {
+        Some(self.epoch())
     }
     fn epoch(&self) -> EpochTag {
         self.of_process(|p| p.epoch)

@@ -12,8 +12,8 @@ use crate::error::StoreError;
 pub trait PoolSide: Send + Sync {
     /// The epoch in use here.
     fn epoch(&self) -> EpochTag;
-    /// Whether another epoch may be without a member of this one, so that heartbeats are written elsewhere.
-    fn may_lose_members(&self) -> bool;
+    /// See [`Pool::epoch_without_members`].
+    fn epoch_without_members(&self) -> Option<EpochTag>;
     /// Uses the epoch that the pool's labels say; whether it is another than before.
     ///
     /// # Errors
@@ -64,8 +64,8 @@ impl PoolSide for Pool {
     fn epoch(&self) -> EpochTag {
         self.epoch_tag()
     }
-    fn may_lose_members(&self) -> bool {
-        self.info().redundant
+    fn epoch_without_members(&self) -> Option<EpochTag> {
+        Self::epoch_without_members(self)
     }
     fn follow(&self) -> Result<bool, StoreError> {
         Ok(Self::follow(self)?)

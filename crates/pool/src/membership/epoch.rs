@@ -466,6 +466,10 @@ impl PoolState {
         if let Some(migration) = topology.missed() {
             self.epochs.ended_migrations.lock().push(migration);
         }
+        let leaves = leaves_members(&topology.label, &next.label);
+        if leaves || topology.settled.load(Ordering::Acquire) {
+            self.epochs.leaves_members.store(leaves, Ordering::Release);
+        }
         *topology = next;
         let before = self.epochs.replace_snapshot(topology);
         self.cluster.liveness.part(topology);
@@ -542,4 +546,12 @@ impl Topology {
         let label = &self.label;
         carriers(label).into_iter().filter_map(|i| Some(label.members.get(i)?.uuid)).collect()
     }
+}
+
+/// Whether a member that nodes write heartbeats to is used no more.
+fn leaves_members(before: &Label, next: &Label) -> bool {
+    let used = |label: &Label, uuid| {
+        label.members.iter().any(|m| m.uuid == uuid && m.state != MemberState::Failed)
+    };
+    before.members.iter().any(|m| used(before, m.uuid) && !used(next, m.uuid))
 }

@@ -112,6 +112,13 @@ impl Pool {
         *self.0.epochs.announced.read()
     }
 
+    /// The epoch in use, if it is without a member that the last settled one had: heartbeats go to fewer places, and
+    /// a node that does not use it looks for them where they are no more. Waits for nothing.
+    pub fn epoch_without_members(&self) -> Option<EpochTag> {
+        let leaves = self.0.epochs.leaves_members.load(Ordering::Acquire);
+        leaves.then(|| self.0.epochs.snapshot().tag())
+    }
+
     /// Another node may have changed the pool: its labels are read, and a newer epoch is used from
     /// now on; or the one before, if the change that this node saw has come to nothing. Waits for the
     /// requests under way. Whether there was one.

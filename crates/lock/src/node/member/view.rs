@@ -103,15 +103,12 @@ impl NodeState {
         behind.map(|s| (s.record.life.slot, tag.epoch, since)).collect()
     }
 
-    /// Whether the other nodes, as far as they were seen, use the pool's epoch in use here. One that does not may
-    /// not see this node's heartbeats: they are written to no member that has failed in this epoch, and perhaps it
-    /// looks for them there, because what has failed is this node's way to that member. Then it fences this node,
-    /// recovers it, and changes what this node has read. (What this node writes waits for the epoch to be settled.)
+    /// Whether the other nodes, as far as they were seen, look for this node's heartbeats where they are written. If a
+    /// member has failed, one that does not use that epoch may look for them there, because what has failed is this
+    /// node's way to that member. Then it fences this node, recovers it, and changes what this node has read. (What
+    /// this node writes waits for the epoch to be settled.)
     pub(super) fn is_followed(&self) -> bool {
-        if !self.store.pool().may_lose_members() {
-            return true;
-        }
-        let tag = self.store.pool().epoch();
+        let Some(tag) = self.store.pool().epoch_without_members() else { return true };
         let (slots, beats) = (self.slots.read(), self.beats.lock());
         let others = slots.iter().map(|s| &s.record);
         let others = others.filter(|r| user_of(r).is_some_and(|life| life != self.me));
