@@ -95,20 +95,22 @@ make_pool() {
 
 # refuses WHO PROGRAM: a pool of the other format.
 refuses() {
-  local who=$1 program=$2 command said status
+  local who=$1 program=$2 command said status before
+  before=$(cat "${disks[@]}" | sha256sum)
   for command in mount check status; do
     local words=("$command" "${disks[@]}")
     [ "$command" != mount ] || words+=("$a")
     said=$(timeout 60 "$program" "${words[@]}" 2>&1); status=$?
     if [ "$status" -eq 0 ]; then
       bad "$command by $who: takes a pool of another format"
-    elif [[ $said != *"$old_format"* || $said != *"$new_format"* ]]; then
+    elif [[ $said != *"version $old_format"* || $said != *"version $new_format"* ]]; then
       bad "$command by $who: refused, but it does not name formats $old_format and $new_format: $said"
     else
       good "$command by $who: refused clearly, exit status $status: $said"
     fi
     ! mounted "$a" || umount -l "$a"
   done
+  [ "$(cat "${disks[@]}" | sha256sum)" = "$before" ] && good "$who has changed nothing" || bad "$who has changed the pool"
 }
 if [ "$old_format" != "$new_format" ]; then
   step "the formats differ: each refuses the other's pool"

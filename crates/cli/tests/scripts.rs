@@ -117,7 +117,7 @@ fn versions_of_two_formats_must_refuse_each_others_pools_and_name_both() {
         std::fs::set_permissions(&path, mode).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let clear = "echo 'braid: format version 3; this version reads 99' >&2; exit 1";
+    let clear = "echo 'braid: format version 3, and this braid reads version 99' >&2; exit 1";
     let output = upgrade(braid, &fake("clear", clear));
     let told = said(&output);
     assert!(told.contains("refused clearly"), "{told}");
