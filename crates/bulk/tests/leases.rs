@@ -595,7 +595,7 @@ fn a_node_that_may_not_act_answers_nothing_and_lets_nobody_keep_anything() {
     let fs = mount(server.address(), true);
     let root = fs.root();
     seen(&fs, root, b"file").unwrap_err();
-    host.references().suspend(false, Duration::from_secs(2));
+    host.references().suspend(false, Duration::from_secs(2), Duration::from_secs(1));
     wait_until("it is dropped", || fs.status().leases == 0);
     let answered = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -209,6 +209,11 @@ fn a_freeze_ends_by_itself_by_a_word_and_with_its_node() {
     assert!(frozen(2, "word"));
     let said = fails(&["freeze", dirs[2]]);
     assert!(said.contains("frozen already, or about to be, by node 1"), "{said}");
+    let said = fails(&["freeze", dirs[1]]);
+    assert!(said.contains("frozen already, or about to be, by node 1"), "{said}");
+    for n in [0, 1, 2] {
+        assert!(frozen(n, &format!("refused{n}")), "a freeze that is refused ends none");
+    }
     let said = fails(&["thaw", dirs[2]]);
     assert!(
         said.contains("is frozen by node 1: run `braid thaw` on the host of that node"),

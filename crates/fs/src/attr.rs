@@ -169,6 +169,8 @@ pub trait EarlyReply {
     /// Tells it: the file is as long as the write makes it. From here on `fsync` of the file
     /// reports the result.
     fn send(&mut self);
+    /// The write is about to make the file longer, which has so many bytes. The inode's lock is held exclusively.
+    fn grows(&mut self, _size: u64) {}
     /// The write has taken effect, and pages in the kernel may not have it: see [`UnseenWrite`].
     fn unseen(&mut self, write: UnseenWrite) {
         drop(write);
@@ -278,9 +280,9 @@ pub trait KernelCache: Send + Sync {
     fn change_ends(&self, _ino: InodeNo) {}
     /// This node may not act any more: its lease is over, or, `for_good`, it has withdrawn. Drops all
     /// that is cached, in `within`; from then on requests fail, those too that are under way and
-    /// keep pages from being dropped. Returns after `within` at the latest.
-    fn suspend(&self, for_good: bool, within: std::time::Duration) {
-        let _ = (for_good, within);
+    /// keep pages from being dropped. Later ones wait for `patience` first. Returns after `within` at the latest.
+    fn suspend(&self, for_good: bool, within: std::time::Duration, patience: std::time::Duration) {
+        let _ = (for_good, within, patience);
     }
     /// The lease lasts again: requests are answered.
     fn resume(&self) {}

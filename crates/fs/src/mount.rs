@@ -503,8 +503,8 @@ fn unless_done_in<T>(time: Duration, late: &(dyn Fn() + Sync), work: impl FnOnce
 struct KernelLease(Arc<dyn KernelCache>);
 
 impl OnLease for KernelLease {
-    fn over(&self, for_good: bool, within: Duration) {
-        self.0.suspend(for_good, within);
+    fn over(&self, for_good: bool, within: Duration, patience: Duration) {
+        self.0.suspend(for_good, within, patience);
     }
     fn regained(&self) {
         self.0.resume();
@@ -543,7 +543,7 @@ impl MaintenancePeers for Weak<Membership> {
 /// Dies for the others as [`abandon`] says, after programs here can read nothing any more that the
 /// others are about to change.
 fn withdraw_from(core: &Core, membership: &Membership) {
-    core.kernel.suspend(true, membership.grace());
+    core.kernel.suspend(true, membership.grace(), Duration::ZERO);
     abandon(&core.volume, membership, core.cluster.as_deref());
 }
 

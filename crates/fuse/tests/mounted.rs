@@ -440,7 +440,7 @@ fn without_a_lease_nothing_old_is_served_and_with_it_again_all_goes_on() {
     let read = |bytes: &mut [u8; 3]| open.read_exact_at(bytes, 0).map_err(|e| e.raw_os_error());
     let mut bytes = [0; 3];
     read(&mut bytes).unwrap();
-    m.link.suspend(false, WITHIN);
+    m.link.suspend(false, WITHIN, WITHIN / 2);
     m.fs.write_elsewhere(m.fs.ino_of("f"), b"new");
     assert_eq!(read(&mut bytes), Err(Some(libc::EIO)), "{bytes:?}");
     assert_eq!(open.metadata().unwrap_err().raw_os_error(), Some(libc::EIO));
@@ -453,7 +453,7 @@ fn without_a_lease_nothing_old_is_served_and_with_it_again_all_goes_on() {
     assert_eq!(open.metadata().unwrap().len(), 3);
     assert_eq!(touch(&mut second).as_deref(), Some("new"));
     assert_eq!(fs::read_to_string(m.path("f")).unwrap(), "new");
-    m.link.suspend(true, WITHIN);
+    m.link.suspend(true, WITHIN, WITHIN / 2);
     m.link.resume();
     assert_eq!(read(&mut bytes), Err(Some(libc::EIO)));
     assert_eq!(fs::metadata(m.path("f")).unwrap_err().raw_os_error(), Some(libc::EIO));
@@ -486,7 +486,7 @@ fn names_that_the_kernel_keeps_are_dropped_when_the_lease_ends() {
         assert_eq!(both(), (Ok(true), Ok(false)));
     }
     assert_eq!(m.fs.seen.lookups.load(Ordering::Relaxed), asked, "the kernel keeps no names");
-    m.link.suspend(false, Duration::from_secs(2));
+    m.link.suspend(false, Duration::from_secs(2), Duration::from_secs(1));
     m.fs.unlink_elsewhere("gone");
     m.fs.create_elsewhere("new");
     assert_eq!(both(), (Err(libc::EIO), Err(libc::EIO)));
@@ -515,7 +515,7 @@ fn a_page_that_is_filled_or_written_back_does_not_keep_old_ones_when_the_lease_e
         let waits = s.spawn(|| reads(900 << 10));
         wait_until("a fill waits", || m.fs.seen.fills.load(Ordering::Relaxed) > fills);
         let start = Instant::now();
-        m.link.suspend(false, Duration::from_secs(20));
+        m.link.suspend(false, Duration::from_secs(20), Duration::from_secs(10));
         let took = start.elapsed();
         // What waits is let go before anything is said of it: else a failed test would hang.
         let ended = (0..1000).any(|_| {

@@ -171,7 +171,7 @@ impl KernelCache for References {
         self.changes(ino);
         self.leases.change(ino, false);
     }
-    fn suspend(&self, _for_good: bool, within: Duration) {
+    fn suspend(&self, _for_good: bool, within: Duration, _patience: Duration) {
         self.leases.suspend(Instant::now() + within);
     }
     fn resume(&self) {

@@ -105,6 +105,11 @@ fn from_program(
         let locked = core.lock_concurrent(ino, Mode::Exclusive)?;
         check(&locked, offset, data.len(), false)?;
         let held = HeldInode::of(core, &locked);
+        let size = locked.st().raw.size.get();
+        if locked.guard.mode() == Mode::Exclusive && offset.saturating_add(data.len() as u64) > size
+        {
+            reply.grows(size);
+        }
         let reply: &mut dyn EarlyReply = if flags.direct { &mut () } else { reply };
         let unseen = unseen(offset);
         let plain = || privileged(core, &locked, flags.kill_privileges).map(|p| !p);
@@ -125,6 +130,10 @@ fn from_program(
     check(&locked, offset, data.len(), flags.append)?;
     kill_privileges(core, &locked, flags.kill_privileges)?;
     let held = HeldInode::of(core, &locked);
+    let size = locked.st().raw.size.get();
+    if offset.saturating_add(data.len() as u64) > size {
+        reply.grows(size);
+    }
     let mut delalloc = held.data().change.lock();
     let unseen = unseen(offset);
     if wants_direct(core, offset, data, flags) {

@@ -259,8 +259,8 @@ impl Nodes {
             n.may_be_cached(now)
         })
     }
-    /// A write begins that makes a file longer past the page cache, from `size` on, as its program sees it.
-    /// Until [`Self::grown`] the kernel is told the size before ([`Self::size_told`]).
+    /// A write is about to make a file longer, which has `size` bytes; the inode's lock is held exclusively. Until
+    /// [`Self::grown`] the kernel is told that size ([`Self::size_told`]).
     ///
     /// It takes the new one from the answer to the write. If it heard of it sooner, it would cut its pages there,
     /// perhaps only when the file is longer still (`fuse_change_attributes`, fs/fuse/inode.c), or show other programs
@@ -268,10 +268,15 @@ impl Nodes {
     pub fn grows(&self, node: u64, size: u64) {
         self.with(node, |n| {
             if n.growing == 0 {
-                n.size_before = size.max(n.size.unwrap_or(0));
+                n.size_before = size;
             }
             n.growing = n.growing.saturating_add(1);
         });
+    }
+    /// Another node gets the lock, and may make the file longer still, before that write is answered: nothing is kept
+    /// from the kernel any more. Its pages are dropped.
+    pub fn shows_growth(&self, node: u64) {
+        self.with(node, |n| n.size_before = u64::MAX);
     }
     /// Such a write is about to be answered.
     pub fn grown(&self, node: u64) {
@@ -426,14 +431,19 @@ mod tests {
         let nodes = Nodes::default();
         nodes.opened(7, false);
         nodes.shows(7, Some(100), nodes.origin);
-        nodes.grows(7, 90);
+        nodes.grows(7, 100);
         assert_eq!((nodes.size_told(7, 116), nodes.size_told(7, 50)), (100, 50), "cut meanwhile");
         assert!(!nodes.caching(7, nodes.origin + RESIZE_PAUSE * 2));
         nodes.grows(7, 116);
         nodes.grown(7);
         assert_eq!(nodes.size_told(7, 132), 100, "another is under way");
+        nodes.shows_growth(7);
+        assert_eq!(nodes.size_told(7, 132), 132, "another node may have written since");
         nodes.grown(7);
-        assert_eq!(nodes.size_told(7, 132), 132);
+        nodes.grows(7, 132);
+        assert_eq!(nodes.size_told(7, 148), 132);
+        nodes.grown(7);
+        assert_eq!(nodes.size_told(7, 148), 148);
         assert!(nodes.caching(7, nodes.origin + RESIZE_PAUSE * 2));
     }
 

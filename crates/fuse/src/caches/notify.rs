@@ -336,8 +336,8 @@ impl KernelLink {
 }
 
 impl KernelCache for KernelLink {
-    fn suspend(&self, for_good: bool, within: Duration) {
-        let new = self.gate.suspend(for_good, within / 2);
+    fn suspend(&self, for_good: bool, within: Duration, patience: Duration) {
+        let new = self.gate.suspend(for_good, patience);
         let Some(connection) = self.connection.get() else { return };
         // A second caller waits until the first is done.
         let mut dropped = self.dropping.lock();
@@ -359,6 +359,7 @@ impl KernelCache for KernelLink {
         let Some(connection) = self.connection.get() else { return };
         let node = connection.node(ino);
         self.nodes.pulled(node, Instant::now());
+        self.nodes.shows_growth(node);
         self.drop_node(&connection.device, node, data.then_some((0, 0)), TAKEN_WITHIN);
     }
     fn unbegun_fills(&self, ino: InodeNo) -> Vec<(u64, u64)> {

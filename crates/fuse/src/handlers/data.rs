@@ -30,6 +30,7 @@ struct Early<'a, 'b, F: FileSystem> {
     sheds: bool,
     sent: bool,
     unseen: Option<UnseenWrite>,
+    growth: Option<Growth>,
     /// [`Nodes::cached_closes`] when it began.
     ///
     /// [`Nodes::cached_closes`]: crate::caches::nodes::Nodes::cached_closes
@@ -44,8 +45,12 @@ impl<F: FileSystem> EarlyReply for Early<'_, '_, F> {
             && !self.call.server.nodes().mixed_since(self.call.nodeid, self.closes)
     }
     fn send(&mut self) {
+        self.growth = None;
         self.call.reply.value_at_once(&WriteOut { size: self.size, padding: 0 });
         self.sent = true;
+    }
+    fn grows(&mut self, size: u64) {
+        self.growth = Some(Growth::begin(&self.call.server.link, self.call.nodeid, size));
     }
     fn unseen(&mut self, write: UnseenWrite) {
         self.unseen = Some(write);
@@ -182,12 +187,18 @@ impl<F: FileSystem> Call<'_, F> {
         };
         let sheds = flags.kill_privileges && self.is_privileged(self.ino())?;
         let closes = self.server.nodes().cached_closes(self.nodeid);
-        let growth = self.growth(&what, flags)?;
-        let mut early =
-            Early { call: self, size: what.size, sheds, sent: false, unseen: None, closes };
+        let mut early = Early {
+            call: self,
+            size: what.size,
+            sheds,
+            sent: false,
+            unseen: None,
+            growth: None,
+            closes,
+        };
         let write = Write { offset: what.offset, bytes, flags };
         let written = self.files().write(fh, write, &mut early);
-        let Early { sent, unseen, .. } = early;
+        let Early { sent, unseen, growth, .. } = early;
         if sent {
             if let Err(errno) = written {
                 tracing::error!(nodeid = self.nodeid, %errno, "a write failed behind its program");
@@ -211,16 +222,6 @@ impl<F: FileSystem> Call<'_, F> {
         let unseen = unseen.into_iter().collect();
         self.answer_without_pages(self.nodeid, range, (unseen, growth), answer.as_bytes());
         Ok(())
-    }
-    /// Whether a write makes a file longer past the page cache through which others read it.
-    fn growth(&self, what: &WriteIn, flags: WriteFlags) -> Answer<Option<Growth>> {
-        if flags.from_page_cache || !self.server.nodes().mixed(self.nodeid) {
-            return Ok(None);
-        }
-        // A program that appends writes to the end that the kernel knows.
-        let size = if flags.append { what.offset } else { self.files().getattr(self.ino())?.size };
-        let grows = flags.append || what.offset.saturating_add(what.size.into()) > size;
-        Ok(grows.then(|| Growth::begin(&self.server.link, self.nodeid, size)))
     }
     /// Answers once the kernel has dropped its pages of `range` of `node` (first byte, number of bytes; 0:
     /// to the end). Pages that were filled while the write was under way may hold what it replaced. The

@@ -595,7 +595,7 @@ fn a_node_that_cannot_beat_withdraws() {
 #[derive(Default)]
 struct Heard(Mutex<Vec<&'static str>>);
 impl OnLease for Heard {
-    fn over(&self, for_good: bool, _: Duration) {
+    fn over(&self, for_good: bool, _: Duration, _: Duration) {
         self.0.lock().push(if for_good { "withdrawn" } else { "over" });
     }
     fn regained(&self) {

@@ -29,7 +29,7 @@ impl NodeState {
         let mut state = self.freezes.state.lock();
         if let Some(own) = state.own {
             if own.until.is_some_and(|until| Instant::now() >= until) {
-                self.end_own(&**on, state);
+                self.end_own(&**on, state, own.order.id);
                 tracing::warn!("the time of the freeze is over: the pool is thawed");
             }
             return;
@@ -92,8 +92,11 @@ impl NodeState {
         }
     }
 
-    /// Ends this node's freeze.
-    fn end_own(&self, on: &dyn OnFreeze, mut state: MutexGuard<'_, FreezeState>) {
+    /// Ends this node's freeze, if it is that one.
+    fn end_own(&self, on: &dyn OnFreeze, mut state: MutexGuard<'_, FreezeState>, id: u32) {
+        if state.own.is_none_or(|own| own.order.id != id) {
+            return;
+        }
         state.own = None;
         on.thaw();
         drop(state);
@@ -105,9 +108,11 @@ impl NodeState {
         let on = self.freezes.on.get().ok_or(NotFrozen::Busy)?;
         let deadline = Instant::now() + patience;
         loop {
-            let done = self.try_freeze(&**on, time, deadline);
+            let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+            let id = u32::try_from(random & u64::from(u32::MAX)).unwrap_or(0);
+            let done = self.try_freeze(&**on, id, time, deadline);
             if done.is_err() {
-                self.end_own(&**on, self.freezes.state.lock());
+                self.end_own(&**on, self.freezes.state.lock(), id);
             }
             let again = matches!(done, Err(NotFrozen::NoAnswer(_) | NotFrozen::UnderWay));
             if !again || Instant::now() >= deadline || self.freezes.state.lock().leaves {
@@ -120,11 +125,10 @@ impl NodeState {
     fn try_freeze(
         &self,
         on: &dyn OnFreeze,
+        id: u32,
         time: Duration,
         deadline: Instant,
     ) -> Result<(), NotFrozen> {
-        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
-        let id = u32::try_from(random & u64::from(u32::MAX)).unwrap_or(0);
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         let patience = deadline.saturating_duration_since(Instant::now());
         let prepared =
@@ -199,7 +203,7 @@ impl NodeState {
         let frozen = |own: &Own| own.until.is_some();
         let own = self.freezes.state.lock().own.filter(frozen).ok_or(NotFrozen::NotHere)?;
         let lasted = self.lasted(&own);
-        self.end_own(&**on, self.freezes.state.lock());
+        self.end_own(&**on, self.freezes.state.lock(), own.order.id);
         lasted.map_err(NotFrozen::Broken)
     }
 
@@ -257,8 +261,8 @@ impl NodeState {
         let mut told = false;
         loop {
             let mut state = self.freezes.state.lock();
-            if state.own.is_some() {
-                self.end_own(&**on, state);
+            if let Some(own) = state.own {
+                self.end_own(&**on, state, own.order.id);
                 continue;
             }
             let by = state.follower.by().map(|by| by.0.slot);

@@ -108,12 +108,23 @@ impl NodeState {
     /// node's way to that member. Then it fences this node, recovers it, and changes what this node has read. (What
     /// this node writes waits for the epoch to be settled.)
     pub(super) fn is_followed(&self) -> bool {
-        let Some(tag) = self.store.pool().epoch_without_members() else { return true };
+        self.not_following().is_empty()
+    }
+    /// The nodes for whose sake it is not.
+    pub(super) fn not_following(&self) -> Vec<NodeId> {
+        let Some(tag) = self.store.pool().epoch_without_members() else { return Vec::new() };
+        let unreadable = self.unreadable.lock().clone();
         let (slots, beats) = (self.slots.read(), self.beats.lock());
-        let others = slots.iter().map(|s| &s.record);
-        let others = others.filter(|r| user_of(r).is_some_and(|life| life != self.me));
+        // Whoever is proven to be dead, or cannot be known, is waited for by nobody.
+        let counts = |r: &&SlotRecord| {
+            user_of(r).is_some_and(|life| life != self.me)
+                && self.options.proofs.of(r).is_none()
+                && unreadable.iter().all(|u| u.slot != r.life.slot)
+        };
+        let others = slots.iter().map(|s| &s.record).filter(counts);
         let said = |r: &SlotRecord| beats.of(r.acting()).map(|(beat, _)| tag_of(beat));
-        others.filter_map(said).all(|theirs| !is_behind(theirs, tag))
+        let behind = others.filter(|r| said(r).is_none_or(|theirs| is_behind(theirs, tag)));
+        behind.map(|r| r.life.slot).collect()
     }
 
     /// Since when the pool's epoch is the one in use here.
