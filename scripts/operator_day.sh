@@ -61,6 +61,24 @@ mkdir /a/kept
 cp -r /usr/bin /usr/lib/git-core /a/kept/ 2>/dev/null || cp -r /usr/bin /a/kept/
 expected=$(sums /a/kept)
 [ "$(sums /b/kept)" = "$expected" ] || fail "the other node sees something else"
+
+step "upgrade: one node after the other, the pool stays in use"
+says "format" braid upgrade --list /a
+for dir in /a /b; do
+  [ "$dir" = /a ] && other=/b || other=/a
+  braid unmount "$dir"
+  dpkg -i /braid.deb >/dev/null
+  echo "while $dir is away" >"$other/upgrade"
+  braid mount "${unit[@]:0:4}" "$dir"
+  [ "$(cat "$dir/upgrade")" = "while $dir is away" ] || fail "$dir does not see what was written meanwhile"
+done
+
+step "images of the disks, made one after the other"
+braid freeze /a -- sh -c 'for d in d0 d1 d2 d3; do cp --sparse=always "$d" "image-$d"; done'
+[ -s image-d3 ] || fail "no images"
+rm image-d?
+
+step "programs go on"
 ( cd /b; for i in $(seq 100000); do echo "$i" >"load"; [ -e /run/stop-load ] && exit 0; done ) &
 load=$!
 

@@ -101,6 +101,22 @@ fn mounts_of_two_pid_namespaces_are_told_apart() {
 }
 
 #[test]
+fn a_mounted_pool_of_files_is_found_by_its_name() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(2, 128);
+    ok(&disks.with(&["create", "by-name"], &[]));
+    let dir = disks.path("mnt");
+    std::fs::create_dir(&dir).unwrap();
+    ok(&disks.with(&["mount"], &[&dir]));
+    let said = fails(&["check", "by-name"]);
+    assert!(said.contains("has the file system mounted"), "{said}");
+    unmount_idle(dir.as_ref());
+    assert!(fails(&["check", "by-name"]).contains("no pool called 'by-name'"));
+}
+
+#[test]
 fn two_mounted_pools_of_one_name_are_named_by_their_directories() {
     if !can_mount() {
         return;
@@ -118,6 +134,7 @@ fn two_mounted_pools_of_one_name_are_named_by_their_directories() {
         assert!(said.contains("two pools: give the directory of one"), "{command:?}: {said}");
         assert!(pools.iter().all(|(_, dir)| said.contains(dir.as_str())), "{command:?}: {said}");
     }
+    assert!(fails(&["check", "twice"]).contains("name the devices"));
     for (_, dir) in &pools {
         assert!(ok(&["nodes", dir]).contains(dir.as_str()));
         unmount_idle(dir.as_ref());

@@ -46,7 +46,7 @@ fn fstrim_and_trim_give_deleted_files_back_and_keep_the_others() {
         assert_eq!(sums(&pool.dir.join("tree")), written);
         // Others than FITRIM are not there.
         let other = sh(&format!("fsfreeze -f {} 2>&1 || true", pool.dir()));
-        assert!(!other.is_empty());
+        assert!(other.contains("not supported"), "{other}");
         large(&pool);
         sh(&format!("rm {}/large", pool.dir()));
         let said = ok(&["trim", pool.dir()]);

@@ -379,6 +379,9 @@ fn a_killed_node_loses_nothing_that_was_fsynced_and_the_other_goes_on() {
         let found = fs::read(b.join(format!("d/{n}"))).unwrap();
         assert!(found == expected, "file {n} of {count}");
     }
+    // For people: no values as the program has them.
+    let log = fs::read_to_string(format!("{}.log", b.display())).unwrap();
+    assert!(log.contains("recovering a dead node") && !log.contains('{'), "{log}");
     c.finish();
 }
 

@@ -198,6 +198,13 @@ pub struct Life {
     pub incarnation: Incarnation,
 }
 
+/// For the log: slot and life with a point between, as `1.3`.
+impl core::fmt::Display for Life {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}.{}", self.slot, self.incarnation.0)
+    }
+}
+
 /// A node that waits for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Waiter {

@@ -169,7 +169,13 @@ impl Mounted {
                 .pool
                 .attach_with(membership.me().slot.get(), &VolumeVerifier::of(&volume))?;
             if whole.records + whole.regions > 0 {
-                tracing::info!(?whole, "made whole what was being written when this node ended");
+                let braid_pool::Recovered { records, regions, repaired } = whole;
+                tracing::info!(
+                    records,
+                    regions,
+                    %repaired,
+                    "made whole what was being written when this node ended"
+                );
             }
             volume.pool.history_of_node(membership.me().slot);
             let text = format!("the node has joined, at {}", options.mount_point.display());

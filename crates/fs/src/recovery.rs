@@ -232,7 +232,14 @@ impl Recoverer {
         let text = format!("node {slot} died: its journal is replayed ({count} transactions)");
         volume.pool.record(EventKind::Recovery, None, text);
         if replayed.transactions > 0 {
-            tracing::info!(node = %dead.slot, ?replayed, "replayed the journal of a dead node");
+            let Replayed { transactions, written, skipped } = replayed;
+            tracing::info!(
+                node = %dead.slot,
+                transactions,
+                written,
+                skipped,
+                "replayed the journal of a dead node"
+            );
         }
         Ok(replayed)
     }
@@ -240,7 +247,8 @@ impl Recoverer {
 
 fn log_made_whole(node: NodeId, whole: &braid_pool::Recovered) {
     if whole.records + whole.regions > 0 {
-        tracing::info!(%node, ?whole, "made whole what a dead node was writing");
+        let braid_pool::Recovered { records, regions, repaired } = whole;
+        tracing::info!(%node, records, regions, %repaired, "made whole what a dead node was writing");
     }
 }
 

@@ -80,7 +80,7 @@ pub use watch::HostIdentity;
 fn log_suspect(life: Life) {
     let slot = life.slot;
     tracing::warn!(
-        ?life,
+        %life,
         "no heartbeat for too long, and nothing here can fence it: what it holds stays locked. If its host is off, say so: `braid fence POOL {slot} --confirm`"
     );
 }

@@ -9,7 +9,7 @@ use braid_pool::device::{self, Device, OpenOptions, UnitName, answers};
 use braid_pool::labels::Found;
 use braid_pool::{FoundPool, Pool, PoolError};
 
-use crate::process::left_behind;
+use crate::process::{left_behind, mounts};
 use crate::terminal::answer::warning;
 
 /// Opens the pool that `sources` name: one pool name (found by label), or all of its devices.
@@ -243,6 +243,11 @@ fn by_name(word: &str) -> Result<Vec<PathBuf>> {
     };
     let pools = discover(None);
     let found: Vec<_> = pools.iter().filter(is).collect();
+    if found.is_empty()
+        && let Some(mounted) = mounted(name)?
+    {
+        return Ok(mounted);
+    }
     match found.as_slice() {
         [] if Path::new(name).is_dir() => bail!(
             "no pool is mounted on the directory {name}, and no pool on this host's devices has that name; `braid scan` lists what is there"
@@ -256,6 +261,26 @@ fn by_name(word: &str) -> Result<Vec<PathBuf>> {
             bail!("{} pools are called '{name}'; use the UUID that `braid scan` shows", found.len())
         }
     }
+}
+
+/// The devices of the pool of this name that this host has mounted: files and units of targets are not searched.
+fn mounted(name: &str) -> Result<Option<Vec<PathBuf>>> {
+    let mounts = mounts::mounts().into_iter().filter(|m| m.pool == name);
+    let mut all: Vec<Vec<PathBuf>> = mounts
+        .map(|m| {
+            let mut paths: Vec<_> = m.sources.iter().map(PathBuf::from).collect();
+            paths.sort();
+            paths
+        })
+        .collect();
+    all.sort();
+    all.dedup();
+    if all.len() > 1 {
+        bail!(
+            "mounts of several pools called '{name}', or by other names of its devices: name the devices"
+        );
+    }
+    Ok(all.pop())
 }
 
 #[cfg(test)]

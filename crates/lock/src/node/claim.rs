@@ -192,7 +192,7 @@ impl<'a> Claim<'a> {
             }
             Action::Recover { dead: record, mine } => {
                 let dead = record.life;
-                tracing::info!(?dead, "recovering a dead node in order to take its slot");
+                tracing::info!(%dead, "recovering a dead node in order to take its slot");
                 let (recover, by) = (self.recover, mine.life);
                 let all = || {
                     super::await_clients(&record);
@@ -274,7 +274,7 @@ impl<'a> Claim<'a> {
                 true
             }
             Err(e) => {
-                tracing::error!(node = ?record.life, "cannot take its slot, it is not fenced: {e}");
+                tracing::error!(node = %record.life, "cannot take its slot, it is not fenced: {e}");
                 false
             }
         }

@@ -155,18 +155,18 @@ impl JoinWatcher<'_> {
         }
         let life = record.acting();
         tracing::warn!(
-            ?life,
+            %life,
             host = record.host,
             "no heartbeat for too long: fencing it, for a recovery may wait for what it holds"
         );
         match self.fencer().fence(record, self.may_act) {
             Ok(method) => {
-                tracing::warn!(?life, method = method.name(), "fenced");
+                tracing::warn!(%life, method = method.name(), "fenced");
                 self.options.proofs.add(record, method);
                 true
             }
             Err(e) => {
-                tracing::error!(?life, "not fenced: {e}");
+                tracing::error!(%life, "not fenced: {e}");
                 false
             }
         }

@@ -338,7 +338,7 @@ impl Membership {
             );
         }
         super::vouch::settle(&*inner.store, record, seen)?;
-        tracing::warn!(?life, host = record.host, "dead, by the operator's word");
+        tracing::warn!(%life, host = record.host, "dead, by the operator's word");
         inner.options.proofs.add(record, FenceMethod::Operator);
         Ok(life)
     }

@@ -126,7 +126,7 @@ impl NodeState {
             }
             WatchAction::Recover(record) => {
                 let dead = record.life;
-                tracing::info!(?dead, "recovering a dead node");
+                tracing::info!(%dead, "recovering a dead node");
                 let this = self.clone();
                 let run = move || {
                     this.fencer().forget(&record);
@@ -169,7 +169,7 @@ impl NodeState {
                 None
             }
             WatchAction::Gone(life) => {
-                tracing::debug!(?life, "gone");
+                tracing::debug!(%life, "gone");
                 for manager in self.managers() {
                     manager.node_gone();
                 }
@@ -206,16 +206,16 @@ impl NodeState {
         if !may_act() {
             return false;
         }
-        tracing::warn!(?life, host = record.host, "silent for too long: it is fenced");
+        tracing::warn!(%life, host = record.host, "silent for too long: it is fenced");
         match self.fencer().fence(record, &may_act) {
             Ok(method) => {
                 let took = began.elapsed();
-                tracing::warn!(?life, method = method.name(), ?took, "fenced");
+                tracing::warn!(%life, method = method.name(), ?took, "fenced");
                 self.options.proofs.add(record, method);
                 true
             }
             Err(e) => {
-                tracing::error!(?life, "not fenced: {e}");
+                tracing::error!(%life, "not fenced: {e}");
                 if let NotFenced::Reservation(e) = &e
                     && e.is_fenced()
                 {
@@ -332,11 +332,11 @@ fn outcome(dead: Life, done: Result<(), NotRecovered>) -> Recovery {
     match done {
         Ok(()) => Recovery::Done,
         Err(NotRecovered::Damaged { damage, source }) => {
-            tracing::info!(?dead, "recovery is stopped: {source}");
+            tracing::info!(%dead, "recovery is stopped: {source}");
             Recovery::Damaged(damage)
         }
         Err(e @ NotRecovered::Failed(_)) => {
-            tracing::error!(?dead, "recovery failed: {e}");
+            tracing::error!(%dead, "recovery failed: {e}");
             Recovery::Failed
         }
     }
