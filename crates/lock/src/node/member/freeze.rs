@@ -166,6 +166,11 @@ impl NodeState {
     }
 
     fn await_followers(&self, order: &FreezeOrder, deadline: Instant) -> Result<(), NotFrozen> {
+        // Who joins takes its slot, and then looks for a freeze. Here it is the other way round: one sees the other.
+        while *self.freezes.said.lock() != Some(*order) && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+        self.read_slots().map_err(|e| NotFrozen::NotSeen(e.to_string()))?;
         loop {
             if let Some(slot) = self.unreadable.lock().first().map(|u| u.slot) {
                 return Err(NotFrozen::Unreadable(slot));

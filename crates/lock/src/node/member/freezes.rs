@@ -37,6 +37,9 @@ pub enum NotFrozen {
     /// Somebody may live there.
     #[error("the slot of node {0} cannot be read, so nobody can tell whether that node follows")]
     Unreadable(NodeId),
+    /// Who is there cannot be read.
+    #[error("the slots of the nodes cannot be read: {0}")]
+    NotSeen(String),
     /// What programs have written could not be made stable.
     #[error("what programs have written cannot be made stable: {0}")]
     NotStable(Box<dyn std::error::Error + Send + Sync>),
@@ -72,6 +75,8 @@ pub(super) struct Own {
 #[derive(Default)]
 pub(super) struct Freezes {
     pub on: OnceLock<Arc<dyn OnFreeze>>,
+    /// What the last heartbeat that was written asks of the others.
+    pub said: Mutex<Option<FreezeOrder>>,
     pub state: Mutex<FreezeState>,
 }
 

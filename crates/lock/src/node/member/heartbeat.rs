@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use braid_device::Moment;
 use braid_format::LockNo;
-use braid_format::node::{Heartbeat, RawHeartbeat, SlotRecord, SlotState};
+use braid_format::node::{FreezeOrder, Heartbeat, RawHeartbeat, SlotRecord, SlotState};
 use braid_pool::EpochTag;
 
 use super::super::lease::{Action, Event, Lease, Loss};
@@ -60,7 +60,7 @@ impl NodeState {
             self.heartbeat_hints.take(&mut beat.wishes);
             beat.encode(&mut sector);
             let calls = has_news(Some(&before), &beat) && self.pace.stir();
-            self.write(&sector, &mut lease);
+            self.write(&sector, beat.freeze, &mut lease);
             if calls {
                 self.call_for_looks();
             }
@@ -89,12 +89,15 @@ impl NodeState {
     }
 
     /// Writes a heartbeat; with it the lease begins anew.
-    fn write(&self, sector: &[u8], lease: &mut Lease) {
+    fn write(&self, sector: &[u8], freeze: Option<FreezeOrder>, lease: &mut Lease) {
         if lease.is_lost() {
             return;
         }
         let (issued, followed) = (Moment::now(), self.is_followed());
         let written = self.store.write_heartbeat(self.me.slot, sector);
+        if written.is_ok() {
+            *self.freezes.said.lock() = freeze;
+        }
         let mut event = match &written {
             Ok(()) => Event::Written(issued.since_boot()),
             Err(e) if e.is_fenced() => Event::Refused,
