@@ -831,7 +831,7 @@ mod tests {
         put(56, &[17, 0, 0, 0, 0, 0, 0, 0, 2]);
         put(424, &[0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
         put(440, &[6, 6, 2, 0, 7, 8, 9, 10, 11, 0, 0, 0, 13, 0, 1, 0, 14, 15, 16, 17]);
-        put(508, &0x4e7c_d29a_u32.to_le_bytes());
+        put(508, &0x5de3_20dd_u32.to_le_bytes());
         assert_eq!(sector, golden);
     }
 
