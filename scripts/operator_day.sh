@@ -69,7 +69,7 @@ for dir in /a /b; do
   braid unmount "$dir"
   dpkg -i /braid.deb >/dev/null
   echo "while $dir is away" >"$other/upgrade"
-  braid mount "${unit[@]:0:4}" "$dir"
+  braid mount "${unit[@]:0:5}" "$dir"
   [ "$(cat "$dir/upgrade")" = "while $dir is away" ] || fail "$dir does not see what was written meanwhile"
 done
 

@@ -133,4 +133,11 @@ fn features_of_a_pool_are_named() {
     // What an older version could use again.
     ok(&["set", &pool, "comment="]);
     assert_eq!(used(), ["mirror"]);
+    if common::can_mount() {
+        let dir = disks.path("mnt");
+        std::fs::create_dir(&dir).unwrap();
+        ok(&disks.with(&["mount"], &[&dir]));
+        assert!(ok(&["upgrade", "--list", &dir]).contains("yes"));
+        common::unmount_idle(dir.as_ref());
+    }
 }

@@ -7,6 +7,7 @@ use braid_format::features::{FEATURES, FeatureIn};
 use braid_format::superblock::RawSuperblock;
 use serde_json::json;
 
+use crate::control;
 use crate::pools::sources;
 use crate::terminal::{
     answer::{self, say},
@@ -77,7 +78,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// # Errors
 /// There is no such pool; it has features that this version does not know.
 fn used(name: &str) -> Result<Used> {
-    let pool = sources::open_to_read(&[name.to_owned()], true)?;
+    let mounted = control::look(name)?;
+    let devices = mounted.map_or_else(|| vec![name.to_owned()], |mount| mount.sources);
+    let pool = sources::open_to_read(&devices, true)?;
     let label = pool.label().features_incompat();
     Ok(Used { label, superblock: braid_fs::inspect(pool)?.features_incompat })
 }
