@@ -249,7 +249,7 @@ impl Fs {
     pub fn withdrawn(&self) -> Option<String> {
         self.core().withdrawn.get().map(ToString::to_string)
     }
-    pub(crate) fn run<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
+    fn run<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
         let core = self.core();
         core.check_alive()?;
         core.watch(f(core))

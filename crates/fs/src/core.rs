@@ -196,10 +196,10 @@ impl Core {
     /// A change begins: waits for the thaw. No lock may be held, and no change be under way.
     pub fn enter_change(&self) -> Result<Change<'_>> {
         loop {
-            self.check_alive()?;
             if let Some(change) = self.freeze.try_enter() {
                 return Ok(change);
             }
+            self.check_alive()?;
             if is_interrupted() {
                 return Err(Error::Interrupted);
             }

@@ -369,6 +369,7 @@ pub(crate) fn look_later(core: &Arc<Core>) {
 /// What [`last_close`] does, for an inode that only the kernel may refer to: it is asked to let go.
 fn settle(core: &Arc<Core>, ino: InodeNo) -> Result<()> {
     let _change = core.enter_change()?;
+    core.check_alive()?;
     let Some(inode) = core.inodes.find(ino) else { return Ok(()) };
     if inode.opens.load(Ordering::Acquire) > 0 {
         return Ok(());

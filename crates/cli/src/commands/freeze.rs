@@ -24,8 +24,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// When this command is done, everything that programs on any node had written before is on the disks, and writes wait
 /// until `braid thaw`, or until the time given by --for is over. Reads go on. Images of the disks (snapshots of an
 /// array, of a volume manager, of virtual machines) that are made meanwhile, one after the other, are together what one
-/// moment was: after `braid mount` of the images all is there that was written before, and no check is needed. A node
-/// that mounts the pool waits for the thaw.
+/// moment was: after `braid fence --confirm IMAGES all`, which says that no node uses them, and `braid mount` all is
+/// there that was written before, and no check is needed. A node that mounts the pool waits for the thaw.
 ///
 /// With a command after `--` the pool is frozen while that runs, and thawed when it has ended, whatever came of it:
 ///

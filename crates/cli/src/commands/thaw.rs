@@ -46,15 +46,15 @@ fn frozen(name: &str) -> Result<Mount> {
     if let Some((mount, _)) = said.iter().find(own) {
         return Ok((*mount).clone());
     }
-    match said.iter().find_map(|(_, view)| view.frozen_by) {
-        Some(node) => bail!(
+    match (said.iter().find_map(|(_, view)| view.frozen_by), silent) {
+        (Some(node), _) => bail!(
             "{name} is frozen by node {node}: run `braid thaw` on the host of that node (`braid nodes {name}`)"
         ),
-        None if silent.is_some() => {
-            let dir = silent.map_or_else(String::new, |m| m.mount_point.display().to_string());
+        (None, Some(mount)) => {
+            let dir = mount.mount_point.display();
             bail!("the node that serves {dir} does not answer: try again")
         }
-        None => bail!(
+        (None, None) => bail!(
             "{name} is not frozen: if it was, its time was over, or the node that froze it has ended"
         ),
     }

@@ -260,7 +260,7 @@ impl Nodes {
         })
     }
     /// A write is about to make a file longer, which has `size` bytes; the inode's lock is held exclusively. Until
-    /// [`Self::grown`] the kernel is told that size ([`Self::size_told`]).
+    /// [`Self::grown`], or [`Self::pulled`], the kernel is told that size ([`Self::size_told`]).
     ///
     /// It takes the new one from the answer to the write. If it heard of it sooner, it would cut its pages there,
     /// perhaps only when the file is longer still (`fuse_change_attributes`, fs/fuse/inode.c), or show other programs
@@ -272,11 +272,6 @@ impl Nodes {
             }
             n.growing = n.growing.saturating_add(1);
         });
-    }
-    /// Another node gets the lock, and may make the file longer still, before that write is answered: nothing is kept
-    /// from the kernel any more. Its pages are dropped.
-    pub fn shows_growth(&self, node: u64) {
-        self.with(node, |n| n.size_before = u64::MAX);
     }
     /// Such a write is about to be answered.
     pub fn grown(&self, node: u64) {
@@ -326,10 +321,12 @@ impl Nodes {
         let all = now.saturating_duration_since(self.origin).as_millis();
         u32::try_from(all & u128::from(u32::MAX)).unwrap_or(0)
     }
-    /// What the kernel has of `node` is dropped because another node wants it.
+    /// What the kernel has of `node` is dropped because another node wants it. That one may make the file longer
+    /// before a write of this node is answered that does: no size is kept from the kernel any more.
     pub fn pulled(&self, node: u64, now: Instant) {
         let now = self.millis(now);
         self.with(node, |n| {
+            n.size_before = u64::MAX;
             n.pulls = if soon(n.pulled, now) { n.pulls.saturating_add(1) } else { 1 };
             n.pulled = now;
         });
@@ -437,7 +434,7 @@ mod tests {
         nodes.grows(7, 116);
         nodes.grown(7);
         assert_eq!(nodes.size_told(7, 132), 100, "another is under way");
-        nodes.shows_growth(7);
+        nodes.pulled(7, nodes.origin);
         assert_eq!(nodes.size_told(7, 132), 132, "another node may have written since");
         nodes.grown(7);
         nodes.grows(7, 132);

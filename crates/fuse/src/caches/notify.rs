@@ -359,7 +359,6 @@ impl KernelCache for KernelLink {
         let Some(connection) = self.connection.get() else { return };
         let node = connection.node(ino);
         self.nodes.pulled(node, Instant::now());
-        self.nodes.shows_growth(node);
         self.drop_node(&connection.device, node, data.then_some((0, 0)), TAKEN_WITHIN);
     }
     fn unbegun_fills(&self, ino: InodeNo) -> Vec<(u64, u64)> {

@@ -93,14 +93,8 @@ impl NodeState {
         if said != tag || since < LONG {
             return Vec::new();
         }
-        let unreadable = self.unreadable.lock().clone();
-        let (slots, beats) = (self.slots.read(), self.beats.lock());
-        let is_known = |slot| unreadable.iter().all(|u| u.slot != slot);
-        let uses = |life: Life| life != self.me && is_known(life.slot);
-        let users = slots.iter().filter(|s| user_of(&s.record).is_some_and(uses));
-        let behind = users
-            .filter(|s| beats.of(s.record.acting()).is_none_or(|(b, _)| is_behind(tag_of(b), tag)));
-        behind.map(|s| (s.record.life.slot, tag.epoch, since)).collect()
+        let behind = self.lagging(tag, |_| true).into_iter();
+        behind.map(|slot| (slot, tag.epoch, since)).collect()
     }
 
     /// Whether the other nodes, as far as they were seen, look for this node's heartbeats where they are written. If a
@@ -113,18 +107,22 @@ impl NodeState {
     /// The nodes for whose sake it is not.
     pub(super) fn not_following(&self) -> Vec<NodeId> {
         let Some(tag) = self.store.pool().epoch_without_members() else { return Vec::new() };
+        // Nobody waits for whoever is proven to be dead.
+        self.lagging(tag, |r| self.options.proofs.of(r).is_none())
+    }
+
+    /// The nodes that have not said that they use the epoch `tag`, of those that count. Nothing is known of one
+    /// whose slot cannot be read.
+    fn lagging(&self, tag: EpochTag, counts: impl Fn(&SlotRecord) -> bool) -> Vec<NodeId> {
         let unreadable = self.unreadable.lock().clone();
         let (slots, beats) = (self.slots.read(), self.beats.lock());
-        // Whoever is proven to be dead, or cannot be known, is waited for by nobody.
-        let counts = |r: &&SlotRecord| {
-            user_of(r).is_some_and(|life| life != self.me)
-                && self.options.proofs.of(r).is_none()
-                && unreadable.iter().all(|u| u.slot != r.life.slot)
+        let is_known = |slot| unreadable.iter().all(|u| u.slot != slot);
+        let uses = |life: Life| life != self.me && is_known(life.slot);
+        let users = slots.iter().map(|s| &s.record).filter(|r| user_of(r).is_some_and(uses));
+        let lags = |r: &&SlotRecord| {
+            counts(r) && beats.of(r.acting()).is_none_or(|(beat, _)| is_behind(tag_of(beat), tag))
         };
-        let others = slots.iter().map(|s| &s.record).filter(counts);
-        let said = |r: &SlotRecord| beats.of(r.acting()).map(|(beat, _)| tag_of(beat));
-        let behind = others.filter(|r| said(r).is_none_or(|theirs| is_behind(theirs, tag)));
-        behind.map(|r| r.life.slot).collect()
+        users.filter(lags).map(|r| r.life.slot).collect()
     }
 
     /// Since when the pool's epoch is the one in use here.
