@@ -172,6 +172,24 @@ lock_keeps_out() {
 lock_keeps_out "$a" "$b" "a flock of OLD keeps NEW out"
 lock_keeps_out "$b" "$a" "a flock of NEW keeps OLD out"
 
+step "a feature that one of them may not know"
+# new_feature: NEW sets a property of the pool. Then OLD knows properties, too, or NEW refuses for its sake.
+new_feature() {
+  local said status
+  timeout 20 "$new" set --help >/dev/null 2>&1 || { echo "      NEW has no \`set\`"; return; }
+  said=$(timeout 60 "$new" set "$b" comment=upgrade 2>&1); status=$?
+  if [ "$status" -eq 0 ]; then
+    good "NEW sets a property of the pool"
+  elif [[ $said == *feature*properties* ]]; then
+    good "NEW refuses to, for OLD's sake: $said"
+  else
+    bad "NEW cannot set a property, exit status $status: $said"
+  fi
+  run "OLD goes on" 'put "$a/with_property" && same "$a/with_property" "$b/with_property"'
+  [ "$status" -ne 0 ] || expect "NEW takes the property away" "$new" set "$b" comment=
+}
+new_feature
+
 step "one dies, the other recovers it"
 export work
 run "OLD works in a directory" 'mkdir "$a/by_old" && put "$a/by_old/durable" && cp "$a/by_old/durable" "$work/copy" && echo x >"$a/by_old/not_yet"'

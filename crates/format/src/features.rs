@@ -41,6 +41,55 @@ const fn of(place: FeatureIn, name: &'static str, bit: u64, meaning: &'static st
 
 use FeatureIn::{Label, Superblock as Fs};
 
+/// Bits of both places: what a node knows, or what a pool has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Features {
+    /// Those of the labels.
+    pub label: u64,
+    /// Those of the superblock.
+    pub superblock: u64,
+}
+
+impl Features {
+    /// What this version knows.
+    pub const KNOWN: Self = Self { label: label::KNOWN, superblock: Superblock::KNOWN };
+
+    /// Those of a label alone.
+    pub const fn of_label(label: u64) -> Self {
+        Self { label, superblock: 0 }
+    }
+
+    /// Those of a superblock alone.
+    pub const fn of_superblock(superblock: u64) -> Self {
+        Self { label: 0, superblock }
+    }
+
+    /// Those that `other` has not.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self { label: self.label & !other.label, superblock: self.superblock & !other.superblock }
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.label | self.superblock == 0
+    }
+
+    /// Whether there is this one.
+    pub const fn has(self, feature: &Feature) -> bool {
+        let bits = match feature.place {
+            FeatureIn::Label => self.label,
+            FeatureIn::Superblock => self.superblock,
+        };
+        bits & feature.bit != 0
+    }
+
+    /// The names of those that this version knows.
+    pub fn names(self) -> Vec<&'static str> {
+        FEATURES.iter().filter(|f| self.has(f)).map(|f| f.name).collect()
+    }
+}
+
 /// All of them.
 pub const FEATURES: [Feature; 15] = [
     of(Label, "mirror", label::MIRROR, "mirrors"),
@@ -75,5 +124,15 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), FEATURES.len());
+        assert_eq!(Features::KNOWN.names().len(), FEATURES.len());
+    }
+
+    #[test]
+    fn what_one_has_and_the_other_lacks() {
+        let (few, more) = (Features::of_label(label::MIRROR), Features::KNOWN);
+        assert!(few.without(more).is_empty() && !more.without(few).is_empty());
+        assert_eq!(few.names(), ["mirror"]);
+        let lacks = Features::of_superblock(Superblock::REGIONS).without(few);
+        assert_eq!(lacks.names(), ["regions"]);
     }
 }

@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 use crate::FormatError;
 use crate::crc::crc32c_with_hole;
+use crate::features::Features;
 use crate::lock_record::{Life, Mode};
 use crate::meta::MetaHeader;
 use crate::units::{BlockNo, Incarnation, LockNo, MemberIndex, NodeId};
@@ -550,8 +551,12 @@ pub struct RawHeartbeat {
     pub followed_stage: U16,
     /// That node's `freeze_id`.
     pub followed_id: U32,
+    /// The incompatible features of labels that this node knows.
+    pub label_features: U64,
+    /// Those of superblocks.
+    pub superblock_features: U64,
     /// Zero.
-    pub reserved: [u8; 48],
+    pub reserved: [u8; 32],
     /// CRC-32C of the 512 bytes with this field zero.
     pub crc: U32,
 }
@@ -626,6 +631,8 @@ pub struct Heartbeat {
     pub freeze: Option<FreezeOrder>,
     /// How far this node has followed another one's freeze.
     pub followed: Option<FreezeAnswer>,
+    /// The features of the format that this node knows: with another one in the pool it cannot go on.
+    pub knows: Features,
     /// Locks waited for longest, at most [`RawHeartbeat::WISHES`].
     pub wishes: Vec<(LockNo, Mode)>,
 }
@@ -680,6 +687,10 @@ impl Heartbeat {
                 id: raw.followed_id.get(),
                 stage,
             }),
+            knows: Features {
+                label: raw.label_features.get(),
+                superblock: raw.superblock_features.get(),
+            },
             wishes,
         })
     }
@@ -710,6 +721,8 @@ impl Heartbeat {
             raw.followed_stage = U16::new(followed.stage as u16);
             raw.followed_id = U32::new(followed.id);
         }
+        raw.label_features = U64::new(self.knows.label);
+        raw.superblock_features = U64::new(self.knows.superblock);
         for (place, (lock, mode)) in raw.wishes.iter_mut().zip(&self.wishes) {
             *place = RawWish { lock: U64::new(lock.0), mode: U64::new(*mode as u64) };
         }
@@ -793,6 +806,7 @@ mod tests {
                 id: 0x1110_0f0e,
                 stage: FreezeStage::Prepared,
             }),
+            knows: Features { label: 0x1312, superblock: 0x1514 },
             wishes: vec![(LockNo(16), Mode::Shared), (LockNo(17), Mode::Exclusive)],
         }
     }
@@ -831,7 +845,8 @@ mod tests {
         put(56, &[17, 0, 0, 0, 0, 0, 0, 0, 2]);
         put(424, &[0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
         put(440, &[6, 6, 2, 0, 7, 8, 9, 10, 11, 0, 0, 0, 13, 0, 1, 0, 14, 15, 16, 17]);
-        put(508, &0x5de3_20dd_u32.to_le_bytes());
+        put(460, &[0x12, 0x13, 0, 0, 0, 0, 0, 0, 0x14, 0x15]);
+        put(508, &0xe748_50ce_u32.to_le_bytes());
         assert_eq!(sector, golden);
     }
 

@@ -59,7 +59,7 @@ fn compiled() -> Vec<(&'static str, usize, Fields)> {
         node::RawLockPlace { kernel, device, inode }
         node::RawSlot { magic, revision, state, slot, recoverer, incarnation, recoverer_incarnation, pid, nonce, since, node_uuid, boot_id, host, address, mount_point, machine_id, damaged_block, damaged_part, flags, io_timeout, fence_key, named, lock_places, reserved, crc }
         node::RawWish { lock, mode }
-        node::RawHeartbeat { magic, revision, slot, incarnation, pool_epoch, sequence, free_delta, inode_delta, wishes, meta_delta, pool_change, stuck, freeze, freeze_id, freeze_seconds, followed_slot, followed_stage, followed_id, reserved, crc }
+        node::RawHeartbeat { magic, revision, slot, incarnation, pool_epoch, sequence, free_delta, inode_delta, wishes, meta_delta, pool_change, stuck, freeze, freeze_id, freeze_seconds, followed_slot, followed_stage, followed_id, label_features, superblock_features, reserved, crc }
         node::RawCounters { header, free_blocks, inodes, free_meta }
         node::RawOrphans { header, count }
         dinode::RawTime { sec, nsec }

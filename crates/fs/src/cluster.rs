@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use braid_format::features::Features;
 use braid_format::lock_record::LockRecord;
 use braid_format::node::{RawHeartbeat, SlotRecord, SlotState};
 use braid_format::superblock::RawSuperblock;
@@ -49,6 +50,8 @@ impl Default for Bounds {
 pub(crate) trait Joined: Send + Sync {
     /// The other nodes should learn soon which epoch this one uses.
     fn announce(&self);
+    /// See [`Membership::who_lacks`].
+    fn who_lacks(&self, features: Features) -> Vec<NodeId>;
     /// It is over.
     fn has_ended(&self) -> bool;
     /// Sends a hint about a region.
@@ -62,6 +65,9 @@ impl Joined for Weak<Membership> {
         if let Some(membership) = self.upgrade() {
             membership.announce();
         }
+    }
+    fn who_lacks(&self, features: Features) -> Vec<NodeId> {
+        self.upgrade().map_or_else(Vec::new, |membership| membership.who_lacks(features))
     }
     fn has_ended(&self) -> bool {
         self.upgrade().is_none_or(|membership| membership.has_ended())
@@ -544,6 +550,9 @@ impl Others for Cluster {
     }
     fn late(&self, tag: EpochTag) -> Vec<Life> {
         self.peer_observer.late(tag).unwrap_or_default()
+    }
+    fn who_lacks(&self, features: Features) -> Vec<NodeId> {
+        self.joined.get().map_or_else(Vec::new, |joined| joined.who_lacks(features))
     }
     fn adopt(&self) {
         if let Some(adopted) = self.adopted.get() {

@@ -52,6 +52,7 @@ pub mod wishes;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use braid_format::features::Features;
 use braid_format::node::{LockPlace, SlotDamage, SlotRecord, SlotState};
 use braid_format::{FormatError, LockNo, MemberIndex, NodeId};
 
@@ -129,6 +130,8 @@ pub struct JoinOptions {
     pub hints: HintsBy,
     /// It serves clients that rely for [`SERVED_WAIT`] at most on what it has told them.
     pub serves: bool,
+    /// What it says that it knows of the format: others give the pool no feature beyond that.
+    pub knows: Features,
     /// Who is fenced: one for all of this process's that asks who is dead.
     pub proofs: Proofs,
     /// Since when slots that cannot be read are silent: likewise.
@@ -155,6 +158,7 @@ impl Default for JoinOptions {
             fence: FenceOptions::default(),
             hints: HintsBy::default(),
             serves: false,
+            knows: Features::KNOWN,
             proofs: Proofs::default(),
             silent_slots: SilentSlots::default(),
         }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use braid_format::features::Features;
 use braid_format::lock_record::LockRecord;
 use braid_format::node::{Heartbeat, SlotRecord, SlotState};
 use braid_format::{Bytes, Incarnation, LockNo, NodeId};
@@ -265,6 +266,7 @@ impl World {
             stuck: None,
             freeze: None,
             followed: None,
+            knows: Features::KNOWN,
             wishes: Vec::new(),
         };
         self.common(SECTOR);

@@ -329,6 +329,7 @@ impl<'a> Claim<'a> {
                         stuck: None,
                         freeze: None,
                         followed: None,
+                        knows: options.knows,
                         wishes,
                     };
                     beat.encode(&mut sector);

@@ -34,6 +34,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid_device::Moment;
+use braid_format::features::Features;
 use braid_format::node::SlotState;
 use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_pool::EpochTag;
@@ -212,6 +213,11 @@ impl Membership {
     /// The next heartbeat is written at once.
     pub fn announce(&self) {
         self.inner.announce();
+    }
+    /// The other nodes that say in their heartbeats that they do not know all of these features of the format: they
+    /// could not go on if the pool had them. As the last look showed them; one that is proven dead does not count.
+    pub fn who_lacks(&self, features: Features) -> Vec<NodeId> {
+        self.inner.who_lacks(features)
     }
     /// What a freeze asks of this node. Once.
     pub fn on_freeze(&self, on: Arc<dyn OnFreeze>) {

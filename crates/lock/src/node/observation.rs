@@ -125,6 +125,7 @@ impl Observer<'_> {
 
 #[cfg(test)]
 mod tests {
+    use braid_format::features::Features;
     use std::time::Duration;
 
     use braid_format::Incarnation;
@@ -148,6 +149,7 @@ mod tests {
             stuck: None,
             freeze: None,
             followed: None,
+            knows: Features::KNOWN,
             wishes: Vec::new(),
         };
         let mut bytes = vec![0; 512];

@@ -106,6 +106,22 @@ fn nodes_join_beat_and_leave() {
     assert!(b.log.recovered.lock().is_empty(), "a node that left needs no recovery");
 }
 
+#[test]
+fn nodes_say_which_features_of_the_format_they_know() {
+    let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
+    let a = node(&all, &locks);
+    let few = Features::of_label(1);
+    let older = node_by(all.process(), &locks, JoinOptions { knows: few, ..options() });
+    let slot = older.member.me().slot;
+    wait_until("seen", || a.member.who_lacks(Features::KNOWN) == [slot]);
+    assert_eq!(a.member.who_lacks(few), []);
+    wait_until("the other one, too", || older.member.nodes().iter().all(|n| n.beating));
+    assert_eq!(older.member.who_lacks(Features::KNOWN), [], "itself does not count");
+    older.manager.shutdown().unwrap();
+    older.member.leave().unwrap();
+    wait_until("gone", || a.member.who_lacks(Features::KNOWN).is_empty());
+}
+
 /// In ten beats two nodes wrote 20 heartbeats and read 40 times while each look was of its own beat.
 #[test]
 fn nodes_that_do_nothing_cost_little_and_a_death_is_noticed_nevertheless() {

@@ -51,6 +51,7 @@ impl Wishes {
 
 #[cfg(test)]
 mod tests {
+    use braid_format::features::Features;
     use braid_format::{Incarnation, NodeId};
 
     use super::*;
@@ -69,6 +70,7 @@ mod tests {
             stuck: None,
             freeze: None,
             followed: None,
+            knows: Features::KNOWN,
             wishes,
         };
         let mut wishes = Wishes::default();

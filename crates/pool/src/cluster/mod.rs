@@ -12,6 +12,8 @@ pub(crate) mod write_gate;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use braid_format::NodeId;
+use braid_format::features::Features;
 use braid_format::lock_record::Life;
 use parking_lot::{Mutex, RwLock};
 
@@ -20,6 +22,7 @@ pub(crate) use regions::{Locks, add_locks, hold_of};
 
 use self::liveness::HeldBytes;
 use self::reservations::OwnKey;
+use crate::error::PoolError;
 use crate::topology::EpochTag;
 
 /// The other nodes.
@@ -36,6 +39,9 @@ pub trait Others: Send + Sync {
     fn late(&self, _: EpochTag) -> Vec<Life> {
         Vec::new()
     }
+    /// The other nodes that do not know all of these features of the format: they could not go on if the pool had
+    /// them. Reads nothing of the pool.
+    fn who_lacks(&self, features: Features) -> Vec<NodeId>;
     /// This node uses another epoch, and has not said so: what must be done before it does. It waits
     /// for no lock and for no epoch.
     fn adopt(&self);
@@ -74,6 +80,19 @@ pub(crate) struct ClusterView {
 }
 
 impl ClusterView {
+    /// That every node could go on if the pool had these features, too.
+    ///
+    /// # Errors
+    /// [`PoolError::UnknownToNodes`].
+    pub fn check_known(&self, features: Features) -> Result<(), PoolError> {
+        let Some(shared) = self.shared().filter(|_| !features.is_empty()) else { return Ok(()) };
+        let nodes = shared.others.who_lacks(features);
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        Err(PoolError::UnknownToNodes { features: features.names(), nodes })
+    }
+
     /// The other nodes and the locks among them, if there can be any.
     pub fn shared(&self) -> Option<Arc<Shared>> {
         self.shared.read().clone()

@@ -154,6 +154,18 @@ pub enum PoolError {
         /// Who claims the change, if it is claimed.
         by: Option<braid_format::lock_record::Life>,
     },
+    /// The pool would get features that a node does not know which has it mounted: that node could not go on.
+    #[error(
+        "this needs the feature {} of the format, and older versions of Braid that do not know it have the pool mounted ({}: see `braid nodes`). Unmount it there, or mount it with a version that knows the feature, and try again",
+        features.join(", "),
+        nodes.iter().map(|node| format!("node {node}")).collect::<Vec<_>>().join(", ")
+    )]
+    UnknownToNodes {
+        /// Names of the features.
+        features: Vec<&'static str>,
+        /// Slots of the nodes.
+        nodes: Vec<braid_format::NodeId>,
+    },
     /// No device was given.
     #[error("no device given")]
     NoDevices,

@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_device::Device;
+use braid_format::features::Features;
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::lock_record::Life;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
@@ -253,6 +254,8 @@ impl PoolState {
             return Err(whole(moved(&topology)));
         }
         let next = EpochInUse::new(next, devices).map_err(whole)?.after(&topology);
+        let has = |label: &Label| Features::of_label(label.features_incompat());
+        self.cluster.check_known(has(&next.label).without(has(&topology.label))).map_err(whole)?;
         let gone = self.cluster.gone.lock().clone();
         let open: Open<'_> = &|m| self.open_member(m);
         let kept = next.carrying();

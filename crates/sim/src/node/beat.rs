@@ -1,5 +1,6 @@
 //! Heartbeats, and the lease that goes with them.
 
+use braid_format::features::Features;
 use braid_format::node::{Heartbeat, RawHeartbeat, SlotRecord, SlotState};
 use braid_lock::dlock::Time;
 use braid_lock::node::lease::{Action, Event, Loss};
@@ -44,6 +45,7 @@ impl World {
             stuck: None,
             freeze: None,
             followed: None,
+            knows: Features::KNOWN,
             wishes,
         };
         let mut bytes = vec![0; LEN];

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
+use braid_format::features::Features;
 use braid_format::label::Member;
 use braid_format::lock_record::Life;
-use braid_format::{ByteOffset, Bytes};
+use braid_format::{ByteOffset, Bytes, NodeId};
 use braid_pool::device::{
     Abilities, Command, Completion, Device, DeviceError, DeviceInfo, FaultyDevice,
 };
@@ -229,6 +230,9 @@ impl Others for Port {
         let state = self.world.state();
         let mut others = state.nodes.iter().enumerate().filter(|(i, _)| *i != self.me);
         others.all(|(_, n)| !n.joined || n.tag == tag)
+    }
+    fn who_lacks(&self, _: Features) -> Vec<NodeId> {
+        Vec::new()
     }
     fn adopt(&self) {}
     fn announce(&self) {

@@ -32,6 +32,7 @@ impl NodeState {
             stuck: None,
             freeze: None,
             followed: None,
+            knows: self.options.knows,
             wishes: Vec::new(),
         };
         let mut sector = vec![0; self.store.sector_len()];

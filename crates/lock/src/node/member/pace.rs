@@ -83,6 +83,7 @@ pub(super) fn has_news(before: Option<&Heartbeat>, now: &Heartbeat) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use braid_format::features::Features;
     use braid_format::{Incarnation, LockNo, NodeId};
 
     use super::*;
@@ -116,6 +117,7 @@ mod tests {
             stuck: None,
             freeze: None,
             followed: None,
+            knows: Features::KNOWN,
             wishes: Vec::new(),
         };
         assert!(has_news(None, &beat(1, 0)));
