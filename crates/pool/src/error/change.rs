@@ -176,6 +176,16 @@ pub enum ChangeError {
         /// Its place.
         index: MemberIndex,
     },
+    /// A device that is to join was a member, failed for those who use the pool, and was used by others without them.
+    #[error(
+        "{path} was member {index} of this pool, and was used without the others after it had failed here: what was written there alone would be lost. `braid replace POOL {index} {path} --force` fills it again in its place; nothing was changed"
+    )]
+    OwnApart {
+        /// The device.
+        path: String,
+        /// Its place.
+        index: MemberIndex,
+    },
     /// A device that failed has something to do yet.
     #[error(
         "{path} has not yet ended all that it was asked before member {index} failed, and may still change: try again later, or give another device; nothing was changed"

@@ -318,6 +318,32 @@ fn a_failed_members_own_device_is_filled_again_in_its_place() {
     }
 }
 
+/// The half of a split that others do not go on with. Who goes on holds its liveness byte there still.
+#[test]
+fn a_copy_that_was_used_without_the_others_is_filled_again_on_a_persons_word() {
+    let all = devices(2, |_| FaultPlan::default());
+    drop(pool(&all, Layout::Mirror));
+    let ours = Pool::assemble(all.iter().map(|d| d.clone() as Arc<dyn Device>).collect()).unwrap();
+    ours.attach(0).unwrap();
+    let other = Pool::assemble_degraded(vec![all[1].inner().clone()]).unwrap();
+    other.commit_degraded().unwrap();
+    other.write(ByteOffset(0), &[7; 512]).unwrap();
+    all[1].arm(On::Write, 0, FaultKind::Gone);
+    let bytes = fill_all(&ours, 9);
+    assert_eq!((failed(&ours), failed(&other)), (vec![1], vec![0]));
+    drop(other);
+    all[1].heal();
+    let epoch = ours.label().epoch;
+    let device = || ours.devices()[1].clone();
+    let refused = ours.replace(MemberIndex(1), device(), false).unwrap_err().to_string();
+    assert!(refused.contains("was used without the others"), "{refused}");
+    assert_eq!(ours.label().epoch, epoch, "nothing was changed");
+    ours.replace(MemberIndex(1), device(), true).unwrap();
+    assert!(ours.rebuild(MemberIndex(1), GO).unwrap());
+    expect(&ours, &bytes);
+    consistent(&ours, &all);
+}
+
 /// What a device was asked before it failed could still change it after it was filled.
 #[test]
 fn a_device_that_has_something_to_do_yet_is_not_taken_back() {

@@ -114,7 +114,7 @@ impl PoolState {
     /// `force` it joins as any other device does. Changes nothing, as [`check_device`].
     ///
     /// # Errors
-    /// As there; [`ChangeError::AlreadyMember`], [`ChangeError::OwnFailed`],
+    /// As there; [`ChangeError::AlreadyMember`], [`ChangeError::OwnFailed`], [`ChangeError::OwnApart`],
     /// [`ChangeError::StillBusy`].
     pub(crate) fn check_joins(
         &self,
@@ -148,10 +148,17 @@ fn check_new(device: &Arc<dyn Device>, topology: &Topology, needs: Needs) -> Res
     // What is left of a broken-off change of this pool belongs to nobody.
     let left = newest.is_some_and(|l| l.pool == label.pool && !is_known(l));
     let nobodys = newest.is_none() || left;
-    let was = own_failed(topology, &found).or(same.first().copied().filter(|_| nobodys));
+    let apart = own_apart(topology, &found);
+    let own = own_failed(topology, &found).or(apart);
+    let was = own.or(same.first().copied().filter(|_| nobodys));
     if let Some(index) = was {
         if !nobodys && !needs.force {
-            return Err(ChangeError::OwnFailed { path: path(), index }.into());
+            let path = path();
+            return Err(if apart.is_some() {
+                ChangeError::OwnApart { path, index }.into()
+            } else {
+                ChangeError::OwnFailed { path, index }.into()
+            });
         }
         own_is_quiet(topology, device, (index, &same))?;
     } else if let Some(other) = newest.filter(|_| !left)
@@ -168,6 +175,14 @@ fn own_failed(topology: &Topology, found: &Found) -> Option<MemberIndex> {
     let own = found.newest().filter(|l| l.pool == topology.label.pool)?;
     let index = topology.index_of(own_uuid(own)?)?;
     found.has_failed(&topology.label).then_some(index)
+}
+
+/// The failed member that a device was which has been used without the others since, by its label.
+fn own_apart(topology: &Topology, found: &Found) -> Option<MemberIndex> {
+    let own = found.newest().filter(|l| l.pool == topology.label.pool)?;
+    let index = topology.index_of(own_uuid(own)?)?;
+    let is_failed = topology.state(index) == MemberState::Failed;
+    (is_failed && !found.has_failed(&topology.label)).then_some(index)
 }
 
 /// Whether nothing can reach the device any more of what was asked of it while it was a member. Nodes
