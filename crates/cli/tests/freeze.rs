@@ -79,7 +79,8 @@ fn images_made_one_after_the_other_are_of_one_moment() {
     if !can_mount() {
         return;
     }
-    for options in [&["--mirror", "2"][..], &[]] {
+    // With free slots a node joins first, and recovers the others later.
+    for options in [&["--mirror", "2", "--nodes", "4"][..], &[]] {
         images_fit_together(options);
     }
 }
@@ -116,7 +117,8 @@ fn images_fit_together(options: &[&str]) {
             // Reads go on, on each node of what the other one has written.
             assert!(fs::read_dir(c.node(0).join("b")).unwrap().count() >= 2);
             fs::read(c.node(1).join("a/f1")).unwrap();
-            std::thread::sleep(Duration::from_millis(100));
+            // Heartbeats go on: the images of two copies have different ones.
+            std::thread::sleep(Duration::from_millis(250));
         });
         assert_eq!(done(), acknowledged, "changes wait");
         assert_eq!(lengths_of(c.node(0)), lengths, "changes wait");
@@ -138,6 +140,11 @@ fn images_fit_together(options: &[&str]) {
     Writer::verify(&dir.join("a"), acknowledged[0]);
     Writer::verify(&dir.join("b"), acknowledged[1]);
     assert_eq!(lengths_of(&dir), lengths);
+    let nodes = || -> serde_json::Value {
+        serde_json::from_str(&ok(&["nodes", "--json", dir.to_str().unwrap()])).unwrap()
+    };
+    wait_until("the others are recovered", || nodes()["nodes"].as_array().unwrap().len() == 1);
+    fs::write(dir.join("after"), "it goes on").unwrap();
     assert_eq!(fs::read(dir.join("buffered")).unwrap(), b"in the node's memory");
     assert_eq!(fs::read(dir.join("open")).unwrap(), [7; 8192]);
     common::unmount_idle(&dir);

@@ -45,10 +45,14 @@ pub struct Heartbeats(BTreeMap<NodeId, (Heartbeat, Time)>);
 
 impl Heartbeats {
     /// Takes what was read of a slot's heartbeat; gives it back if it is news. One that is torn by its own
-    /// write, or was never written, leaves the last one as it is.
+    /// write, or was never written, leaves the last one as it is. So does an older one of the same life: one copy has
+    /// been brought over another.
     pub fn note(&mut self, now: Time, slot: NodeId, sector: &[u8]) -> Option<&Heartbeat> {
         let beat = Heartbeat::decode(sector, slot).ok()?;
-        if self.0.get(&slot).is_some_and(|last| last.0 == beat) {
+        let is_no_news = |last: &Heartbeat| {
+            *last == beat || last.life == beat.life && beat.sequence < last.sequence
+        };
+        if self.of_slot(slot).is_some_and(is_no_news) {
             return None;
         }
         self.0.insert(slot, (beat, now));
@@ -112,8 +116,10 @@ impl Observer<'_> {
             sequence: beats.of(record.acting()).map(|(beat, _)| beat.sequence),
             life_locked,
             lock_visible,
-            // Of two that have met, the one that compares under kernel locks leaves.
+            // Of two that have met, the one that compares under kernel locks leaves. Whoever a person has called dead
+            // is not met.
             foreign_locks: record.life != self.me
+                && !record.vouched
                 && self.by_lock
                 && uses_foreign_locks(&record, &self.places, self.by_lock),
             proven,
@@ -168,6 +174,7 @@ mod tests {
         assert!(beats.note(MS * 3, slot, &torn).is_none());
         let (last, seen) = beats.of(life(1, 1)).unwrap();
         assert_eq!((last.sequence, seen), (5, MS));
+        assert!(beats.note(MS * 3, slot, &sector(life(1, 1), 4, 0)).is_none(), "an older copy");
         // The next life's is not this one's.
         assert!(beats.note(MS * 4, slot, &sector(life(1, 2), 1, 0)).is_some());
         assert!(beats.of(life(1, 1)).is_none());
@@ -199,6 +206,8 @@ mod tests {
         assert!(asks(MS * 501, &active(2)), "that was long ago");
         let seen = |slot| observer.observe(active(slot), &beats, true, false);
         assert!(seen(1).foreign_locks && !seen(0).foreign_locks, "its own locks are never foreign");
+        let vouched = SlotRecord { vouched: true, ..active(1) };
+        assert!(!observer.observe(vouched, &beats, true, false).foreign_locks, "it is dead");
         assert_eq!((seen(1).sequence, seen(3).sequence), (Some(1), None));
         assert!(!seen(1).fenceable && !seen(1).lock_visible);
     }
