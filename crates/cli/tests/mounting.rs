@@ -35,6 +35,39 @@ fn a_dead_mount_is_cleared_by_the_next_mount_there() {
     assert!(ok(&disks.with(&["check"], &[])).contains("clean"));
 }
 
+/// Other users walk there while it is mounted: they see what was there before, or the pool, and are never refused.
+#[test]
+fn nobody_is_refused_while_a_pool_is_being_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(1, 128);
+    ok(&disks.with(&["create", "walked"], &[]));
+    let [dir, said, end] = ["mnt", "said", "end"].map(|name| disks.path(name));
+    std::fs::create_dir(&dir).unwrap();
+    sh(&format!("chmod 755 {} {dir}", disks.dir.path().display()));
+    ok(&disks.with(&["mount"], &[&dir]));
+    std::fs::write(format!("{dir}/file"), "a line\n").unwrap();
+    sh(&format!("chmod 644 {dir}/file"));
+    unmount_idle(dir.as_ref());
+    let walk = format!("while [ ! -e {end} ]; do read -r line <{dir}/file; done");
+    let as_user = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &walk];
+    for _ in 0..4 {
+        let errors = std::fs::File::create(&said).unwrap();
+        let mut user = Command::new("setpriv").args(as_user).stderr(errors).spawn().unwrap();
+        let walks = || std::fs::read_to_string(&said).unwrap().contains("No such file");
+        wait_until("it walks there", walks);
+        ok(&disks.with(&["mount"], &[&dir]));
+        std::fs::write(&end, "").unwrap();
+        user.wait().unwrap();
+        std::fs::remove_file(&end).unwrap();
+        unmount_idle(dir.as_ref());
+        let said = std::fs::read_to_string(&said).unwrap();
+        let refused: Vec<_> = said.lines().filter(|line| line.contains("denied")).collect();
+        assert_eq!(refused, Vec::<&str>::new());
+    }
+}
+
 #[test]
 fn a_pool_is_named_as_in_an_fstab() {
     let disks = Disks::new(2, 128);

@@ -156,11 +156,7 @@ impl KernelLink {
     /// From now on the kernel may cache. `drop_names`: names too, and other nodes may change them.
     pub(crate) fn connect(&self, device: Device, root: InodeNo, drop_names: bool) {
         // A session serves once.
-        let connection = self.connection.get_or_init(|| Connection { device, root, drop_names });
-        // The kernel made the root before it heard of ACLs, and keeps none of such an inode until it is
-        // told to forget them: it would ask for the root's at each path that a user other than its owner
-        // walks.
-        let _ = connection.drop_attributes(ROOT_ID);
+        self.connection.get_or_init(|| Connection { device, root, drop_names });
     }
     /// The kernel has let go of the mount: nothing is cached any more, and inodes went without a
     /// FORGET each.
