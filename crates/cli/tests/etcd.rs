@@ -88,6 +88,43 @@ fn two_nodes_go_on_when_etcd_is_killed_and_comes_back() {
     c.finish();
 }
 
+/// The images' slots and locks are those of the pool in use.
+#[test]
+fn images_of_a_pool_in_use_are_refused_with_its_etcd() {
+    if !can_mount() {
+        return;
+    }
+    let Some(server) = Server::start() else { return };
+    let address = server.address("pool");
+    let mut c = Cluster::of(Disks::new(2, 128), 0, &["--nodes", "4", "--locks", &address]);
+    c.mount(&["io_timeout=2"]);
+    let at = |name: &str| c.disks.dir.path().join(name).to_str().unwrap().to_owned();
+    let images: Vec<String> = (0..c.disks.paths.len()).map(|n| at(&format!("image{n}"))).collect();
+    for (disk, image) in c.disks.paths.iter().zip(&images) {
+        fs::copy(disk, image).unwrap();
+    }
+    let dir = at("of-images");
+    fs::create_dir(&dir).unwrap();
+    let refused = |before: &[&str], after: &str| {
+        let words = before.iter().copied().chain(images.iter().map(String::as_str)).chain([after]);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_braid"));
+        let elsewhere = command.args(words).env("BRAID_PRETENDED_HOST", "other");
+        let out = elsewhere.output().unwrap();
+        assert!(!out.status.success(), "{before:?}");
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let said = refused(&["fence", "--confirm"], "all");
+    assert!(said.contains("something else shows that it lives"), "{said}");
+    let said = refused(&["mount"], &dir);
+    assert!(said.contains("its heartbeats are not on these devices"), "{said}");
+    fs::write(c.node(0).join("file"), "it goes on").unwrap();
+    File::open(c.node(0).join("file")).unwrap().sync_all().unwrap();
+    // A second node of the pool itself is let in.
+    c.mount(&["io_timeout=2"]);
+    assert_eq!(fs::read(c.node(1).join("file")).unwrap(), b"it goes on");
+    c.finish();
+}
+
 #[test]
 fn a_killed_node_is_recovered_although_its_locks_are_in_etcd() {
     if !can_mount() {

@@ -51,10 +51,11 @@ fn nobody_is_refused_while_a_pool_is_being_mounted() {
     sh(&format!("chmod 644 {dir}/file"));
     unmount_idle(dir.as_ref());
     let walk = format!("while [ ! -e {end} ]; do read -r line <{dir}/file; done");
-    let as_user = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", &walk];
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let as_user = [&user[..], &["timeout", "60", "sh", "-c", &walk]].concat();
     for _ in 0..4 {
         let errors = std::fs::File::create(&said).unwrap();
-        let mut user = Command::new("setpriv").args(as_user).stderr(errors).spawn().unwrap();
+        let mut user = Command::new("setpriv").args(&as_user).stderr(errors).spawn().unwrap();
         let walks = || std::fs::read_to_string(&said).unwrap().contains("No such file");
         wait_until("it walks there", walks);
         ok(&disks.with(&["mount"], &[&dir]));

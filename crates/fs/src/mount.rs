@@ -478,6 +478,7 @@ fn join_thawed(
     join: JoinOptions,
     recoverer: &Arc<Recoverer>,
 ) -> Result<Arc<Membership>> {
+    nodes.check_not_copies().map_err(LockError::NodeStore)?;
     // It may take over a dead node's slot, and write what that one had begun.
     await_thaw(&*nodes)?;
     let membership = Membership::join(nodes, join, recoverer.clone())?;

@@ -321,6 +321,18 @@ pub enum EtcdError {
         /// Whose.
         found: String,
     },
+    /// A node lives whose heartbeats are not on these devices.
+    #[error(
+        "node {slot} on host {host} (process {pid}) is alive, and its heartbeats are not on these devices: if they are copies of the pool's (images, clones), they cannot be mounted here, because the locks of both would be the same keys in etcd (docs/GUIDE.md, \"Back up\"); if they are not, that node cannot write to them any more: unmount it, or end it"
+    )]
+    Copies {
+        /// Its slot.
+        slot: NodeId,
+        /// Its host.
+        host: String,
+        /// Its process.
+        pid: u32,
+    },
     /// A node lives, on this host or another.
     #[error("node {slot} has it mounted on host {host} (process {pid})")]
     Mounted {

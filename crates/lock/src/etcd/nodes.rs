@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use braid_device::LockHolder;
 use braid_format::NodeId;
-use braid_format::node::{LockPlace, RawSlot, SlotRecord};
+use braid_format::node::{Heartbeat, LockPlace, RawSlot, SlotRecord, SlotState};
 use parking_lot::Mutex;
 
 use super::client::{Act, Pair};
 use super::keys::{Etcd, slot_name};
 use super::lives::{Leased, LockDomain, Who, slots};
-use crate::HostIdentity;
-use crate::error::StoreError;
-use crate::node::{NodeStore, PoolNodes, PoolSide};
+use crate::error::{EtcdError, StoreError};
+use crate::node::{NodeStore, PoolNodes, PoolSide, Timing};
 use crate::store::{CawOutcome, Sector};
+use crate::{HostIdentity, Life};
 
 /// What was seen of the lives may be so old.
 const LIVES_FRESH: Duration = Duration::from_millis(100);
@@ -28,6 +28,8 @@ pub struct EtcdNodes {
     identity: HostIdentity,
     lives: Mutex<Option<(Instant, HashMap<NodeId, Who>)>>,
 }
+
+type Beats = HashMap<Life, u64>;
 
 /// The kernel's lock, and the lease: let go in this order, so that the lease never ends while this
 /// host could still be asked.
@@ -63,6 +65,13 @@ impl EtcdNodes {
     }
     fn domain(&self) -> LockDomain {
         LockDomain::new(&self.identity, &self.pool.lock_places())
+    }
+    /// The sequence number of the heartbeat in each slot's place, by whose it is.
+    fn beats(&self) -> Result<Beats, StoreError> {
+        let sectors = self.pool.read_heartbeats()?;
+        let beats = sectors.chunks_exact(self.sector_len()).zip(0..);
+        let beats = beats.filter_map(|(sector, n)| Heartbeat::decode(sector, NodeId(n)).ok());
+        Ok(beats.map(|beat| (beat.life, beat.sequence)).collect())
     }
     fn lives_elsewhere(&self, slot: NodeId) -> Result<bool, StoreError> {
         let known = {
@@ -129,6 +138,27 @@ impl NodeStore for EtcdNodes {
     }
     fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError> {
         self.pool.read_heartbeats()
+    }
+    fn check_not_copies(&self) -> Result<(), StoreError> {
+        let (before, begun) = (self.beats()?, Instant::now());
+        loop {
+            let (now, slots) = (self.beats()?, self.read_slots()?);
+            let lives = self.lives.lock().as_ref().map(|l| l.1.clone()).unwrap_or_default();
+            let silent = slots.chunks_exact(self.sector_len()).zip(0..).find_map(|(sector, n)| {
+                let record = SlotRecord::decode(sector, NodeId(n)).ok()?;
+                let who = lives.get(&record.life.slot).filter(|who| who.domain != self.domain())?;
+                let was = |beats: &Beats| beats.get(&record.life).copied();
+                let is_silent = record.state == SlotState::Active && was(&before) == was(&now);
+                is_silent
+                    .then(|| (Timing::of_slot(record.io_timeout), record.life.slot, who.clone()))
+            });
+            let Some((timing, slot, who)) = silent else { return Ok(()) };
+            if begun.elapsed() > timing.suspect_after() {
+                let copies = EtcdError::Copies { slot, host: who.host, pid: who.pid };
+                return Err(StoreError::Etcd(Arc::new(copies)));
+            }
+            std::thread::sleep(timing.beat() / 4);
+        }
     }
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
         if self.etcd.is_lost() {

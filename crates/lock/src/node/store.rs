@@ -48,6 +48,14 @@ pub trait NodeStore: Send + Sync {
     /// # Errors
     /// The device's.
     fn read_heartbeats(&self) -> Result<Vec<u8>, StoreError>;
+    /// That these are the devices of the nodes that use this store's slots, as far as it can be told: where slots are not
+    /// on the devices, copies of these have the same slots. May wait for a heartbeat of each node.
+    ///
+    /// # Errors
+    /// [`crate::error::EtcdError::Copies`]; the store's.
+    fn check_not_copies(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
     /// All slot records, and all heartbeats, packed, by one request where they are side by side.
     ///
     /// # Errors

@@ -46,6 +46,11 @@ pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockErr
     if !record.vouched {
         await_silence(store, &record)?;
     }
+    if !seen && store.life_held(slot).map_err(LockError::NodeStore)? {
+        return refuse(
+            "it is silent on these devices, and something else shows that it lives (its lease in etcd, which ends 10 s after it, or its lock on this host): if these are copies of the pool's devices, use them where nothing of the original can be reached (docs/GUIDE.md, \"Back up\")",
+        );
+    }
     settle(store, &record, seen)?;
     if record.vouched {
         return Ok(FenceMethod::Operator);
