@@ -335,7 +335,7 @@ impl Fs {
     ) -> Result<()> {
         self.change(|c| namei::rename(c, dir, name, new_dir, new_name, flags))
     }
-    /// Lists a directory from `cookie` (0: from the start) until `emit` says it is full.
+    /// Lists a directory from `cookie` (0: from the start) until `emit` says, by returning `true`, that it is full.
     pub fn readdir(
         &self,
         ino: InodeNo,
