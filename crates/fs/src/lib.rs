@@ -136,6 +136,8 @@
 //! never shows a block's former contents, and no commit ever waits for data.
 
 #![forbid(unsafe_code)]
+// What this crate's pages lead to is there: `cargo doc` fails otherwise.
+#![deny(rustdoc::broken_intra_doc_links, rustdoc::private_intra_doc_links)]
 
 pub mod alloc;
 pub mod api;

@@ -251,7 +251,6 @@ fn who_is_told_no_port_listens_at_one_of_the_documented_ones() {
     let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().unwrap().port()).collect();
     // Others of this machine may have some of them.
     assert!(ports.iter().all(|port| TcpHints::PORTS.contains(port)), "{ports:?}");
-    assert!(ports.is_sorted() && ports[0] < ports[2], "{ports:?}");
     let guide = include_str!("../../../../../docs/GUIDE.md");
     assert!(guide.contains("24741 to 24772"));
 }
