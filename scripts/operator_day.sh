@@ -117,17 +117,38 @@ within 20 "OK" braid status /a
 echo "room again" >/a/room
 sync /a/room
 
-step "a disk rots: the scrub finds it, and names the files"
-braid unmount /a
-# A bit here and there on one disk, behind everything's back.
-for at in $(seq 24 8 128); do
-  printf '\377' | dd of=d2 bs=1 seek=$((at * 1048576 + 77)) conv=notrunc status=none
-done
+step "a disk rots: the scrub heals metadata, and names the file and the place of the rest"
 devices=("${unit[5]}" "${unit[4]}" "${unit[2]}" "${unit[3]}")
+for n in $(seq 1000 1511); do printf '%-4096s' "rotten block $n"; done >/run/rotten
+cp /run/rotten /a/rotten
+mkdir /a/small
+# Contents that fit stand in the inode.
+for n in $(seq 1000 1100); do echo "rotten inode $n" >"/a/small/$n"; done
+braid unmount /a
+# rot PLACE: a byte of the third disk becomes another one, behind everything's back.
+rot() { printf '\377' | dd of=d2 bs=1 seek="$1" conv=notrunc status=none; }
+# Of both the last on the disk: before them are the journals, whose records of old do not count.
+inode=$(grep -abo 'rotten inode [0-9]*' d2 | tail -1)
+block=$(grep -abo 'rotten block [0-9]*' d2 | tail -1)
+rot "${inode%%:*}"
+rot $((${block%%:*} + 77))
+offset=$(((${block##* } - 1000) * 4096))
 braid mount "${devices[@]}" /a
-refuses "nothing says which is right" braid scrub /a
+if braid scrub /a >/run/scrub 2>&1; then fail "the scrub finds nothing: $(cat /run/scrub)"; fi
+cat /run/scrub
+grep -q "nothing says which is right" /run/scrub || fail "the contents are not found"
+grep -q ", 0 B healed" /run/scrub && fail "the inode is not healed"
+grep -q "^  \"/rotten\" (inode [0-9]*): at byte $offset$" /run/scrub || fail "it does not name /rotten at $offset"
+grep -qF "${unit[2]} byte $((${block%%:*} / 512 * 512))" /run/scrub || fail "it does not name the place on the disk"
 says "DAMAGED" braid status /a
 within 10 "the scrub has ended" braid history -n 3 /a
+[ "$(cat "/a/small/${inode##* }")" = "rotten inode ${inode##* }" ] || fail "the inode is lost"
+
+step "the file is put back: the pool is whole again"
+dd if=/run/rotten of=/a/rotten bs=1M conv=notrunc,fsync status=none
+says ", 0 B healed" braid scrub /a
+says "health: OK" braid status /a
+cmp /run/rotten /a/rotten
 
 step "what the history says"
 braid unmount /a

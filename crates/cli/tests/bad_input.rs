@@ -491,7 +491,9 @@ fn unmount_names_what_keeps_the_mount() {
         .spawn()
         .unwrap();
     let ready = child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]);
+    let asked = std::time::Instant::now();
     let unmounted = braid(&["unmount", &dir]);
+    let told_after = asked.elapsed();
     child.kill().unwrap();
     child.wait().unwrap();
     ready.unwrap();
@@ -499,6 +501,7 @@ fn unmount_names_what_keeps_the_mount() {
     let said = String::from_utf8(unmounted.stderr).unwrap();
     let named = format!("process {} (sleep) has it mounted on {dir}", child.id());
     assert!(said.contains(&named), "{said}");
+    assert!(told_after < std::time::Duration::from_secs(20), "{told_after:?}");
     common::wait_until("the node has left", || rustix::process::test_kill_process(served).is_err());
     let said = ok(&c.disks.with(&["check"], &[]));
     assert!(said.contains("clean"), "{said}");
@@ -547,6 +550,18 @@ fn files_that_are_members_are_closed_to_other_users() {
     fs::create_dir(&dir).unwrap();
     ok(&disks.with(&["mount"], &[&dir]));
     assert_eq!(modes(&disks), [0o640; 2]);
+    // Nor may they ask the node, or unmount it; they are told whose it is.
+    common::sh(&format!("chmod 755 {}", disks.path("")));
+    let other = |words: &str| {
+        let said = common::sh(&format!(
+            "exec 9<{}; setpriv --reuid=65534 --regid=65534 --clear-groups /proc/self/fd/9 {words} 2>&1 || true",
+            env!("CARGO_BIN_EXE_braid")
+        ));
+        assert!(said.contains("mounted by another user") && said.contains(&dir), "{said}");
+    };
+    other("status");
+    other(&format!("unmount {dir}"));
+    assert!(common::is_mounted(std::path::Path::new(&dir)));
     common::unmount_idle(std::path::Path::new(&dir));
 }
 

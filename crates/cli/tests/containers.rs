@@ -193,3 +193,73 @@ fn a_container_uses_a_directory_of_the_host() {
     let round = ["by the host", "by the container\n", ""];
     assert_eq!(said, [round, round].concat());
 }
+
+/// What each of two users does in a user namespace of their own, whose root they are: `$1` is the command, `$2` the user.
+const IN_A_USER_NAMESPACE: &str = r#"
+    braid=$1
+    cd $HOME
+    truncate -s 128M disk
+    $braid create own disk >/dev/null 2>&1
+    mkdir a b u
+    for dir in a b; do $braid mount disk $dir -o log=$dir.log; done
+    echo one > a/f; sync a/f; echo two >> b/f; test "$(cat a/f)" = "one
+two"
+    test $(stat -c %u:%g b/f) = 0:0
+    if chown 5 a/f 2>/dev/null; then exit 3; fi
+    $braid nodes a | grep -c alive
+    # A node that is killed is recovered by the other one.
+    echo kept > b/kept; sync b/kept
+    kill -KILL $($braid nodes a | awk '$NF ~ "/b$" { print $(NF - 1) }')
+    test $(timeout 30 cat a/kept) = kept
+    umount -l b
+    $braid unmount a
+    $braid check disk | grep -o clean
+    # A unit of a target, whose liveness files are this user's own.
+    $braid target --listen 127.0.0.1:0 memory:64M > units & target=$!
+    trap "kill $target" EXIT
+    for i in $(seq 100); do test -s units && break; sleep 0.1; done
+    unit=$(head -1 units)
+    $braid create unit $unit >/dev/null
+    $braid mount $unit u
+    echo three > u/f; cat u/f
+    $braid status | grep -c /u
+    $braid unmount u
+    test -d $TMPDIR/braid-$2/iscsi
+"#;
+
+/// Ordinary users who are root in user namespaces, with a `/dev/fuse` that is open to all: each mounts pools of files
+/// and of units, and neither is in the other's way.
+#[test]
+fn users_mount_pools_in_user_namespaces_of_their_own() {
+    if !can_mount() || !common::device::can_be_root("other users are played") {
+        return;
+    }
+    let disks = Disks::new(0, 0);
+    let dir = disks.dir.path().display();
+    let braid = env!("CARGO_BIN_EXE_braid");
+    let script = disks.path("script");
+    std::fs::write(&script, format!("set -euo pipefail\n{IN_A_USER_NAMESPACE}")).unwrap();
+    // The copies of other tests' mounts go at once: their nodes could not leave.
+    let outside = format!(
+        "for m in $(awk '/ - fuse.braid /{{ print $5 }}' /proc/self/mountinfo); do umount -l $m; done
+         chmod 755 {dir}; cd {dir}; mkdir -m 1777 tmp; : > braid; mount --bind {braid} braid
+         mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+         mountpoint -q /sys/fs/fuse/connections || mount -t fusectl none /sys/fs/fuse/connections
+         as_user() {{
+             mkdir $1; chown $1:$1 $1
+             setpriv --reuid=$1 --regid=$1 --clear-groups env -i PATH=$PATH HOME={dir}/$1 TMPDIR={dir}/tmp \
+                 timeout 100 unshare --user --map-root-user --mount bash {script} {dir}/braid $1 >$1.out 2>&1
+         }}
+         as_user 65533 & first=$!
+         as_user 65534 || {{ cat 65534.out; exit 1; }}
+         wait $first || {{ cat 65533.out; exit 1; }}"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "bash", "-euc", &outside]);
+    let out = command.stdin(Stdio::null()).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    for user in ["65533", "65534"] {
+        let said = std::fs::read_to_string(disks.path(&format!("{user}.out"))).unwrap();
+        assert_eq!(said, "2\nclean\nthree\n1\n");
+    }
+}

@@ -193,6 +193,12 @@ fn without_reservations_a_command_or_a_person_says_that_a_node_is_dead() {
     let a = mount_on_files(&disks, "host-a", "io_timeout=4");
     let b = mount_on_files(&disks, "host-b", "io_timeout=4");
     assert_eq!(node(&b, 0).unwrap()["fence"], "operator");
+    // A healthy node of another host is not called silent, by whom ever.
+    assert_eq!(node(&b, 0).unwrap()["state"], "alive");
+    for said in [ok(&["status", &b]), ok(&["nodes", &b]), ok(&disks.with(&["nodes"], &[]))] {
+        assert!(!said.to_lowercase().contains("silent"), "{said}");
+    }
+    assert_eq!(ok(&["nodes", &b]).matches("alive").count(), 2);
     let said = fails(&["fence", &b, "0"]);
     assert!(said.contains("--confirm"), "{said}");
     let said = fails(&["fence", &b, "0", "--confirm"]);
@@ -203,6 +209,10 @@ fn without_reservations_a_command_or_a_person_says_that_a_node_is_dead() {
     kill_process(pid_of(&a), Signal::KILL).unwrap();
     wait_until("it is silent", || node(&b, 0).is_some_and(|n| n["state"] == "silent"));
     assert_eq!(node(&b, 0).unwrap()["fence"], "operator");
+    let said = ok(&["status", &b]);
+    let silent = "health: NODE SILENT: node 0 on host-a has shown no life";
+    assert!(said.starts_with(silent), "{said}");
+    assert!(said.contains("turn its host off, then `braid fence shared 0 --confirm`"), "{said}");
     ok(&["fence", &b, "0", "--confirm"]);
     wait_until("it is recovered", || node(&b, 0).is_none());
     assert_eq!(sh(&format!("timeout 60 cat {b}/file")), "kept\n");

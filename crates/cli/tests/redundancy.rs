@@ -122,6 +122,9 @@ fn a_member_is_failed_replaced_and_scrubbed_while_mounted() {
     let said = ok(&["scrub", m.dir()]);
     assert!(said.contains("0 B healed"), "{said}");
     unmount_idle(&m.dir);
+    // What an operator asked for is no error of the node.
+    let log = std::fs::read_to_string(format!("{}.log", m.dir())).unwrap();
+    assert!(log.contains("mounted") && !log.contains("ERROR"), "{log}");
     let said = fails(&["scrub", m.dir(), "--stop"]);
     assert!(said.contains("not mounted"), "{said}");
     m.clean(&[2, 3]);

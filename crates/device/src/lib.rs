@@ -22,6 +22,7 @@
 //!  command_ring        commands by io_uring to a descriptor that the kernel keeps
 //!  mount_table         the mounts that a process sees
 //!  own_mount           walks in a file system that this process serves
+//!  user_dir            where the processes of one user find one another
 //!  options             how a device is opened
 //!  error               why a device operation failed
 //!  command             what a device is asked to do, and what comes of it
@@ -97,6 +98,7 @@ pub mod tasks;
 mod times;
 mod traffic;
 mod traits;
+mod user_dir;
 
 pub use abilities::{
     Abilities, AnswerBound, ByteLockGuard, CHANGE_BYTE, LivenessLocks, Reservation,
@@ -135,3 +137,4 @@ pub use signature::{Foreign, probe};
 pub use times::{TimeCounters, Times};
 pub use traffic::{IoCounters, Issued, SIZE_CLASSES, Traffic};
 pub use traits::{Device, Intact, RingTarget, Route, Threaded, Timed, UnderWay};
+pub use user_dir::user_dirs;

@@ -17,6 +17,15 @@ pub struct TableEntry {
     pub kind: String,
     /// What is mounted, as it was named: a pool's name, for example.
     pub source: String,
+    /// The user who mounted it, as this process counts users, if the file system says that. FUSE does.
+    pub user: Option<u32>,
+}
+
+impl TableEntry {
+    /// Whether another user than that of this process has mounted it.
+    pub fn is_of_another_user(&self) -> bool {
+        self.user.is_some_and(|user| user != rustix::process::geteuid().as_raw())
+    }
 }
 
 /// The mounts that a process sees, the eldest first.
@@ -63,12 +72,14 @@ fn entry(line: &[u8]) -> Option<TableEntry> {
     let word = |n: usize| std::str::from_utf8(words.get(n)?).ok();
     let (major, minor) = word(2)?.split_once(':')?;
     let dash = words.iter().skip(6).position(|w| *w == b"-")? + 6;
+    let mut options = word(dash + 3).unwrap_or_default().split(',');
     Some(TableEntry {
         id: word(0)?.parse().ok()?,
         device: (major.parse().ok()?, minor.parse().ok()?),
         dir: unescape(words.get(4)?),
         kind: word(dash + 1)?.to_owned(),
         source: unescape(words.get(dash + 2).unwrap_or(&&b""[..])).display().to_string(),
+        user: options.find_map(|o| o.strip_prefix("user_id=")?.parse().ok()),
     })
 }
 
@@ -97,7 +108,7 @@ mod tests {
         30 22 0:24 / /proc rw - proc proc rw\n\
         41 21 8:17 / /media/my\\040disk rw - xfs /dev/sdb1 rw\n\
         42 21 8:18 /a\\040-\\040b /media/\xff rw shared:1 master:2 - ext4 /dev/sdc rw\n\
-        43 21 0:51 / /media/my\\040disk rw - fuse.braid pool rw\n\
+        43 21 0:51 / /media/my\\040disk rw - fuse.braid pool rw,user_id=7,group_id=8\n\
         1 2 0:5\n\
         1 2 0:5 / /x rw - \n";
 
@@ -111,6 +122,7 @@ mod tests {
         assert_eq!(dir((8, 19)), None);
         let on = table.on(Path::new("/media/my disk")).unwrap();
         assert_eq!((on.id, on.device, on.kind.as_str()), (43, (0, 51), "fuse.braid"));
+        assert_eq!((on.user, table.of_device((8, 18)).unwrap().user), (Some(7), None));
         assert_eq!(table.on(Path::new("/media")), None);
         assert_eq!(table.of_device((8, 18)).unwrap().kind, "ext4");
         assert_eq!(unescape(b"a\\"), PathBuf::from("a\\"));

@@ -219,8 +219,8 @@ impl Fs {
     /// Ends this node's freeze.
     ///
     /// # Errors
-    /// [`Error::Freeze`]: this node has frozen nothing, or its time was over; or ([`NotFrozen::Broken`]) it is thawed,
-    /// and not all nodes may have waited all the time.
+    /// [`Error::Freeze`]: this node has frozen nothing, or its time was over; or it is thawed, and not all nodes may have
+    /// waited all the time ([`NotFrozen::Broken`](braid_lock::NotFrozen::Broken)).
     pub fn thaw(&self) -> Result<()> {
         self.run(|core| core.membership.thaw().map_err(Error::from))
     }
@@ -335,7 +335,7 @@ impl Fs {
     ) -> Result<()> {
         self.change(|c| namei::rename(c, dir, name, new_dir, new_name, flags))
     }
-    /// Lists a directory from `cookie` (0: from the start) until `emit` says it is full.
+    /// Lists a directory from `cookie` (0: from the start) until `emit` says, by returning `true`, that it is full.
     pub fn readdir(
         &self,
         ino: InodeNo,

@@ -89,7 +89,7 @@ pub enum Error {
     #[error("too many unlinked files are open")]
     TooManyOrphans,
     /// Metadata on disk is not what it must be. The caller gets EIO. The node withdraws only if a
-    /// transaction has begun to change something (see [`crate::damage`]).
+    /// transaction has begun to change something (see `crate::damage`).
     #[error("metadata block {block} is damaged: {source}; run `braid check`")]
     Damaged {
         /// The slot.
@@ -393,7 +393,7 @@ impl Error {
         }
     }
     /// Whether the node must withdraw: what is on its way to the devices can no longer be trusted.
-    /// Damage that a read meets is not: see [`Self::damaged_block`].
+    /// Damage that a read meets is not: see `Self::damaged_block`.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Pool(_) | Self::Journal { .. })
     }

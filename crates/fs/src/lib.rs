@@ -1,5 +1,77 @@
-//! The file system. Its public API, [`Fs`], is the native API: FUSE, the command line, the bulk
-//! service and the benchmark are all thin callers of it.
+//! A POSIX file system that is striped over many devices and shared by many nodes, as a library: a process that mounts a
+//! pool by this crate *is* a node of it, beside nodes of other processes and hosts, without FUSE and without the kernel.
+//! Take it if a program reads or writes much and knows what it wants: large transfers, many ranges at once, buffers that
+//! are not copied. Everything else works through a mount (`braid mount`), with the same files, locks and promises.
+//!
+//! FUSE, the command line, the bulk service, Python and the benchmark are all thin callers of this API.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use braid_fs::make::{MakeOptions, make};
+//! use braid_fs::pool::device::{AlignedBuf, OpenOptions, open};
+//! use braid_fs::pool::{CreateOptions, Pool};
+//! use braid_fs::{Cred, Fs, MountOptions, NoKernelCache, WriteFlags};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Two files stand for two disks here.
+//! let folder = tempfile::tempdir()?;
+//! let mut devices = Vec::new();
+//! for name in ["disk0", "disk1"] {
+//!     let path = folder.path().join(name);
+//!     std::fs::File::create_new(&path)?.set_len(64 << 20)?;
+//!     devices.push(open(&path, OpenOptions::default())?);
+//! }
+//! // Once: what `braid create` does.
+//! let pool = Pool::create(devices, &CreateOptions::new("example"))?;
+//! make(&pool, &MakeOptions::default(), &mut |_, _| {})?;
+//! // Later, `Pool::assemble` puts it together from its members, in any order.
+//! let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
+//!
+//! let (attr, file) = fs.create(fs.root(), b"greeting", 0o644, /* O_RDWR */ 2, &Cred::default())?;
+//! fs.write(file, 0, b"hello", WriteFlags::default())?;
+//! fs.fsync(file, false)?; // durable from here on
+//! let mut buffer = AlignedBuf::zeroed(4096);
+//! let read = fs.read(file, 0, &mut buffer)?;
+//! assert_eq!(&buffer[..read], b"hello");
+//! assert_eq!(fs.lookup(fs.root(), b"greeting")?.ino, attr.ino);
+//! fs.release(file)?;
+//! fs.unmount()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! More: `crates/fs/examples` has `files` (directories, errors), `ranges` (many reads at once) and `two_nodes`.
+//!
+//! # Five types
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`pool::Pool`] | many devices as one address space: made once by `create`, put together by `assemble` |
+//! | [`Fs`] | a node that has joined, and all calls. Cheap to clone, used by any number of threads; every call blocks |
+//! | [`MountOptions`] | how a node joins: memory, timers, fencing, read-only |
+//! | [`Attr`] | what `stat` says. A file is named by its number (`ino`) and, when it is open, by an [`Fh`] |
+//! | [`Error`] | why a call failed |
+//!
+//! Names are bytes in one directory: a caller walks paths itself, from [`Fs::root`] by [`Fs::lookup`]. No permissions are
+//! checked: [`Cred`] only says who owns what is made.
+//!
+//! # Errors
+//!
+//! A call fails with an [`Error`] whose variant names the fact; [`Error::errno`] is what a POSIX program would get. Most
+//! are of one call or one file. [`Error::Withdrawn`] is for good: the node has left the pool after a failure, or lost its
+//! lease, and every later call fails. Unmount, look at [`Fs::withdrawn`] and at the log (by `tracing`), mount again.
+//!
+//! # Durability
+//!
+//! What a write or a change of names has done is seen at once by all nodes, and becomes durable within
+//! [`MountOptions::commit_interval`]. It is durable at once after [`Fs::fsync`] (a file's contents and metadata),
+//! [`Fs::fsync_dir`], [`Fs::sync`] (all of this node), and on return from a write with [`WriteFlags::durable`]. After a
+//! crash the file system is consistent: changes that were not made durable are there, or missing as if they had not
+//! begun, and no file shows what its blocks held before. [`Fs::unmount`] makes everything durable and leaves; a node
+//! whose process just ends is recovered by the others, or by the next to mount.
+//!
+//! # Inside
 //!
 //! Map, bottom up (a module uses only those above it):
 //! ```text
@@ -64,6 +136,8 @@
 //! never shows a block's former contents, and no commit ever waits for data.
 
 #![forbid(unsafe_code)]
+// What this crate's pages lead to is there: `cargo doc` fails otherwise.
+#![deny(rustdoc::broken_intra_doc_links, rustdoc::private_intra_doc_links)]
 
 pub mod alloc;
 pub mod api;

@@ -6,6 +6,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use braid_pool::device::user_dirs;
+
 /// Ends the process if its thread panics; the message has been printed by then. Such a thread leaves behind what nobody
 /// goes on with: the process would live, and hold locks that it never gives up.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ impl Drop for AbortOnPanic {
 }
 
 /// `/run/braid` for root, `braid` in `$XDG_RUNTIME_DIR` for others, else `braid-UID` among the
-/// temporary files. Made if missing, so that nobody else may enter it; one that is there may at
+/// temporary files ([`user_dirs`]). Made if missing, so that nobody else may enter it; one that is there may at
 /// most be looked at by others, and only root's.
 ///
 /// # Errors
@@ -38,17 +40,10 @@ pub fn private_dir() -> io::Result<PathBuf> {
 /// # Errors
 /// The last one's.
 pub(crate) fn in_private_dir<T>(f: impl Fn(PathBuf) -> io::Result<T>) -> io::Result<T> {
-    let user = rustix::process::geteuid();
-    let usual = if user.is_root() {
-        Some(PathBuf::from("/run"))
-    } else {
-        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
-    };
-    let own = format!("braid-{}", user.as_raw());
-    let dirs = usual.map(|usual| usual.join("braid")).into_iter();
+    let user = rustix::process::geteuid().as_raw();
     let mut last = io::Error::from(io::ErrorKind::NotFound);
-    for dir in dirs.chain([std::env::temp_dir(), "/tmp".into()].map(|temp| temp.join(&own))) {
-        match make(&dir, user.as_raw()).and_then(&f) {
+    for dir in user_dirs() {
+        match make(&dir, user).and_then(&f) {
             Ok(made) => return Ok(made),
             Err(e) => last = e,
         }

@@ -200,6 +200,12 @@ fn refuse_others(dir: &Path) -> Result<Option<TableEntry>> {
         Some(mount) if mount.kind != "fuse.braid" => {
             bail!("{}: no pool is mounted there", dir.display())
         }
+        Some(mount) if mount.is_of_another_user() && !rustix::process::geteuid().is_root() => {
+            bail!(
+                "{}: mounted by another user; only that user and root may unmount it",
+                dir.display()
+            )
+        }
         mount => Ok(mount.cloned()),
     }
 }

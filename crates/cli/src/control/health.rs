@@ -575,7 +575,7 @@ mod tests {
                 &|p| p.members[0].lost = Lost::Missing,
                 State::Degraded,
                 "is not there",
-                "-o degraded",
+                "attach it (if it is there and its labels are lost: `braid label restore p --member 0=DEVICE`), or",
             ),
             (
                 &|p| (p.members[0].filling, p.members[0].percent) = (true, Some(40)),
@@ -645,6 +645,19 @@ mod tests {
         let idle =
             |p: &mut PoolFacts| (p.members[1].lost, p.members[1].used) = (Lost::Failed, false);
         assert_eq!(with(&idle).0, State::Ok);
+    }
+
+    #[test]
+    fn the_words_for_people_are_those_of_the_guide() {
+        let names = State::ALL.map(State::name).join(", ");
+        assert_eq!(
+            names,
+            "OK, FULL SOON, SLOW, DEGRADED, DAMAGED, FULL, FROZEN, NODE SILENT, MEMBER SILENT, WITHDRAWN"
+        );
+        let guide = include_str!("../../../../docs/GUIDE.md");
+        for state in State::ALL {
+            assert!(guide.contains(&format!("\n| {} | ", state.name())), "{}", state.name());
+        }
     }
 
     #[test]

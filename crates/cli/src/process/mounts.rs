@@ -202,25 +202,20 @@ fn mounts_in(dir: &Path, kind: &str) -> Vec<Mount> {
     mounts
 }
 
-/// What to add where a user is told that nothing is mounted: mounts of other users, whose nodes this user may
-/// not ask. Empty if there are none.
+/// What to add where a user is told that nothing is mounted: mounts of other users, whose nodes this user does
+/// not find. Empty if there are none.
 pub fn of_others() -> String {
-    if rustix::process::geteuid().is_root() {
-        return String::new();
-    }
     let known: Vec<Mount> = mounts().into_iter().chain(remotes()).collect();
     let table = MountTable::own().unwrap_or_default();
     let unknown = |m: &&TableEntry| {
-        m.kind == "fuse.braid" && known.iter().all(|known| known.mount_point != m.dir)
+        let ours = || known.iter().any(|known| known.mount_point == m.dir);
+        m.kind == "fuse.braid" && m.is_of_another_user() && !ours()
     };
     let dirs: Vec<_> = table.iter().filter(unknown).map(|m| m.dir.display().to_string()).collect();
     if dirs.is_empty() {
         return String::new();
     }
-    format!(
-        " (mounted by another user, whose nodes only that user and root may ask: {})",
-        dirs.join(", ")
-    )
+    format!(" (mounted by another user, who may ask its node: {})", dirs.join(", "))
 }
 
 /// Where the process that serves a mount takes orders.

@@ -49,6 +49,7 @@ use super::probe::{Identity, identity};
 use super::session::Session;
 use crate::abilities::HeldByte;
 use crate::host_locks::{ByteHeld, Locks, lock_place};
+use crate::user_dir::user_dirs;
 use crate::{ByteLockGuard, CHANGE_BYTE};
 
 /// Room for a note's name beside each byte.
@@ -215,14 +216,11 @@ impl Note {
     }
 }
 
-/// The directory for such files: `/run/braid/iscsi` for root, else the user's own.
+/// The directory for such files: `/run/braid/iscsi` for root, else the user's own. One only, so that all processes of
+/// this user meet there.
 fn directory() -> io::Result<PathBuf> {
     let user = rustix::process::geteuid();
-    let base = match std::env::var_os("XDG_RUNTIME_DIR") {
-        _ if user.is_root() => PathBuf::from("/run/braid"),
-        Some(dir) => Path::new(&dir).join("braid"),
-        None => std::env::temp_dir().join(format!("braid-{}", user.as_raw())),
-    };
+    let base = user_dirs().into_iter().next().ok_or(io::ErrorKind::NotFound)?;
     let dir = base.join("iscsi");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
     for made in [&base, &dir] {

@@ -7,8 +7,10 @@ use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
+use libloading::os::unix;
+
 /// The library, by the name of its binary interface.
-const LIBRARY: &CStr = c"libiscsi.so.7";
+const LIBRARY: &str = "libiscsi.so.7";
 
 /// Statuses of commands; those beyond a byte are libiscsi's own.
 pub const STATUS_GOOD: c_int = 0;
@@ -87,27 +89,20 @@ macro_rules! library {
         /// The functions that are used.
         pub struct Library {
             $(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            /// They are valid as long as it is loaded.
+            _loaded: unix::Library,
         }
         impl Library {
             /// # Safety
-            /// `handle` is libiscsi's.
-            unsafe fn of(handle: *mut c_void) -> Result<Self, String> {
+            /// `library` is libiscsi.
+            unsafe fn of(library: unix::Library) -> Result<Self, libloading::Error> {
                 $(
-                    let name = concat!(stringify!($name), "\0");
-                    // SAFETY: a handle of an open library, a string that ends.
-                    let found = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
-                    if found.is_null() {
-                        return Err(concat!("it has no ", stringify!($name)).to_owned());
-                    }
-                    // SAFETY: the function of that name in the library's header.
-                    let $name = unsafe {
-                        std::mem::transmute::<
-                            *mut c_void,
-                            unsafe extern "C" fn($($arg),*) $(-> $ret)?,
-                        >(found)
-                    };
+                    // SAFETY: the type is that of the function of this name in the library's header.
+                    let $name = *unsafe {
+                        library.get::<unsafe extern "C" fn($($arg),*) $(-> $ret)?>(stringify!($name))
+                    }?;
                 )*
-                Ok(Self { $($name,)* })
+                Ok(Self { $($name,)* _loaded: library })
             }
         }
     };
@@ -151,15 +146,12 @@ impl Library {
         LOADED.get_or_init(Self::load).as_ref().map_err(String::as_str)
     }
     fn load() -> Result<Self, String> {
-        // SAFETY: loading the library runs nothing of its own.
-        let handle = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if handle.is_null() {
-            return Err(
-                "iscsi:// devices need libiscsi.so.7: install Debian's libiscsi7".to_owned()
-            );
-        }
-        // SAFETY: never unloaded.
-        unsafe { Self::of(handle) }.map_err(|why| format!("libiscsi.so.7: {why}"))
+        // SAFETY: what libiscsi does when it is loaded concerns nothing of this process.
+        let library = unsafe { unix::Library::open(Some(LIBRARY), unix::RTLD_NOW) };
+        let library = library
+            .map_err(|_| "iscsi:// devices need libiscsi.so.7: install Debian's libiscsi7")?;
+        // SAFETY: it is.
+        unsafe { Self::of(library) }.map_err(|why| format!("{LIBRARY}: {why}"))
     }
     /// What the library says went wrong last.
     ///

@@ -4,7 +4,7 @@
 //! returning one needs the group's lock, and so does making slots of its blocks; allocating from it
 //! needs none. The group's bitmap shows a window's takeable blocks as `Data`, its takeable slots as
 //! `MetaUsed`; the window block (private, journaled) says what they are. So every holder of the
-//! group's lock can tell metadata slots from file data, for all nodes ([`Alloc::is_slot`]). When a
+//! group's lock can tell metadata slots from file data, for all nodes (`Alloc::is_slot`). When a
 //! window goes back, for each of its blocks: window `Free` or `MetaFree` -> the same in the group;
 //! window `MetaUsed` or `Data` -> the group is left alone (it says so, or the block was never the
 //! window's).
@@ -21,12 +21,12 @@
 //! * exactly one of (a group, a window, a free log) knows that a block is free; so windows of two
 //!   nodes may overlap (a block of one, freed by another, taken by a third) and still agree;
 //! * what is takeable in memory is free in a durable image of the window, or was never used;
-//! * a metadata slot becomes nothing else while two nodes live ([`crate::unused_metadata`]), and its
+//! * a metadata slot becomes nothing else while two nodes live (`crate::unused_metadata`), and its
 //!   `Free` body is stable before its bit says `MetaFree` where another node may look;
 //! * reservations never exceed what is takeable.
 //!
-//! Lock order: the space lock ([`last_blocks`]), then [`refill::Refill`] (held across I/O and group locks),
-//! then [`state::State`] (short, never across a call into the cache or the locks).
+//! Lock order: the space lock (`last_blocks`), then `refill::Refill` (held across I/O and group locks),
+//! then `state::State` (short, never across a call into the cache or the locks).
 
 mod allocator;
 pub(crate) mod bits;

@@ -60,7 +60,7 @@ pub struct Terms {
     pub waits_end: bool,
 }
 
-/// See [`Cluster`] and [`Recoverer`].
+/// See `Cluster` and `Recoverer`.
 pub struct Sharing {
     recoverer: Recoverer,
     terms: Terms,

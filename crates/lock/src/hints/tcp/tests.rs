@@ -241,3 +241,16 @@ fn a_peer_that_reads_nothing_blocks_nobody() {
     }
     assert!(heard.is_sorted() && heard.len() > 100, "{}", heard.len());
 }
+
+/// Firewalls of sites let these through.
+#[test]
+fn who_is_told_no_port_listens_at_one_of_the_documented_ones() {
+    assert_eq!(TcpHints::PORTS, 24741..=24772);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let listeners: Vec<_> = (0..3).map(|_| listen(any).unwrap()).collect();
+    let ports: Vec<u16> = listeners.iter().map(|l| l.local_addr().unwrap().port()).collect();
+    // Others of this machine may have some of them.
+    assert!(ports.iter().all(|port| TcpHints::PORTS.contains(port)), "{ports:?}");
+    let guide = include_str!("../../../../../docs/GUIDE.md");
+    assert!(guide.contains("24741 to 24772"));
+}
