@@ -264,3 +264,110 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands that change a pool or a host: each says with `--dry-run`, `-n`, what it would do.
+    const CHANGING: &[&str] = &[
+        "add",
+        "check",
+        "cp",
+        "create",
+        "destroy",
+        "evacuate",
+        "export",
+        "fail",
+        "fence",
+        "freeze",
+        "grow",
+        "label accept",
+        "label restore",
+        "mount",
+        "offline",
+        "online",
+        "rebalance",
+        "remove",
+        "rename",
+        "replace",
+        "scrub",
+        "serve init",
+        "serve install",
+        "serve invite",
+        "serve revoke",
+        "set",
+        "spare",
+        "thaw",
+        "trim",
+        "unmount",
+    ];
+    /// Commands that only look, that serve until they are ended, or whose options are another program's.
+    const OTHERS: &[&str] = &[
+        "advise",
+        "bench",
+        "dump-label",
+        "events",
+        "get",
+        "history",
+        "iostat",
+        "label dump",
+        "lmdd",
+        "locks",
+        "nodes",
+        "scan",
+        "serve",
+        "serve clients",
+        "status",
+        "target",
+        "top",
+        "upgrade",
+        "version",
+        "why",
+        "xdd",
+    ];
+
+    /// Commands that people give, each with its words.
+    fn given(command: &clap::Command, words: &str) -> Vec<(String, clap::Command)> {
+        let mut all = Vec::new();
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let words = format!("{words} {}", sub.get_name()).trim_start().to_owned();
+            if !sub.has_subcommands() || sub.get_positionals().next().is_some() {
+                all.push((words.clone(), sub.clone()));
+            }
+            if sub.get_name() != "bench" {
+                all.extend(given(sub, &words));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn what_changes_something_says_before_what_it_would_do() {
+        let all = given(&command_line(), "");
+        for (words, command) in &all {
+            let is_changing = CHANGING.contains(&words.as_str());
+            assert_ne!(is_changing, OTHERS.contains(&words.as_str()), "{words}: in one list");
+            let dry = command.get_arguments().find(|arg| arg.get_long() == Some("dry-run"));
+            assert_eq!(dry.is_some(), is_changing, "{words}");
+            let short = dry.map(|dry| dry.get_short());
+            assert_eq!(short, is_changing.then_some(Some('n')), "{words}: -n");
+        }
+        let missing = |words: &&&str| !all.iter().any(|(all, _)| all == **words);
+        let gone: Vec<_> = CHANGING.iter().chain(OTHERS).filter(missing).collect();
+        assert_eq!(gone, [&""; 0], "no commands any more");
+    }
+
+    #[test]
+    fn whoever_asks_for_a_confirmation_takes_yes() {
+        for line in [
+            "fence --yes p 1",
+            "destroy --yes p",
+            "label accept --yes p",
+            "label restore --yes p --member 1=d",
+        ] {
+            let words = std::iter::once("braid").chain(line.split(' '));
+            command_line().try_get_matches_from(words).unwrap();
+        }
+    }
+}

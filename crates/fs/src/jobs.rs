@@ -73,9 +73,9 @@ impl JobSlot {
         self.state.lock().closed
     }
 
-    #[cfg(test)]
-    pub fn is_running(&self) -> bool {
-        self.state.lock().running.is_some()
+    /// Whether `job` is under way.
+    pub fn is_running(&self, job: Job) -> bool {
+        self.state.lock().running == Some(job)
     }
 
     /// Begins `job`.

@@ -106,6 +106,7 @@ mod namei;
 mod options;
 mod orphan;
 mod orphan_list;
+mod plans;
 mod plock;
 mod plock_table;
 mod readahead;
@@ -154,7 +155,8 @@ pub use inspect::{ClusterView, inspect};
 pub use maintenance::{MaintenanceStatus, SCRUB_BEGUN, SCRUB_ENDED};
 pub use meta::MetaStats;
 pub use mount::{
-    NamedLock, NodeStatus, accept_members, destroy, give_slot_back, rename, vouch_dead,
+    NamedLock, NodeStatus, accept_members, check_unused, destroy, give_slot_back, plan_vouch_dead,
+    rename, vouch_dead,
 };
 pub use options::MountOptions;
 pub use plock::Canceller;

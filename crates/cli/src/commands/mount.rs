@@ -23,7 +23,7 @@ use braid_pool::device::{MountTable, answers, bounded};
 pub use super::mount_start::Args;
 use super::mount_start::{begin_in_background, begin_log, each, started_again};
 use super::{copies, mount_remote};
-use crate::control::{Control, Node, history};
+use crate::control::{Control, Node, history, session::NOTHING_CHANGED};
 use crate::metrics::{self, Address};
 use crate::pools::{properties::MOUNT_OPTIONS, sources};
 use crate::process::limits::{self, Need};
@@ -31,7 +31,7 @@ use crate::process::{
     asker, guard::Guard, left_behind, log::LineFormat, mounts, mounts::MountEnd, service,
     unmount_on_signal::UnmountOnSignal,
 };
-use crate::terminal::answer::warning;
+use crate::terminal::answer::{say, warning};
 use crate::terminal::size;
 
 /// Everything the options say.
@@ -72,7 +72,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return free_slot(parse(devices, std::path::absolute(dir)?, &args.options)?.0, life);
     }
     let dir = mounts::resolved(dir.as_ref()).with_context(|| dir.clone())?;
-    clear_dead(&dir)?;
+    if !args.dry_run {
+        clear_dead(&dir)?;
+    }
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
     }
@@ -99,7 +101,36 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.fake {
         return Ok(ExitCode::SUCCESS);
     }
+    if args.dry_run {
+        return planned(plan, &dir, args);
+    }
     if args.foreground { serve(plan, args) } else { start_daemon(args, &unknown) }
+}
+
+/// What would be mounted.
+fn planned(plan: Plan, dir: &Path, args: &Args) -> Result<ExitCode> {
+    answers::wait_for(plan.device_timeout);
+    let paths = sources::members(&plan.devices)?;
+    let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
+    // What cannot be written is refused, and nothing is written.
+    let (devices, protected) = sources::open_as_can_be(&paths)?;
+    if protected && !plan.fs.read_only {
+        sources::open_devices(&paths, false)?;
+    }
+    let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
+    let pool = assemble(devices)?;
+    copies::refuse(&pool)?;
+    let plan = with_pool_options(plan, (&pool, &paths), &args.options)?;
+    let (name, cluster) = (pool.info().name.clone(), braid_fs::inspect(pool)?);
+    let access = if plan.fs.read_only { " for reading" } else { "" };
+    say!(
+        "{name} would be mounted on {}{access}; {} of its {} node slots are taken",
+        dir.display(),
+        cluster.nodes.len(),
+        cluster.node_slots
+    );
+    say!("{NOTHING_CHANGED}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Takes away a mount whose process has died: nothing else answers there until somebody does. What the kernel

@@ -30,13 +30,22 @@ pub struct Args {
     force: bool,
     /// If the pool is not mounted: do without members that are missing, if the others hold
     /// everything. They count as failed from then on
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     degraded: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     Session::with(&args.pool, Missing::by(args.degraded), |session| {
+        if args.dry_run {
+            let order = |device: &PathBuf| -> Result<Order> {
+                Ok(Order::Spare { device: session.new_device(device)?, force: args.force })
+            };
+            return session.plan_all(args.devices.iter().map(order).collect::<Result<_>>()?);
+        }
         let before = session.view()?;
         for device in &args.devices {
             let device = session.new_device(device)?;

@@ -13,6 +13,7 @@ mod member;
 mod node;
 pub mod nodes;
 mod orders;
+mod plans;
 pub mod programs;
 pub mod remote;
 pub mod requests;

@@ -19,7 +19,7 @@ use crate::control::member::MemberId;
 use crate::control::node::Node;
 use crate::control::orders::{Answer, Order, Target};
 use crate::control::views::{View, view};
-use crate::control::{clients, history, locks, nodes, programs, requests, why};
+use crate::control::{clients, history, locks, nodes, plans, programs, requests, why};
 use crate::pools::shape::ShapeArgs;
 use crate::pools::topology;
 use crate::process::mounts;
@@ -127,7 +127,7 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
     Ok(())
 }
 
-fn open(path: &Path) -> Result<Arc<dyn Device>> {
+pub(super) fn open(path: &Path) -> Result<Arc<dyn Device>> {
     if let Some(use_) = braid_pool::device::in_use(path)? {
         bail!("{}: in use: {use_}", path.display());
     }
@@ -207,10 +207,9 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         }
         Order::Thaw => fs.thaw()?,
         Order::Set { properties } => fs.set_properties(&properties)?,
+        Order::Plan { of } => said = Some(plans::planned(fs, &of)?),
         Order::Scrub { run } => {
-            if !fs.pool().info().redundant {
-                bail!("nothing in this pool is mirrored or protected by parity");
-            }
+            plans::may_scrub(fs)?;
             fs.scrub(run);
         }
     }
@@ -235,7 +234,7 @@ fn settled(fs: &Fs) -> Result<Option<String>> {
 }
 
 /// The member that was named, if it is in that place still.
-fn selector_of(fs: &Fs, named: &MemberId) -> Result<MemberSelector> {
+pub(super) fn selector_of(fs: &Fs, named: &MemberId) -> Result<MemberSelector> {
     let label = fs.pool().label();
     let there = label.members.get(usize::from(named.place));
     let Some(there) = there.filter(|m| m.uuid.to_string() == named.uuid) else {
@@ -300,13 +299,15 @@ fn add(
     Ok(text)
 }
 
+/// How full a part of the pool is.
+pub(super) fn percent(f: &Fill) -> String {
+    let mille = u128::from(f.used) * 1000 / u128::from(f.blocks.max(1));
+    format!("{}.{} %", mille / 10, mille % 10)
+}
+
 /// How full the parts of the pool were, and are.
 fn rebalanced(fs: &Fs, done: &Rebalanced) -> String {
     let block = u64::from(fs.space().block_size);
-    let percent = |f: &Fill| {
-        let mille = u128::from(f.used) * 1000 / u128::from(f.blocks.max(1));
-        format!("{}.{} %", mille / 10, mille % 10)
-    };
     // Parts that have left hold nothing and have room for nothing.
     let list = |fills: &[Fill]| {
         let there = fills.iter().filter(|f| f.blocks > 0);
@@ -369,16 +370,20 @@ fn small_spares(label: &Label, paths: &[String]) -> String {
     text
 }
 
+/// The spares of the pool.
+pub(super) fn spares(fs: &Fs) -> Vec<MemberSelector> {
+    let members = fs.pool().label().members.into_iter();
+    members.filter(|m| m.state == MemberState::Spare).map(|m| m.uuid.into()).collect()
+}
+
 fn evacuate(fs: &Fs, named: &MemberId, to: Option<Target>, force: bool) -> Result<()> {
     let member = selector_of(fs, named)?;
     let to = match to {
         Some(Target::Device(path)) => Destination::Device { device: open(&path)?, force },
         Some(Target::Member(to)) => Destination::Member(selector_of(fs, &to)?),
         None => {
-            let members = fs.pool().label().members.into_iter();
-            let spares = members.filter(|m| m.state == MemberState::Spare).map(|m| m.uuid.into());
             let mut why = String::new();
-            for spare in spares {
+            for spare in spares(fs) {
                 match fs.evacuate_member(member, Destination::Member(spare)) {
                     Ok(_) => return Ok(()),
                     Err(e) => why = format!(" ({e})"),
@@ -431,9 +436,14 @@ mod tests {
             Order::Remove { member: other.clone() },
             Order::Leave { member: other.clone(), dry_run: false },
         ];
+        let plan = |of: Order| obey(&fs, Order::Plan { of: Box::new(of) });
         for order in orders {
             let refused = obey(&fs, order.clone()).unwrap_err().to_string();
             assert!(refused.contains("another device now"), "{order:?}: {refused}");
+            if !matches!(&order, Order::Offline { .. } | Order::Online { .. } | Order::Leave { .. })
+            {
+                assert_eq!(plan(order).unwrap_err().to_string(), refused);
+            }
         }
         for order in [Order::Io, Order::Fence { node: 0 }] {
             assert!(obey(&fs, order.clone()).is_err(), "{order:?} did nothing");
@@ -456,8 +466,36 @@ mod tests {
             let said = obey(&fs, order).unwrap().said.unwrap();
             assert!(said.contains(wanted), "{said}");
         }
+        // What would be done is said, after the same refusals; nothing is.
+        let (before, member) = (fs.pool().label(), member(&seen, "1").unwrap());
+        let to = || Some(Target::Member(spare.clone()));
+        let properties = vec![("comment".to_owned(), Some("x".to_owned()))];
+        for (order, wanted) in [
+            (Order::Fail { member: member.clone(), force: false }, "a spare that is large enough"),
+            (Order::Evacuate { member: member.clone(), to: to(), force: false }, "to member 4"),
+            (Order::Evacuate { member: member.clone(), to: None, force: false }, "to member 4"),
+            (Order::Remove { member: spare.clone() }, "its labels would be wiped"),
+            (Order::Set { properties }, "comment would be x; it is not set"),
+            (Order::Scrub { run: true }, "would be read"),
+            (Order::Scrub { run: false }, "not under way"),
+            (Order::Trim { run: true }, "would be given back"),
+            (Order::Rebalance { run: true }, "0 B would move"),
+            (Order::LeaveEnd, "no part"),
+            (Order::Freeze { seconds: 5, timeout: 2 }, "for 5 s at most"),
+        ] {
+            let said = plan(order.clone()).unwrap().said.unwrap();
+            assert!(said.contains(wanted), "{order:?}: {said}");
+        }
+        for (order, wanted) in [
+            (Order::Remove { member: member.clone() }, "braid remove"),
+            (Order::Stay { member: member.clone() }, "is not being moved"),
+            (Order::Fence { node: 7 }, "nobody has it"),
+        ] {
+            let refused = plan(order.clone()).unwrap_err().to_string();
+            assert!(refused.contains(wanted), "{order:?}: {refused}");
+        }
+        assert_eq!(fs.pool().label(), before);
         obey(&fs, Order::Remove { member: spare }).unwrap();
-        let member = member(&seen, "1").unwrap();
         obey(&fs, Order::Fail { member, force: false }).unwrap();
         assert_eq!(view(&fs).members[1].state, "failed");
         fs.unmount().unwrap();

@@ -152,17 +152,26 @@ impl NodeState {
     fn say_own(&self, order: FreezeOrder, until: Option<Instant>) -> Result<(), NotFrozen> {
         let epoch = self.store.pool().epoch();
         let mut state = self.freezes.state.lock();
-        let other = state.own.filter(|own| own.order.id != order.id).map(|_| self.me.slot);
-        if let Some(by) = other.or(state.follower.by().map(|by| by.0.slot)) {
-            return Err(NotFrozen::Already(by));
-        }
-        if state.busy || state.leaves {
-            return Err(NotFrozen::Busy);
-        }
+        self.may_freeze(&state, Some(order.id))?;
         state.own = Some(Own { order, epoch, until });
         drop(state);
         self.announce();
         Ok(())
+    }
+
+    /// Whether this node may freeze the pool, as far as it knows, or go on with its freeze `id`.
+    fn may_freeze(&self, state: &FreezeState, id: Option<u32>) -> Result<(), NotFrozen> {
+        let other = state.own.filter(|own| Some(own.order.id) != id).map(|_| self.me.slot);
+        if let Some(by) = other.or(state.follower.by().map(|by| by.0.slot)) {
+            return Err(NotFrozen::Already(by));
+        }
+        if state.busy || state.leaves { Err(NotFrozen::Busy) } else { Ok(()) }
+    }
+
+    /// See [`super::Membership::plan_freeze`].
+    pub(super) fn plan_freeze(&self) -> Result<(), NotFrozen> {
+        self.freezes.on.get().ok_or(NotFrozen::Busy)?;
+        self.may_freeze(&self.freezes.state.lock(), None)
     }
 
     fn await_followers(&self, order: &FreezeOrder, deadline: Instant) -> Result<(), NotFrozen> {
