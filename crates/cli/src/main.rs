@@ -153,7 +153,7 @@ fn ended() -> ExitCode {
     let error = result.as_ref().err().map(said);
     // First, since nobody may read the answer.
     if let Some(error) = &error {
-        eprintln!("braid: {error}");
+        lost_output::print_error(format_args!("braid: {error}\n"));
     }
     answer::end(error.as_deref());
     result.unwrap_or(failure)
