@@ -33,7 +33,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use commands::helper::{self, Helper};
 use commands::{
-    add, advise, check, completion, cp, create, destroy, dump_label, evacuate, events, export,
+    add, advise, check, clear, completion, cp, create, destroy, dump_label, evacuate, events, export,
     fail, fence, freeze, generate, get, grow, history, iostat, label, locks, mount, nodes, offline,
     online, probe, rebalance, remove, rename, replace, scan, scrub, serve, set, spare, status,
     target, thaw, top, trim, unmount, upgrade, version, why,
@@ -83,6 +83,7 @@ enum Command {
     Get(get::Args),
     Destroy(destroy::Args),
     Scrub(scrub::Args),
+    Clear(clear::Args),
     Trim(trim::Args),
     Freeze(freeze::Args),
     Thaw(thaw::Args),
@@ -243,6 +244,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Get(a) => get::run(&a),
         Command::Destroy(a) => destroy::run(&a),
         Command::Scrub(a) => scrub::run(&a),
+        Command::Clear(a) => clear::run(&a),
         Command::Trim(a) => trim::run(&a),
         Command::Freeze(a) => freeze::run(&a),
         Command::Thaw(a) => thaw::run(&a),
@@ -273,6 +275,7 @@ mod tests {
     const CHANGING: &[&str] = &[
         "add",
         "check",
+        "clear",
         "cp",
         "create",
         "destroy",

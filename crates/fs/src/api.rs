@@ -42,6 +42,19 @@ pub struct Fs {
     pub(crate) mounted: Arc<Mounted>,
 }
 
+/// What [`Fs::clear`] has forgotten.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cleared {
+    /// Members that were suspected to return garbage.
+    pub suspects: Vec<MemberIndex>,
+    /// Blocks of damaged metadata that were met.
+    pub damaged: usize,
+    /// The last scrub could not decide something.
+    pub undecided: bool,
+    /// Something had gone wrong with the filling or moving of a member, or with a scrub.
+    pub errors: bool,
+}
+
 impl Fs {
     /// Joins the cluster on `pool` as a node: claims a slot, recovers what dead nodes left, starts
     /// the heartbeat. Blocks until the node can serve.
@@ -186,6 +199,36 @@ impl Fs {
     pub fn set_properties(&self, changes: &[PropertyChange]) -> Result<()> {
         self.core().check_alive()?;
         Ok(self.pool().set_properties(changes)?)
+    }
+    /// Forgets what an operator has taken note of: that a member, or any, is suspected to return garbage; without a
+    /// member also what the last scrub of this node could not decide, damaged metadata that it has met, and what went
+    /// wrong last. What is still wrong is met again. Members that are out stay out.
+    ///
+    /// # Errors
+    /// As [`Pool::clear_suspicion`].
+    pub fn clear(&self, member: Option<MemberSelector>) -> Result<Cleared> {
+        self.core().check_alive()?;
+        let suspects = self.pool().clear_suspicion(member)?;
+        let (mut cleared, all) = (Cleared { suspects, ..Cleared::default() }, member.is_none());
+        if all {
+            cleared.damaged = self.core().meta.damages.clear();
+            (cleared.undecided, cleared.errors) = self.mounted.maintenance.forget();
+        }
+        Ok(cleared)
+    }
+    /// What [`Fs::clear`] would forget, or be refused for; nothing is changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_clear(&self, member: Option<MemberSelector>) -> Result<Cleared> {
+        self.core().check_alive()?;
+        let suspects = self.pool().plan_clear(member)?;
+        let mut cleared = Cleared { suspects, ..Cleared::default() };
+        if member.is_none() {
+            cleared.damaged = self.core().meta.damages.all().len();
+            (cleared.undecided, cleared.errors) = self.maintenance().found();
+        }
+        Ok(cleared)
     }
     /// Adds a device that steps in for the next member that fails.
     pub fn add_spare(&self, device: Arc<dyn Device>, force: bool) -> Result<MemberIndex> {

@@ -136,7 +136,7 @@ mod volume;
 mod writeback;
 mod xattr;
 
-pub use api::Fs;
+pub use api::{Cleared, Fs};
 pub use attr::{
     Attr, Cred, DirEntry, Durable, EarlyReply, Fh, KernelCache, NoKernelCache, SetAttr, StatFs,
     Time, TimeSet, WithAttrs, Write, WriteFlags,

@@ -1,7 +1,9 @@
 //! What an order would do (`--dry-run`), after the same refusals. Nothing is changed.
 
+use std::fmt::Write as _;
+
 use anyhow::{Result, bail};
-use braid_fs::Fs;
+use braid_fs::{Cleared, Fs};
 use braid_pool::Destination;
 
 use crate::control::orders::{Order, Target};
@@ -60,6 +62,10 @@ pub fn planned(fs: &Fs, order: &Order) -> Result<String> {
                 "member {member} holds nothing and would be taken out of the pool; its labels would be wiped\n"
             )
         }
+        Order::Clear { member } => {
+            let member = member.as_ref().map(|member| selector_of(fs, member)).transpose()?;
+            cleared(&fs.plan_clear(member)?, true)
+        }
         Order::Set { properties } => set(fs, properties)?,
         Order::Fence { node } => {
             fs.plan_vouch(braid_format::NodeId(*node))?;
@@ -114,6 +120,33 @@ fn planned_work(fs: &Fs, order: &Order) -> Result<String> {
     })
 }
 
+/// What `braid clear` has forgotten, or `would` forget.
+pub(super) fn cleared(c: &Cleared, would: bool) -> String {
+    let (not, is) = if would { ("would not be", "would be") } else { ("is not", "is") };
+    let mut text = String::new();
+    for member in &c.suspects {
+        let _ = writeln!(
+            text,
+            "member {member} {not} suspected any more; what is damaged there is still damaged: `braid scrub` finds and mends it"
+        );
+    }
+    if c.undecided {
+        let _ = writeln!(text, "what the last scrub could not decide {is} forgotten");
+    }
+    if c.damaged > 0 {
+        let blocks = if c.damaged == 1 { "block" } else { "blocks" };
+        let _ = writeln!(
+            text,
+            "{} {blocks} of damaged metadata {is} forgotten, until met again",
+            c.damaged
+        );
+    }
+    if c.errors {
+        let _ = writeln!(text, "what went wrong last {is} forgotten");
+    }
+    if text.is_empty() { "there is nothing to clear\n".into() } else { text }
+}
+
 /// # Errors
 /// There is nothing to compare.
 pub(super) fn may_scrub(fs: &Fs) -> Result<()> {
@@ -147,4 +180,23 @@ fn set(fs: &Fs, changes: &[(String, Option<String>)]) -> Result<String> {
         }
     };
     Ok(changes.iter().map(line).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::MemberIndex;
+
+    use super::*;
+
+    #[test]
+    fn what_is_forgotten_is_named() {
+        assert_eq!(cleared(&Cleared::default(), false), "there is nothing to clear\n");
+        let all =
+            Cleared { suspects: vec![MemberIndex(3)], damaged: 2, undecided: true, errors: true };
+        let said = cleared(&all, false);
+        for wanted in ["member 3 is not suspected", "last scrub", "2 blocks", "went wrong last"] {
+            assert!(said.contains(wanted), "{said}");
+        }
+        assert!(cleared(&all, true).contains("member 3 would not be suspected any more"));
+    }
 }

@@ -207,6 +207,10 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         }
         Order::Thaw => fs.thaw()?,
         Order::Set { properties } => fs.set_properties(&properties)?,
+        Order::Clear { member } => {
+            let member = member.map(|member| selector_of(fs, &member)).transpose()?;
+            said = Some(plans::cleared(&fs.clear(member)?, false));
+        }
         Order::Plan { of } => said = Some(plans::planned(fs, &of)?),
         Order::Scrub { run } => {
             plans::may_scrub(fs)?;
@@ -475,6 +479,7 @@ mod tests {
             (Order::Evacuate { member: member.clone(), to: to(), force: false }, "to member 4"),
             (Order::Evacuate { member: member.clone(), to: None, force: false }, "to member 4"),
             (Order::Remove { member: spare.clone() }, "its labels would be wiped"),
+            (Order::Clear { member: None }, "there is nothing to clear"),
             (Order::Set { properties }, "comment would be x; it is not set"),
             (Order::Scrub { run: true }, "would be read"),
             (Order::Scrub { run: false }, "not under way"),
