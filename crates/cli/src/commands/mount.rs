@@ -28,7 +28,7 @@ use crate::metrics::{self, Address};
 use crate::pools::{properties::MOUNT_OPTIONS, sources};
 use crate::process::limits::{self, Need};
 use crate::process::{
-    asker, guard::Guard, left_behind, log::LineFormat, mounts, mounts::MountEnd, service,
+    asker, guard::Guard, left_behind, log, log::LineFormat, mounts, mounts::MountEnd, service,
     unmount_on_signal::UnmountOnSignal,
 };
 use crate::terminal::answer::{say, warning};
@@ -433,6 +433,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
         bounded::give_up_silent(time);
     }
     let (pool, paths, protected) = assembled(&plan)?;
+    log::of_pool(&pool.info().name);
     let plan = with_pool_options(plan, (&pool, &paths), &args.options)?;
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fence_after());
@@ -447,6 +448,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
             return Err(e.into());
         }
     };
+    log::of_node(fs.life().slot);
     let holds = Holds::of(&fs);
     let guard = Guard::start(&plan_dir);
     let begun = Instant::now();
@@ -527,8 +529,8 @@ fn say_mounted(fs: &Fs, dir: &Path, args: &Args) {
     let pool = fs.pool().info().name.clone();
     let members = fs.pool().label().members;
     let failed = members.iter().filter(|m| m.state == MemberState::Failed).count();
-    let (node, place) = (fs.life().slot, dir.display());
-    tracing::info!(pool, dir = %place, %node, members = members.len(), "mounted");
+    let (node, place) = (fs.life().slot.get(), dir.display());
+    tracing::info!(pool, dir = %place, node, members = members.len(), "mounted");
     if failed > 0 {
         tracing::warn!(pool, failed, "mounted without members that have failed: `braid replace`");
     }

@@ -17,7 +17,7 @@ use super::mount_start::{Args, begin_in_background, begin_log, each, started_aga
 use super::{identity, remote::Remote};
 use crate::control::{remote as control, session::NOTHING_CHANGED};
 use crate::process::{
-    asker, guard::Guard, log::LineFormat, mounts, mounts::MountEnd, service,
+    asker, guard::Guard, log, log::LineFormat, mounts, mounts::MountEnd, service,
     unmount_on_signal::UnmountOnSignal,
 };
 use crate::terminal::answer::say;
@@ -194,6 +194,7 @@ fn serve(
     };
     let log = plan.log.as_ref().map(append).transpose()?;
     let Remote { servers, pool, path, .. } = &place.remote;
+    log::of_pool(pool);
     let options = ClientOptions {
         identity: identity.map(Arc::new),
         name: Remote::client_name(),

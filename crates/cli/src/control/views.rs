@@ -18,7 +18,7 @@ pub const SHOWN_MAX: usize = 20;
 const DAMAGED_MAX: usize = 20;
 
 /// A member, as told.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct MemberView {
     /// Its place.
     pub index: u16,
