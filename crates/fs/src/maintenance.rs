@@ -41,6 +41,8 @@ pub struct MaintenanceStatus {
     pub moving: Option<(Moving, Progress)>,
     /// The scrub that is under way: how far, and what it has found so far.
     pub scrubbing: Option<(Progress, Scrubbed)>,
+    /// When what is being done began.
+    pub begun: Option<Instant>,
     /// Scrubs that have ended.
     pub scrubs: u64,
     /// What the last scrub found; nothing if it ended in an error.
@@ -342,6 +344,7 @@ impl Worker {
         };
         let Some(member) = member else { return Ok(()) };
         tracing::info!(%member, "filling a member");
+        self.shared.status.lock().begun = Some(Instant::now());
         let pacer = Pacer::new(&self.pool);
         let verifier = VolumeVerifier::of_mounted(&self.volume);
         let verification = Verification::by(&verifier);
@@ -368,6 +371,7 @@ impl Worker {
     fn move_on(&self) -> Result<(), PoolError> {
         let Some(moving) = self.pool.moving().filter(|_| !self.stopped()) else { return Ok(()) };
         tracing::info!(member = %moving.leaving, to = %moving.successor, "moving a member");
+        self.shared.status.lock().begun = Some(Instant::now());
         let pacer = Pacer::new(&self.pool);
         let done = self.pool.evacuate(&|progress| {
             self.shared.status.lock().moving = Some((moving, progress));
@@ -404,6 +408,7 @@ impl Worker {
         let verifier = VolumeVerifier::of_mounted(&self.volume);
         let to_be_failed = self.pool.to_be_failed();
         self.pool.record(EventKind::Scrub, None, SCRUB_BEGUN);
+        self.shared.status.lock().begun = Some(Instant::now());
         let result = self.pool.scrub(&verifier, &mut |progress, found| {
             self.shared.status.lock().scrubbing = Some((progress, found.clone()));
             self.drop_garbage();

@@ -277,7 +277,7 @@ fn watched(
     copy: impl FnOnce() -> Result<Copied, CopyError>,
 ) -> Result<Copied> {
     const LOOK: Duration = Duration::from_millis(100);
-    let bar = ui::byte_bar(len);
+    let bar = ui::byte_bar("copying", len);
     let (done, progress): (_, &AtomicU64) = (std::sync::mpsc::channel::<()>(), &options.progress);
     let (ends, ended) = done;
     let copied = std::thread::scope(|scope| {

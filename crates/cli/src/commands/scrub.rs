@@ -119,7 +119,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         control::show(&before);
         return Ok(ExitCode::SUCCESS);
     }
-    let bar = ui::bar("scrubbing");
+    let bar = ui::byte_bar("scrubbing", 0);
     let mut advance = ui::progress(&bar);
     loop {
         std::thread::sleep(Duration::from_millis(200));
