@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use braid_format::{InodeNo, LockNo, MemberIndex};
 use braid_lock::{Life, Local, Mode, NodeView, NodeWait};
-use braid_pool::device::{AlignedBuf, Device};
+use braid_pool::device::{AlignedBuf, Change, Device};
 use braid_pool::{CatchUp, MemberSelector, Pool, PropertyChange};
 
 use crate::attr::{
@@ -257,7 +257,19 @@ impl Fs {
     /// # Errors
     /// [`Error::Freeze`]; nothing is frozen then.
     pub fn freeze(&self, time: Duration, patience: Duration) -> Result<()> {
-        self.run(|core| core.membership.freeze(time, patience).map_err(Error::from))
+        self.freeze_unless(time, patience, &|| false)
+    }
+    /// As [`Fs::freeze`], until `given_up`: whoever wants it may end.
+    ///
+    /// # Errors
+    /// As there; [`NotFrozen::GivenUp`].
+    pub fn freeze_unless(
+        &self,
+        time: Duration,
+        patience: Duration,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        self.run(|core| core.membership.freeze(time, patience, given_up).map_err(Error::from))
     }
     /// Ends this node's freeze.
     ///
@@ -298,8 +310,15 @@ impl Fs {
         core.watch(f(core))
     }
     fn change<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
-        let _change = self.core().enter_change()?;
+        let _change = self.enter_change()?;
         self.change_now(f)
+    }
+    /// A change begins. A mount that may change nothing says so at once, also while the pool is frozen.
+    fn enter_change(&self) -> Result<Change<'_>> {
+        if self.core().options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.core().enter_change()
     }
     /// As [`Fs::change`], for one that has begun.
     fn change_now<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
@@ -427,10 +446,10 @@ impl Fs {
     pub fn open(&self, ino: InodeNo, flags: i32) -> Result<Fh> {
         let writing = matches!(flags & 3, 1 | 2);
         let truncates = flags & O_TRUNC != 0;
-        if (writing || truncates) && self.core().options.read_only {
+        if writing && self.core().options.read_only {
             return Err(Error::ReadOnly);
         }
-        let _change = truncates.then(|| self.core().enter_change()).transpose()?;
+        let _change = truncates.then(|| self.enter_change()).transpose()?;
         self.run(|c| {
             if truncates {
                 let locked = c.lock_exclusive(ino)?;
@@ -533,8 +552,7 @@ impl Fs {
         reply: &mut dyn EarlyReply,
     ) -> Result<usize> {
         // What the kernel gives back of its pages is under way already: others may wait for it, also a freeze.
-        let _change =
-            if what.flags.from_page_cache { None } else { Some(self.core().enter_change()?) };
+        let _change = if what.flags.from_page_cache { None } else { Some(self.enter_change()?) };
         self.change_now(|c| data::write(c, &*c.handles.get(fh)?, what, reply))
     }
     /// fallocate(2).

@@ -50,6 +50,7 @@
 //!  holds            other programs are kept from the members of a mounted pool
 //!  check            fsck
 //!  reshape, trim    changes of the pool that a mounted node makes; space given back when asked for
+//!  plans            what such changes would do, and be refused for
 //!  failure_log      failed calls in the log, now and then
 //!  file_system      the operations as a trait, for FUSE and other carriers
 //! ```
@@ -155,10 +156,10 @@ pub use inspect::{ClusterView, inspect};
 pub use maintenance::{MaintenanceStatus, SCRUB_BEGUN, SCRUB_ENDED};
 pub use meta::MetaStats;
 pub use mount::{
-    NamedLock, NodeStatus, accept_members, check_unused, destroy, give_slot_back, plan_vouch_dead,
-    rename, vouch_dead,
+    NamedLock, NodeStatus, accept_members, destroy, give_slot_back, rename, vouch_dead,
 };
 pub use options::MountOptions;
+pub use plans::{check_unused, plan_vouch_dead};
 pub use plock::Canceller;
 pub use plock_table::{LockDone, Plock, PlockKind, WaitId};
 pub use reshape::{Fill, Leaving, Left, Rebalanced, Successor};

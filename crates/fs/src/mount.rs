@@ -425,11 +425,6 @@ impl Mounted {
         Ok(self.membership.vouch(slot).map(drop)?)
     }
 
-    /// See [`crate::Fs::plan_vouch`].
-    pub fn plan_vouch(&self, slot: NodeId) -> Result<()> {
-        Ok(self.membership.plan_vouch(slot)?)
-    }
-
     /// Locks, for people: the hottest, or those that are waited for and then the others.
     pub fn locks(&self, hot: bool, most: usize) -> Vec<NamedLock> {
         let manager = &self.core.locks;
@@ -735,17 +730,6 @@ pub fn destroy(pool: Pool) -> Result<braid_pool::Destroyed> {
     destroy_of(&Volume::open(pool)?)
 }
 
-/// What [`destroy`], [`rename`] and [`accept_members`] would refuse: no node has the pool mounted, or may have, and its
-/// file system can be read. Nothing is changed.
-///
-/// # Errors
-/// As there.
-pub fn check_unused(pool: Pool) -> Result<()> {
-    let volume = Volume::open(pool)?;
-    let _claimed = crate::exclusive_use::claim(&volume)?;
-    volume.confirm_identity()
-}
-
 /// Gives a pool another name ([`Pool::rename`]).
 ///
 /// # Errors
@@ -806,14 +790,4 @@ pub fn vouch_dead(pool: Pool, slot: NodeId) -> Result<braid_lock::FenceMethod> {
     let volume = Volume::open(pool)?;
     let store = volume.node_store(volume.node_areas()?);
     Ok(braid_lock::vouch(&*store, slot)?)
-}
-
-/// What [`vouch_dead`] would refuse, after as long a wait; nothing is changed.
-///
-/// # Errors
-/// As there.
-pub fn plan_vouch_dead(pool: Pool, slot: NodeId) -> Result<()> {
-    let volume = Volume::open(pool)?;
-    let store = volume.node_store(volume.node_areas()?);
-    Ok(braid_lock::plan_vouch(&*store, slot)?)
 }

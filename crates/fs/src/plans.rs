@@ -7,11 +7,12 @@ use std::sync::Arc;
 use braid_format::label::properties::Properties;
 use braid_format::{MemberIndex, NodeId};
 use braid_pool::device::Device;
-use braid_pool::{Destination, MemberSelector, PropertyChange};
+use braid_pool::{Destination, MemberSelector, Pool, PropertyChange};
 
 use crate::Fs;
 use crate::error::{Error, Result};
 use crate::jobs::Job;
+use crate::volume::Volume;
 
 impl Fs {
     /// What [`Fs::fail_member`] would refuse.
@@ -90,6 +91,21 @@ impl Fs {
     /// What [`Fs::vouch_dead`] would refuse.
     pub fn plan_vouch(&self, slot: NodeId) -> Result<()> {
         self.core().check_alive()?;
-        self.mounted.plan_vouch(slot)
+        Ok(self.core().membership.plan_vouch(slot)?)
     }
+}
+
+/// What [`crate::destroy`], [`crate::rename`] and [`crate::accept_members`] would refuse: no node has the pool mounted,
+/// or may have, and its file system can be read.
+pub fn check_unused(pool: Pool) -> Result<()> {
+    let volume = Volume::open(pool)?;
+    let _claimed = crate::exclusive_use::claim(&volume)?;
+    volume.confirm_identity()
+}
+
+/// What [`crate::vouch_dead`] would refuse, after as long a wait.
+pub fn plan_vouch_dead(pool: Pool, slot: NodeId) -> Result<()> {
+    let volume = Volume::open(pool)?;
+    let store = volume.node_store(volume.node_areas()?);
+    Ok(braid_lock::plan_vouch(&*store, slot)?)
 }

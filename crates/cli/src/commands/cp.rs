@@ -32,6 +32,7 @@ use crate::terminal::{
 /// command returns. It gets its name when it is whole; if it is broken off, the same command goes on from what is there.
 /// It is encrypted, and wants an identity (`braid serve invite`), by default the one in ~/.config/braid/bulk/POOL.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The file
     #[arg(value_name = "SRC")]

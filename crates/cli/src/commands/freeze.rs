@@ -61,7 +61,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Session::Mounted(mount).plan(order);
     }
     let asked = catch()?;
-    control::order(&mount, &order)?;
+    if control::order_unless(&mount, &order, &asked)?.is_none() {
+        bail!("interrupted: {} is not frozen", mount.pool);
+    }
     if asked.load(Ordering::Relaxed) {
         thaw::thaw(&mount)?;
         bail!("interrupted: {} is thawed again", mount.pool);

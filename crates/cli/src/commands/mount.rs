@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -18,14 +19,18 @@ use braid_fs::lock::{HintsBy, Life, Timing};
 use braid_fs::{Fs, Holds, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
-use braid_pool::device::{MountTable, answers, bounded};
+use braid_pool::device::{Device, MountTable, answers, bounded};
+use braid_pool::labels::Found;
 
 pub use super::mount_start::Args;
 use super::mount_start::{begin_in_background, begin_log, each, started_again};
 use super::{copies, mount_remote};
 use crate::control::{Control, Node, history, session::NOTHING_CHANGED};
 use crate::metrics::{self, Address};
-use crate::pools::{properties::MOUNT_OPTIONS, sources};
+use crate::pools::{
+    properties::{MOUNT_OPTIONS, timing, timing_of},
+    sources,
+};
 use crate::process::limits::{self, Need};
 use crate::process::{
     asker, guard::Guard, left_behind, log, log::LineFormat, mounts, mounts::MountEnd, service,
@@ -376,14 +381,29 @@ fn memory_here() -> Bytes {
 }
 
 /// Seconds; from them come all timers of membership.
-fn io_timeout(text: &str) -> Result<Timing> {
-    let bad = || {
+pub(super) fn io_timeout(text: &str) -> Result<Timing> {
+    timing_of(text).with_context(|| {
         let (min, max) = (Timing::MIN.as_secs(), Timing::MAX.as_secs());
         format!("option io_timeout: {min} to {max} seconds")
-    };
-    let seconds = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
-    let time = seconds.filter(|t| (Timing::MIN..=Timing::MAX).contains(t)).with_context(bad)?;
-    Ok(Timing::of(time))
+    })
+}
+
+/// The plan with the pool's own `io_timeout`, if none was given.
+fn with_pool_timing(mut plan: Plan, pool: &Pool) -> Plan {
+    if plan.give_up.is_none()
+        && let Some(timing) = timing(&pool.label().properties)
+    {
+        plan.fs.timing = timing;
+        plan.give_up = Some(timing.io_timeout());
+    }
+    plan
+}
+
+/// The pool's own `io_timeout`, by the first device that has a label of it.
+fn labelled_timing(devices: &[Arc<dyn Device>]) -> Option<Timing> {
+    let properties =
+        |device: &Arc<dyn Device>| Some(Found::read(device.clone()).newest()?.properties.clone());
+    timing(&devices.iter().find_map(properties)?)
 }
 
 /// By which ways other nodes are heard.
@@ -435,6 +455,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let (pool, paths, protected) = assembled(&plan)?;
     log::of_pool(&pool.info().name);
     let plan = with_pool_options(plan, (&pool, &paths), &args.options)?;
+    let plan = with_pool_timing(plan, &pool);
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fence_after());
     let on_signal = UnmountOnSignal::watch(&plan_dir, args.ready, plan.log.clone())?;
@@ -506,11 +527,21 @@ fn assembled(plan: &Plan) -> Result<(Pool, Vec<PathBuf>, bool)> {
     let paths = sources::members(&plan.devices)?;
     let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
     limits::suffice(plan.need(&paths))?;
-    let (devices, protected) = if plan.fs.read_only {
-        sources::open_as_can_be(&paths)?
-    } else {
-        (sources::open_devices(&paths, false)?, false)
+    let open = || {
+        if plan.fs.read_only {
+            return sources::open_as_can_be(&paths);
+        }
+        Ok((sources::open_devices(&paths, false)?, false))
     };
+    let (mut devices, mut protected) = open()?;
+    if plan.give_up.is_none()
+        && let Some(timing) = labelled_timing(&devices)
+    {
+        // A device has its bound from when it is opened.
+        bounded::give_up_silent(timing.io_timeout());
+        drop(devices);
+        (devices, protected) = open()?;
+    }
     let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
     let pool = assemble(devices).inspect(history::keep)?;
     answers::wait_for(MEMBER_TIME);

@@ -134,12 +134,9 @@ fn show(nodes: &Value) {
         return;
     }
     say!("{table}");
-    for silent in nodes["silent_members"].as_array().into_iter().flatten() {
-        say!("{}", silent_line(silent));
-    }
-    for wait in nodes["waits"].as_array().into_iter().flatten() {
-        say!("{}", text(wait));
-    }
+    let silent = nodes["silent_members"].as_array().into_iter().flatten().map(silent_line);
+    let waits = nodes["waits"].as_array().into_iter().flatten().map(text);
+    silent.chain(waits).for_each(|line| say!("{line}"));
     for n in all.clone().filter(|n| n["state"] == nodes::WITHDRAWN) {
         say!(
             "node {} (this) has withdrawn, and every call there fails: unmount it and mount it again",

@@ -23,6 +23,7 @@ use crate::terminal::answer::say;
 /// pool stays in use. If nobody has it mounted, this command joins it until the new device is
 /// filled (Ctrl-C leaves it; the next node begins again).
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
     pool: String,

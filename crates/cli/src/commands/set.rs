@@ -18,6 +18,7 @@ use crate::terminal::answer::{self, say};
 /// away.
 ///
 ///     comment=TEXT           free text, shown by `braid status`
+///     io_timeout=SECONDS     timers of every node, as for `mount -o io_timeout=`, which counts instead if given
 ///     scrub.every=DAYS       days from one scrub to the next, or never (`braid scrub --due`; default: 30)
 ///     mount.options=LIST     options of every `braid mount` of the pool, before those that are given
 ///

@@ -16,6 +16,7 @@ use crate::control::{
 /// stays until a spare that is needed at once is filled (Ctrl-C leaves it; the next node begins
 /// again).
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
     pool: String,

@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use braid_fs::{Cleared, Fs};
 use braid_pool::Destination;
 
+use crate::control::lookup::{may_scrub, open, percent, selector_of, spares};
 use crate::control::orders::{Order, Target};
-use crate::control::serve::{open, percent, selector_of, spares};
 use crate::terminal::size;
 
 /// Lines for people.
@@ -38,15 +38,16 @@ pub fn planned(fs: &Fs, order: &Order) -> Result<String> {
             format!("{} would be member {place}, a spare\n", device.display())
         }
         Order::Evacuate { member, to, force } => {
+            let from = selector_of(fs, member)?;
             let to = match to {
                 Some(Target::Device(path)) => {
                     let to = Destination::Device { device: open(path)?, force: *force };
-                    fs.plan_evacuation(selector_of(fs, member)?, &to)?;
+                    fs.plan_evacuation(from, &to)?;
                     path.display().to_string()
                 }
                 Some(Target::Member(to)) => {
                     let to = Destination::Member(selector_of(fs, to)?);
-                    format!("member {}", fs.plan_evacuation(selector_of(fs, member)?, &to)?)
+                    format!("member {}", fs.plan_evacuation(from, &to)?)
                 }
                 None => format!("member {}", any_spare(fs, order)?),
             };
@@ -145,15 +146,6 @@ pub(super) fn cleared(c: &Cleared, would: bool) -> String {
         let _ = writeln!(text, "what went wrong last {is} forgotten");
     }
     if text.is_empty() { "there is nothing to clear\n".into() } else { text }
-}
-
-/// # Errors
-/// There is nothing to compare.
-pub(super) fn may_scrub(fs: &Fs) -> Result<()> {
-    if !fs.pool().info().redundant {
-        bail!("nothing in this pool is mirrored or protected by parity");
-    }
-    Ok(())
 }
 
 /// The spare that would get what an order moves that names none.

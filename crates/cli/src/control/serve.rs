@@ -4,17 +4,18 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use braid_format::NodeId;
 use braid_format::label::{Label, Member, MemberState};
 use braid_fs::{Canceller, Fill, Fs, Rebalanced, TrimRange};
-use braid_pool::device::{Device, OpenOptions};
-use braid_pool::{Destination, MemberSelector};
+use braid_pool::Destination;
+use braid_pool::device::OpenOptions;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::leaving::leave;
+use crate::control::lookup::{may_scrub, open, percent, selector_of, spares};
 use crate::control::member::MemberId;
 use crate::control::node::Node;
 use crate::control::orders::{Answer, Order, Target};
@@ -93,7 +94,9 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(std::io::Read::take(stream, LINE_MAX)).read_line(&mut line)?;
-    let done = match serde_json::from_str(&line).context("not an order") {
+    let order = serde_json::from_str(&line).context("not an order");
+    let freezes = matches!(order, Ok(Order::Freeze { .. }));
+    let done = match order {
         // Labels are not read for that, which may wait for a device: a change of the pool is over when all living
         // nodes use what it has made.
         Ok(Order::Look) => Ok(Answer::Done(Box::new(view(fs)))),
@@ -116,6 +119,9 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
                 Answer::Value(serde_json::Value::Null)
             })
         }
+        Ok(order @ Order::Freeze { .. }) => {
+            freeze(fs, &order, stream).map(|view| Answer::Done(Box::new(view)))
+        }
         order => {
             let done = order.and_then(|order| obey_of(fs, order, user_of(stream)));
             done.map(|view| Answer::Done(Box::new(view)))
@@ -123,15 +129,27 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
     };
     let answer = done.unwrap_or_else(|e| Answer::Refused(format!("{e:#}")));
     let mut stream = stream;
-    writeln!(stream, "{}", serde_json::to_string(&answer)?)?;
-    Ok(())
+    let told = writeln!(stream, "{}", serde_json::to_string(&answer)?);
+    if told.is_err() && freezes && matches!(answer, Answer::Done(_)) {
+        tracing::warn!("whoever asked for the freeze has ended: the pool is thawed");
+        fs.thaw()?;
+    }
+    Ok(told?)
 }
 
-pub(super) fn open(path: &Path) -> Result<Arc<dyn Device>> {
-    if let Some(use_) = braid_pool::device::in_use(path)? {
-        bail!("{}: in use: {use_}", path.display());
-    }
-    Ok(braid_pool::device::open(path, OpenOptions::default())?)
+/// Freezes the pool, unless the caller ends before that is done.
+fn freeze(fs: &Fs, order: &Order, stream: &UnixStream) -> Result<View> {
+    let Order::Freeze { seconds, timeout } = *order else { bail!("no freeze") };
+    let [time, patience] = [seconds, timeout].map(|s| Duration::from_secs(s.into()));
+    fs.freeze_unless(time, patience, &|| has_ended(stream))?;
+    history::order(fs.pool(), order, user_of(stream));
+    Ok(view(fs))
+}
+
+/// Whether the caller has ended, or wants no answer any more.
+fn has_ended(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
 }
 
 /// Whose process is at the other end.
@@ -168,6 +186,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         | Order::History
         | Order::Locks { .. }
         | Order::Why
+        | Order::Freeze { .. }
         | Order::Fence { .. } => {
             bail!("only a node that has the pool mounted can be asked for that")
         }
@@ -201,10 +220,6 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
             (said, successor) = (Some(text), taker);
         }
         Order::LeaveEnd => fs.stop_leaving()?,
-        Order::Freeze { seconds, timeout } => {
-            let [time, patience] = [seconds, timeout].map(|s| Duration::from_secs(s.into()));
-            fs.freeze(time, patience)?;
-        }
         Order::Thaw => fs.thaw()?,
         Order::Set { properties } => fs.set_properties(&properties)?,
         Order::Clear { member } => {
@@ -213,7 +228,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         }
         Order::Plan { of } => said = Some(plans::planned(fs, &of)?),
         Order::Scrub { run } => {
-            plans::may_scrub(fs)?;
+            may_scrub(fs)?;
             fs.scrub(run);
         }
     }
@@ -235,19 +250,6 @@ fn settled(fs: &Fs) -> Result<Option<String>> {
     } else {
         lines
     }))
-}
-
-/// The member that was named, if it is in that place still.
-pub(super) fn selector_of(fs: &Fs, named: &MemberId) -> Result<MemberSelector> {
-    let label = fs.pool().label();
-    let there = label.members.get(usize::from(named.place));
-    let Some(there) = there.filter(|m| m.uuid.to_string() == named.uuid) else {
-        bail!(
-            "member {named} is another device now than when it was named: look at the members (`braid status`) and name it again; nothing was changed"
-        );
-    };
-    // Another node may change places before it is done.
-    Ok(there.uuid.into())
 }
 
 /// Takes a member offline; what that means.
@@ -301,12 +303,6 @@ fn add(
             writeln!(text, "{} of the new devices cannot be used", size::show(added.unused.get()));
     }
     Ok(text)
-}
-
-/// How full a part of the pool is.
-pub(super) fn percent(f: &Fill) -> String {
-    let mille = u128::from(f.used) * 1000 / u128::from(f.blocks.max(1));
-    format!("{}.{} %", mille / 10, mille % 10)
 }
 
 /// How full the parts of the pool were, and are.
@@ -374,12 +370,6 @@ fn small_spares(label: &Label, paths: &[String]) -> String {
     text
 }
 
-/// The spares of the pool.
-pub(super) fn spares(fs: &Fs) -> Vec<MemberSelector> {
-    let members = fs.pool().label().members.into_iter();
-    members.filter(|m| m.state == MemberState::Spare).map(|m| m.uuid.into()).collect()
-}
-
 fn evacuate(fs: &Fs, named: &MemberId, to: Option<Target>, force: bool) -> Result<()> {
     let member = selector_of(fs, named)?;
     let to = match to {
@@ -404,10 +394,12 @@ fn evacuate(fs: &Fs, named: &MemberId, to: Option<Target>, force: bool) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use braid_format::Bytes;
     use braid_fs::make::{MakeOptions, make};
     use braid_fs::{MountOptions, NoKernelCache};
-    use braid_pool::device::MemoryDevice;
+    use braid_pool::device::{Device, MemoryDevice};
     use braid_pool::layout::Redundancy;
     use braid_pool::{CreateOptions, Pool};
 
@@ -470,8 +462,18 @@ mod tests {
             let said = obey(&fs, order).unwrap().said.unwrap();
             assert!(said.contains(wanted), "{said}");
         }
-        // What would be done is said, after the same refusals; nothing is.
-        let (before, member) = (fs.pool().label(), member(&seen, "1").unwrap());
+        let member = member(&seen, "1").unwrap();
+        what_would_be_done_is_said(&fs, &member, &spare);
+        obey(&fs, Order::Remove { member: spare }).unwrap();
+        obey(&fs, Order::Fail { member, force: false }).unwrap();
+        assert_eq!(view(&fs).members[1].state, "failed");
+        fs.unmount().unwrap();
+    }
+
+    /// After the same refusals; nothing is done.
+    fn what_would_be_done_is_said(fs: &Fs, member: &MemberId, spare: &MemberId) {
+        let plan = |of: Order| obey(fs, Order::Plan { of: Box::new(of) });
+        let before = fs.pool().label();
         let to = || Some(Target::Member(spare.clone()));
         let properties = vec![("comment".to_owned(), Some("x".to_owned()))];
         for (order, wanted) in [
@@ -500,9 +502,5 @@ mod tests {
             assert!(refused.contains(wanted), "{order:?}: {refused}");
         }
         assert_eq!(fs.pool().label(), before);
-        obey(&fs, Order::Remove { member: spare }).unwrap();
-        obey(&fs, Order::Fail { member, force: false }).unwrap();
-        assert_eq!(view(&fs).members[1].state, "failed");
-        fs.unmount().unwrap();
     }
 }

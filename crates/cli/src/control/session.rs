@@ -12,7 +12,7 @@ use braid_pool::PoolError;
 use braid_pool::device::{self, MountTable, TableEntry};
 
 use crate::control::{self, Order, View, views::show_growth};
-use crate::pools::sources;
+use crate::pools::{properties, sources};
 use crate::process::{
     mounts::{self, Mount},
     signals,
@@ -118,7 +118,9 @@ impl Session {
             ))
         })?;
         control::history::keep(&pool);
-        let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
+        let timing = properties::timing(&pool.label().properties).unwrap_or_default();
+        let options = MountOptions { timing, ..MountOptions::default() };
+        let fs = Fs::mount(pool, options, Arc::new(NoKernelCache))?;
         let holds = Holds::of(&fs);
         Ok(Self::Own { fs, _holds: holds })
     }

@@ -340,7 +340,8 @@ mod tests {
 
     #[test]
     fn work_in_the_background_is_told_with_its_rate_and_what_is_left() {
-        let member = |index| MemberView { index, state: "active".into(), used: 1, ..MemberView::default() };
+        let member =
+            |index| MemberView { index, state: "active".into(), used: 1, ..MemberView::default() };
         let (mib, gib) = (1 << 20, 1 << 30);
         let view = View {
             rebuilding: Some((0, gib, 4 * gib)),

@@ -84,12 +84,12 @@ mod tests {
             (0, 0, Some(5.0), "0 %"),
             (GIB, 4 * GIB, None, "25 %"),
             (GIB, 4 * GIB, Some(0.5), "25 %"),
-            (GIB, 4 * GIB, Some(10.0), "25 %, 102.4 MiB/s, 30 s left"),
+            (GIB, 4 * GIB, Some(10.0), "25 %, 102.3 MiB/s, 30 s left"),
             (GIB, 41 * GIB, Some(8.0), "2 %, 128 MiB/s, 5 min left"),
             (GIB, 1000 * GIB, Some(12.0), "0 %, 85.3 MiB/s, 3 h 19 min left"),
             (GIB, 20_000 * GIB, Some(9.0), "0 %, 113.7 MiB/s, 2 d 1 h left"),
             (4 * GIB, 4 * GIB, Some(2.0), "100 %, 2 GiB/s, 0 s left"),
-            (u64::MAX, u64::MAX, Some(1e9), "100 %, 16.3 GiB/s, 0 s left"),
+            (u64::MAX, u64::MAX, Some(1e9), "100 %, 17.1 GiB/s, 0 s left"),
         ] {
             assert_eq!(how_far(done, total, seconds), shown, "{done} of {total}");
         }

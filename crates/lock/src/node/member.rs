@@ -219,12 +219,17 @@ impl Membership {
     }
     /// Freezes the pool: on return what programs of all nodes had written before is stable, and no node changes
     /// anything but lock records, slots and heartbeats, until [`Membership::thaw`], or for `time` at most.
-    /// The others have `patience` to follow. No lock may be held.
+    /// The others have `patience` to follow, unless it is `given_up` before. No lock may be held.
     ///
     /// # Errors
     /// [`NotFrozen`]; nothing is frozen then.
-    pub fn freeze(&self, time: Duration, patience: Duration) -> Result<(), NotFrozen> {
-        self.inner.freeze(time, patience)
+    pub fn freeze(
+        &self,
+        time: Duration,
+        patience: Duration,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<(), NotFrozen> {
+        self.inner.freeze((time, patience), given_up)
     }
     /// What [`Membership::freeze`] would refuse before it asks the others; nothing is changed.
     ///

@@ -50,6 +50,9 @@ const CHUNK: u64 = 1 << 20;
 /// A move, its two devices, and the runs of bytes to be copied.
 type Work = (Moving, Arc<MemberMigration>, Vec<(ByteOffset, Bytes)>);
 
+/// The next label, as far as it has a successor; the devices, and the successor's place.
+type Begun = (Label, Vec<Arc<dyn Device>>, MemberIndex);
+
 /// Where the contents of a member go.
 #[derive(Debug, Clone)]
 pub enum Destination {
@@ -156,7 +159,7 @@ impl Pool {
         topology: &EpochInUse,
         member: MemberIndex,
         to: &Goal,
-    ) -> Result<(Label, Vec<Arc<dyn Device>>, MemberIndex), PoolError> {
+    ) -> Result<Begun, PoolError> {
         if topology.provisional {
             return Err(PoolError::Provisional { name: topology.label.name.clone() });
         }

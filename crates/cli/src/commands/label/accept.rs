@@ -28,8 +28,13 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let writes = args.yes && !args.dry_run;
-    let devices = sources::open_devices(&sources::resolve(&args.sources)?, !writes)?;
+    let paths = sources::resolve(&args.sources)?;
+    let devices = if args.dry_run {
+        // Whether a node uses them is seen by locks that only a writer can take.
+        sources::open_as_can_be(&paths)?.0
+    } else {
+        sources::open_devices(&paths, !args.yes)?
+    };
     let refused = Pool::assemble(devices.clone()).err();
     if let Some(spared @ PoolError::OutOfDate { spared: true, .. }) = &refused {
         bail!("{spared}");

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::control::{self, Control, Node, history};
 use crate::metrics::{self, Address};
-use crate::pools::sources;
+use crate::pools::{properties, sources};
 use crate::process::{left_behind, log, mounts, signals};
 use crate::terminal::answer;
 
@@ -124,7 +124,8 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     };
     let references = Arc::<References>::default();
     let mount_point = PathBuf::from(format!("braid://{address}/{name}"));
-    let options = MountOptions { mount_point, serves: true, ..MountOptions::default() };
+    let timing = properties::timing(&pool.label().properties).unwrap_or_default();
+    let options = MountOptions { mount_point, serves: true, timing, ..MountOptions::default() };
     let fs = Fs::mount(pool, options, references.clone())
         .with_context(|| format!("`braid serve` joins {name} as a node of its own, and cannot"))?;
     log::of_node(fs.life().slot);

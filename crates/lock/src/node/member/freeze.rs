@@ -104,18 +104,27 @@ impl NodeState {
     }
 
     /// See [`super::Membership::freeze`].
-    pub(super) fn freeze(&self, time: Duration, patience: Duration) -> Result<(), NotFrozen> {
+    pub(super) fn freeze(
+        &self,
+        (time, patience): (Duration, Duration),
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<(), NotFrozen> {
         let on = self.freezes.on.get().ok_or(NotFrozen::Busy)?;
         let deadline = Instant::now() + patience;
         loop {
             let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
             let id = u32::try_from(random & u64::from(u32::MAX)).unwrap_or(0);
-            let done = self.try_freeze(&**on, id, time, deadline);
+            let done = self.try_freeze(&**on, (id, time), deadline, given_up);
+            let done = if given_up() { done.and(Err(NotFrozen::GivenUp)) } else { done };
             if done.is_err() {
                 self.end_own(&**on, self.freezes.state.lock(), id);
             }
             let again = matches!(done, Err(NotFrozen::NoAnswer(_) | NotFrozen::UnderWay));
-            if !again || Instant::now() >= deadline || self.freezes.state.lock().leaves {
+            if !again
+                || given_up()
+                || Instant::now() >= deadline
+                || self.freezes.state.lock().leaves
+            {
                 return done;
             }
         }
@@ -125,9 +134,9 @@ impl NodeState {
     fn try_freeze(
         &self,
         on: &dyn OnFreeze,
-        id: u32,
-        time: Duration,
+        (id, time): (u32, Duration),
         deadline: Instant,
+        given_up: &dyn Fn() -> bool,
     ) -> Result<(), NotFrozen> {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         let patience = deadline.saturating_duration_since(Instant::now());
@@ -135,7 +144,7 @@ impl NodeState {
             FreezeOrder { stage: FreezeStage::Prepared, id, seconds: seconds(patience) + 1 };
         self.say_own(prepared, None)?;
         on.prepare().map_err(NotFrozen::NotStable)?;
-        self.await_followers(&prepared, deadline)?;
+        self.await_followers(&prepared, deadline, given_up)?;
         let frozen = FreezeOrder { stage: FreezeStage::Frozen, seconds: seconds(time), ..prepared };
         let deadline = deadline.min(Instant::now() + ATTEMPT);
         // From before the others are asked, whose time begins when they see it.
@@ -144,7 +153,7 @@ impl NodeState {
         if !on.freeze(deadline) {
             return Err(NotFrozen::UnderWay);
         }
-        self.await_followers(&frozen, deadline)?;
+        self.await_followers(&frozen, deadline, given_up)?;
         self.say_own(frozen, Some(until))
     }
 
@@ -174,7 +183,12 @@ impl NodeState {
         self.may_freeze(&self.freezes.state.lock(), None)
     }
 
-    fn await_followers(&self, order: &FreezeOrder, deadline: Instant) -> Result<(), NotFrozen> {
+    fn await_followers(
+        &self,
+        order: &FreezeOrder,
+        deadline: Instant,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<(), NotFrozen> {
         // Who joins takes its slot, and then looks for a freeze. Here it is the other way round: one sees the other.
         while *self.freezes.said.lock() != Some(*order) && Instant::now() < deadline {
             std::thread::sleep(LOOK);
@@ -196,6 +210,9 @@ impl NodeState {
             let missing = self.missing(order);
             if missing.is_empty() {
                 return Ok(());
+            }
+            if given_up() {
+                return Err(NotFrozen::GivenUp);
             }
             let leaves = self.stopped() || self.freezes.state.lock().leaves;
             if Instant::now() >= deadline || leaves {
