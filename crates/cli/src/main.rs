@@ -33,10 +33,10 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use commands::helper::{self, Helper};
 use commands::{
-    add, advise, check, completion, cp, create, destroy, dump_label, evacuate, events, export,
-    fail, fence, freeze, generate, get, grow, history, iostat, label, locks, mount, nodes, offline,
-    online, probe, rebalance, remove, rename, replace, scan, scrub, serve, set, spare, status,
-    target, thaw, top, trim, unmount, upgrade, version, why,
+    add, advise, check, clear, completion, cp, create, destroy, dump_label, evacuate, events,
+    export, fail, fence, freeze, generate, get, grow, history, iostat, label, locks, mount, nodes,
+    offline, online, probe, rebalance, remove, rename, replace, scan, scrub, serve, set, spare,
+    status, target, thaw, top, trim, unmount, upgrade, version, why,
 };
 use process::{asker, guard, limits, log, secrets};
 use terminal::{answer, lost_output};
@@ -83,6 +83,7 @@ enum Command {
     Get(get::Args),
     Destroy(destroy::Args),
     Scrub(scrub::Args),
+    Clear(clear::Args),
     Trim(trim::Args),
     Freeze(freeze::Args),
     Thaw(thaw::Args),
@@ -153,7 +154,7 @@ fn ended() -> ExitCode {
     let error = result.as_ref().err().map(said);
     // First, since nobody may read the answer.
     if let Some(error) = &error {
-        eprintln!("braid: {error}");
+        lost_output::print_error(format_args!("braid: {error}\n"));
     }
     answer::end(error.as_deref());
     result.unwrap_or(failure)
@@ -243,6 +244,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Get(a) => get::run(&a),
         Command::Destroy(a) => destroy::run(&a),
         Command::Scrub(a) => scrub::run(&a),
+        Command::Clear(a) => clear::run(&a),
         Command::Trim(a) => trim::run(&a),
         Command::Freeze(a) => freeze::run(&a),
         Command::Thaw(a) => thaw::run(&a),
@@ -261,6 +263,116 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Version(_) => {
             version::run();
             Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands that change a pool or a host: each says with `--dry-run`, `-n`, what it would do.
+    const CHANGING: &[&str] = &[
+        "add",
+        "check",
+        "clear",
+        "cp",
+        "create",
+        "destroy",
+        "evacuate",
+        "export",
+        "fail",
+        "fence",
+        "freeze",
+        "grow",
+        "label accept",
+        "label restore",
+        "mount",
+        "offline",
+        "online",
+        "rebalance",
+        "remove",
+        "rename",
+        "replace",
+        "scrub",
+        "serve init",
+        "serve install",
+        "serve invite",
+        "serve revoke",
+        "set",
+        "spare",
+        "thaw",
+        "trim",
+        "unmount",
+    ];
+    /// Commands that only look, that serve until they are ended, or whose options are another program's.
+    const OTHERS: &[&str] = &[
+        "advise",
+        "bench",
+        "dump-label",
+        "events",
+        "get",
+        "history",
+        "iostat",
+        "label dump",
+        "lmdd",
+        "locks",
+        "nodes",
+        "scan",
+        "serve",
+        "serve clients",
+        "status",
+        "target",
+        "top",
+        "upgrade",
+        "version",
+        "why",
+        "xdd",
+    ];
+
+    /// Commands that people give, each with its words.
+    fn given(command: &clap::Command, words: &str) -> Vec<(String, clap::Command)> {
+        let mut all = Vec::new();
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            let words = format!("{words} {}", sub.get_name()).trim_start().to_owned();
+            // Its modes are one kind of work.
+            let is_bench = sub.get_name() == "bench";
+            if is_bench || !sub.has_subcommands() || sub.get_positionals().next().is_some() {
+                all.push((words.clone(), sub.clone()));
+            }
+            if !is_bench {
+                all.extend(given(sub, &words));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn what_changes_something_says_before_what_it_would_do() {
+        let all = given(&command_line(), "");
+        for (words, command) in &all {
+            let is_changing = CHANGING.contains(&words.as_str());
+            assert_ne!(is_changing, OTHERS.contains(&words.as_str()), "{words}: in one list");
+            let dry = command.get_arguments().find(|arg| arg.get_long() == Some("dry-run"));
+            assert_eq!(dry.is_some(), is_changing, "{words}");
+            let short = dry.map(clap::Arg::get_short);
+            assert_eq!(short, is_changing.then_some(Some('n')), "{words}: -n");
+        }
+        let missing = |words: &&&str| !all.iter().any(|(all, _)| all == **words);
+        let gone: Vec<_> = CHANGING.iter().chain(OTHERS).filter(missing).collect();
+        assert_eq!(gone, [&""; 0], "no commands any more");
+    }
+
+    #[test]
+    fn whoever_asks_for_a_confirmation_takes_yes() {
+        for line in [
+            "fence --yes p 1",
+            "destroy --yes p",
+            "label accept --yes p",
+            "label restore --yes p --member 1=d",
+        ] {
+            let words = std::iter::once("braid").chain(line.split(' '));
+            command_line().try_get_matches_from(words).unwrap();
         }
     }
 }

@@ -362,10 +362,29 @@ fn output_that_nobody_reads_ends_a_command_quietly() {
     unread(&d.with(&["status"], &[]));
     unread(&d.with(&["status", "--json"], &[]));
     unread(&d.with(&["label", "dump"], &[]));
+    unread(&["remove", &d.names().join(":"), "--cancel", "--dry-run"]);
     // The node that did it has left.
-    unread(&["remove", &d.names().join(":"), "--cancel"]);
     let said = ok(&d.with(&["status"], &[]));
     assert!(said.contains("no node has it mounted"), "{said}");
+}
+
+#[test]
+fn work_is_finished_though_nobody_reads_what_is_said_of_it() {
+    let d = Disks::new(2, 256);
+    let finished = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let out = command.args(args).stdout(writer).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(0), "braid {args:?}: {said}");
+        assert!(!said.contains("print"), "braid {args:?}: {said}");
+    };
+    finished(&d.with(&["create", "p", "--mirror", "2"], &[]));
+    finished(&["set", &d.names().join(":"), "comment=kept"]);
+    finished(&["remove", &d.names().join(":"), "--cancel", "--json"]);
+    let said = ok(&d.with(&["status"], &[]));
+    assert!(said.contains("kept") && said.contains("no node has it mounted"), "{said}");
 }
 
 #[test]

@@ -276,6 +276,18 @@ fn a_node_that_does_not_follow_is_named_and_one_that_joins_waits() {
     let mut c = Cluster::new(2, 128, 2);
     let stopped = rustix::process::Pid::from_raw(c.pid(1)).unwrap();
     rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
+    // It is killed while it waits for that node.
+    for signal in ["INT", "KILL"] {
+        let line = format!(
+            "timeout -s {signal} 0.5 {} freeze {} --timeout 30 2>&1 || true",
+            env!("CARGO_BIN_EXE_braid"),
+            c.node(0).display()
+        );
+        let (begun, said) = (Instant::now(), sh(&line));
+        assert!(begun.elapsed() < Duration::from_secs(10), "{said}");
+        assert!(signal == "KILL" || said.contains("is not frozen"), "{said}");
+        wait_until("the thaw", || !writes_wait(c.node(0), signal));
+    }
     let begun = Instant::now();
     let said = fails(&["freeze", c.node(0).to_str().unwrap(), "--timeout", "1"]);
     rustix::process::kill_process(stopped, rustix::process::Signal::CONT).unwrap();

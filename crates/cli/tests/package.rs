@@ -111,7 +111,10 @@ fn systemd_is_told_when_a_mount_serves_and_when_it_leaves() {
     }
     for said in ["mounted pool=\"told\"", "unmounted pool=\"told\""] {
         let line = journal.lines().find(|line| line.contains(said));
-        assert!(line.is_some_and(|line| line.starts_with("<6>INFO")), "{said}: {journal}");
+        assert!(
+            line.is_some_and(|line| line.starts_with("<6>told: node 0:  INFO")),
+            "{said}: {journal}"
+        );
     }
 }
 

@@ -14,7 +14,7 @@ fn properties_stay_with_a_pool_that_nobody_has_mounted() {
     let said = ok(&["set", &pool, "comment=of the laboratory", "scrub.every=14"]);
     assert!(said.contains("comment=of the laboratory"), "{said}");
     for (word, why) in [
-        ("rubbish=1", "there are comment, mount.options, scrub.every"),
+        ("rubbish=1", "there are comment, io_timeout, mount.options, scrub.every"),
         ("scrub.every=often", "scrub.every=often"),
         ("mount.options=rubbish", "rubbish"),
         ("mount.options=slot=1", "slot=1"),
@@ -101,12 +101,22 @@ fn the_nodes_of_a_pool_take_note_and_the_next_mount_has_its_options() {
         line.split(' ').nth(3).unwrap().to_owned()
     };
     assert!(!options(a).contains("nosuid"), "{}", options(a));
+    let io_timeout = || {
+        let said: serde_json::Value =
+            serde_json::from_str(&ok(&["nodes", &third, "--json"])).unwrap();
+        let nodes = said["nodes"].as_array().unwrap();
+        let own = nodes.iter().find(|n| n["slot"] == said["self"]).unwrap();
+        own["io_timeout_s"].as_f64().unwrap()
+    };
+    ok(&["set", a, "io_timeout=7"]);
     ok(&c.disks.with(&["mount"], &[&third]));
     assert!(options(&third).contains("nosuid"), "{}", options(&third));
+    assert!((io_timeout() - 7.0).abs() < 0.01, "{}", io_timeout());
     unmount_idle(third.as_ref());
     // What is given comes last.
-    ok(&c.disks.with(&["mount"], &[&third, "-o", "suid"]));
+    ok(&c.disks.with(&["mount"], &[&third, "-o", "suid,io_timeout=8"]));
     assert!(!options(&third).contains("nosuid"), "{}", options(&third));
+    assert!((io_timeout() - 8.0).abs() < 0.01, "{}", io_timeout());
     unmount_idle(third.as_ref());
     c.finish();
 }

@@ -142,6 +142,10 @@ fn a_member_goes_offline_comes_back_under_another_path_and_catches_up() {
     let said = ok(&["offline", m.dir(), "1", "--dry-run"]);
     assert!(said.contains("can go offline"), "{said}");
     assert_eq!(states(&[m.dir()])[1], "active");
+    let said = ok(&["fail", m.dir(), "1", "-n"]);
+    assert!(said.contains("would be taken out of use; a spare"), "{said}");
+    assert!(said.ends_with("nothing was changed\n"), "{said}");
+    assert_eq!(states(&[m.dir()])[1], "active");
     let said = ok(&["offline", m.dir(), "1"]);
     assert!(said.contains("catches up by what it has missed"), "{said}");
     let said = fails(&["offline", m.dir(), "0"]);

@@ -286,6 +286,9 @@ fn the_log_is_json_if_asked_for_and_opened_anew_at_a_hangup() {
         .collect();
     let mounted = lines.iter().find(|l| l["message"] == "mounted").unwrap();
     assert!(mounted["pool"] == "test" && mounted["level"] == "INFO", "{mounted}");
+    for line in &lines {
+        assert!(line["pool"] == "test" && line["node"].is_u64(), "{line}");
+    }
     let time = mounted["timestamp"].as_str().unwrap();
     assert!(time.starts_with("20") && time.ends_with('Z'), "{mounted}");
     assert!(!read(&moved).contains("\"unmounted\""));

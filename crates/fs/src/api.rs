@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use braid_format::{InodeNo, LockNo, MemberIndex};
 use braid_lock::{Life, Local, Mode, NodeView, NodeWait};
-use braid_pool::device::{AlignedBuf, Device};
+use braid_pool::device::{AlignedBuf, Change, Device};
 use braid_pool::{CatchUp, MemberSelector, Pool, PropertyChange};
 
 use crate::attr::{
@@ -40,6 +40,19 @@ const O_TRUNC: i32 = 0o1000;
 #[derive(Clone)]
 pub struct Fs {
     pub(crate) mounted: Arc<Mounted>,
+}
+
+/// What [`Fs::clear`] has forgotten.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cleared {
+    /// Members that were suspected to return garbage.
+    pub suspects: Vec<MemberIndex>,
+    /// Blocks of damaged metadata that were met.
+    pub damaged: usize,
+    /// The last scrub could not decide something.
+    pub undecided: bool,
+    /// Something had gone wrong with the filling or moving of a member, or with a scrub.
+    pub errors: bool,
 }
 
 impl Fs {
@@ -187,6 +200,36 @@ impl Fs {
         self.core().check_alive()?;
         Ok(self.pool().set_properties(changes)?)
     }
+    /// Forgets what an operator has taken note of: that a member, or any, is suspected to return garbage; without a
+    /// member also what the last scrub of this node could not decide, damaged metadata that it has met, and what went
+    /// wrong last. What is still wrong is met again. Members that are out stay out.
+    ///
+    /// # Errors
+    /// As [`Pool::clear_suspicion`].
+    pub fn clear(&self, member: Option<MemberSelector>) -> Result<Cleared> {
+        self.core().check_alive()?;
+        let suspects = self.pool().clear_suspicion(member)?;
+        let (mut cleared, all) = (Cleared { suspects, ..Cleared::default() }, member.is_none());
+        if all {
+            cleared.damaged = self.core().meta.damages.clear();
+            (cleared.undecided, cleared.errors) = self.mounted.maintenance.forget();
+        }
+        Ok(cleared)
+    }
+    /// What [`Fs::clear`] would forget, or be refused for; nothing is changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_clear(&self, member: Option<MemberSelector>) -> Result<Cleared> {
+        self.core().check_alive()?;
+        let suspects = self.pool().plan_clear(member)?;
+        let mut cleared = Cleared { suspects, ..Cleared::default() };
+        if member.is_none() {
+            cleared.damaged = self.core().meta.damages.all().len();
+            (cleared.undecided, cleared.errors) = self.maintenance().found();
+        }
+        Ok(cleared)
+    }
     /// Adds a device that steps in for the next member that fails.
     pub fn add_spare(&self, device: Arc<dyn Device>, force: bool) -> Result<MemberIndex> {
         self.core().check_alive()?;
@@ -214,7 +257,19 @@ impl Fs {
     /// # Errors
     /// [`Error::Freeze`]; nothing is frozen then.
     pub fn freeze(&self, time: Duration, patience: Duration) -> Result<()> {
-        self.run(|core| core.membership.freeze(time, patience).map_err(Error::from))
+        self.freeze_unless(time, patience, &|| false)
+    }
+    /// As [`Fs::freeze`], until `given_up`: whoever wants it may end.
+    ///
+    /// # Errors
+    /// As there; [`NotFrozen::GivenUp`].
+    pub fn freeze_unless(
+        &self,
+        time: Duration,
+        patience: Duration,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        self.run(|core| core.membership.freeze(time, patience, given_up).map_err(Error::from))
     }
     /// Ends this node's freeze.
     ///
@@ -255,8 +310,15 @@ impl Fs {
         core.watch(f(core))
     }
     fn change<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
-        let _change = self.core().enter_change()?;
+        let _change = self.enter_change()?;
         self.change_now(f)
+    }
+    /// A change begins. A mount that may change nothing says so at once, also while the pool is frozen.
+    fn enter_change(&self) -> Result<Change<'_>> {
+        if self.core().options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.core().enter_change()
     }
     /// As [`Fs::change`], for one that has begun.
     fn change_now<T>(&self, f: impl FnOnce(&Arc<Core>) -> Result<T>) -> Result<T> {
@@ -384,10 +446,10 @@ impl Fs {
     pub fn open(&self, ino: InodeNo, flags: i32) -> Result<Fh> {
         let writing = matches!(flags & 3, 1 | 2);
         let truncates = flags & O_TRUNC != 0;
-        if (writing || truncates) && self.core().options.read_only {
+        if writing && self.core().options.read_only {
             return Err(Error::ReadOnly);
         }
-        let _change = truncates.then(|| self.core().enter_change()).transpose()?;
+        let _change = truncates.then(|| self.enter_change()).transpose()?;
         self.run(|c| {
             if truncates {
                 let locked = c.lock_exclusive(ino)?;
@@ -490,8 +552,7 @@ impl Fs {
         reply: &mut dyn EarlyReply,
     ) -> Result<usize> {
         // What the kernel gives back of its pages is under way already: others may wait for it, also a freeze.
-        let _change =
-            if what.flags.from_page_cache { None } else { Some(self.core().enter_change()?) };
+        let _change = if what.flags.from_page_cache { None } else { Some(self.enter_change()?) };
         self.change_now(|c| data::write(c, &*c.handles.get(fh)?, what, reply))
     }
     /// fallocate(2).

@@ -277,7 +277,7 @@ impl Core {
     pub fn withdraw(&self, why: &Error) {
         let reason = self.membership.withdrawn().unwrap_or_else(|| why.reason());
         if self.withdrawn.set(reason.clone()).is_ok() {
-            tracing::error!(node = %self.me.slot, "withdrawing: {reason}");
+            tracing::error!("withdrawing: {reason}");
             let told = format!("the node withdraws: {reason}");
             self.volume.pool.record(EventKind::Withdrawn, None, told);
             self.meta.poison(reason.clone());

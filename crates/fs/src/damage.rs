@@ -66,6 +66,10 @@ impl Damages {
             known.insert(block, DamagedBlock { block, inode, what: error.to_string() });
         }
     }
+    /// Forgets what was noted, until it is met again; how many blocks.
+    pub fn clear(&self) -> usize {
+        std::mem::take(&mut self.inner.lock().known).len()
+    }
     /// What was noted.
     pub fn all(&self) -> Vec<DamagedBlock> {
         self.inner.lock().known.values().cloned().collect()

@@ -76,3 +76,32 @@ impl From<NotFrozen> for Error {
         Self::Freeze(Box::new(e))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::test_pool::TestPool;
+    use crate::{Cred, Fs, MountOptions, NoKernelCache};
+
+    #[test]
+    fn a_mount_for_reading_refuses_changes_at_once_while_the_pool_is_frozen() {
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        let fs = Fs::mount(TestPool::new(1, 96, 1).pool(), options, Arc::new(NoKernelCache));
+        let fs = fs.unwrap();
+        fs.freeze(Duration::from_mins(1), Duration::from_secs(5)).unwrap();
+        // By a thread: if they waited for the thaw, they would wait for a minute.
+        let (tell, told) = std::sync::mpsc::channel();
+        let of_thread = fs.clone();
+        std::thread::spawn(move || {
+            let made = of_thread.mkdir(of_thread.root(), b"new", 0o755, &Cred::default());
+            let opened = of_thread.open(of_thread.root(), 0o1000);
+            tell.send((made.map(drop), opened.map(drop))).ok();
+        });
+        let refused = told.recv_timeout(Duration::from_secs(20)).expect("nobody waits");
+        assert!(matches!(refused, (Err(Error::ReadOnly), Err(Error::ReadOnly))), "{refused:?}");
+        fs.thaw().unwrap();
+        fs.unmount().unwrap();
+    }
+}

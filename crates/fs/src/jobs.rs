@@ -1,6 +1,7 @@
 //! Work on the whole pool, of which a node does one piece at a time: how it begins and is ended.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -73,9 +74,9 @@ impl JobSlot {
         self.state.lock().closed
     }
 
-    #[cfg(test)]
-    pub fn is_running(&self) -> bool {
-        self.state.lock().running.is_some()
+    /// Whether `job` is under way.
+    pub fn is_running(&self, job: Job) -> bool {
+        self.state.lock().running == Some(job)
     }
 
     /// Begins `job`.
@@ -98,10 +99,12 @@ impl JobSlot {
 pub(crate) struct LeaveProgress {
     left: AtomicU64,
     total: AtomicU64,
+    begun: Mutex<Option<Instant>>,
 }
 
 impl LeaveProgress {
     pub fn set(&self, left: u64) {
+        self.begun.lock().get_or_insert_with(Instant::now);
         self.left.store(left, Ordering::Relaxed);
         self.total.fetch_max(left, Ordering::Relaxed);
     }
@@ -110,7 +113,12 @@ impl LeaveProgress {
         let total = self.total.load(Ordering::Relaxed);
         (self.left.load(Ordering::Relaxed).min(total), total)
     }
+    /// Since when.
+    pub fn begun(&self) -> Option<Instant> {
+        *self.begun.lock()
+    }
     pub fn end(&self) {
+        *self.begun.lock() = None;
         self.left.store(0, Ordering::Relaxed);
         self.total.store(0, Ordering::Relaxed);
     }

@@ -158,7 +158,7 @@ impl Header {
         match (best, damage) {
             (Some(h), None) => Ok(h),
             (Some(h), Some(e)) => {
-                tracing::warn!(node = %ring.node, "one journal header unusable: {e}");
+                tracing::warn!(of_node = %ring.node, "one journal header unusable: {e}");
                 Ok(Self { alone: true, ..h })
             }
             (None, Some(e)) => Err(e),

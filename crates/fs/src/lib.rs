@@ -122,6 +122,7 @@
 //!  holds            other programs are kept from the members of a mounted pool
 //!  check            fsck
 //!  reshape, trim    changes of the pool that a mounted node makes; space given back when asked for
+//!  plans            what such changes would do, and be refused for
 //!  failure_log      failed calls in the log, now and then
 //!  file_system      the operations as a trait, for FUSE and other carriers
 //! ```
@@ -180,6 +181,7 @@ mod namei;
 mod options;
 mod orphan;
 mod orphan_list;
+mod plans;
 mod plock;
 mod plock_table;
 mod readahead;
@@ -209,7 +211,7 @@ mod volume;
 mod writeback;
 mod xattr;
 
-pub use api::Fs;
+pub use api::{Cleared, Fs};
 pub use attr::{
     Attr, Cred, DirEntry, Durable, EarlyReply, Fh, KernelCache, NoKernelCache, SetAttr, StatFs,
     Time, TimeSet, WithAttrs, Write, WriteFlags,
@@ -231,6 +233,7 @@ pub use mount::{
     NamedLock, NodeStatus, accept_members, destroy, give_slot_back, rename, vouch_dead,
 };
 pub use options::MountOptions;
+pub use plans::{check_unused, plan_vouch_dead};
 pub use plock::Canceller;
 pub use plock_table::{LockDone, Plock, PlockKind, WaitId};
 pub use reshape::{Fill, Leaving, Left, Rebalanced, Successor};

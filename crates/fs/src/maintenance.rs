@@ -41,6 +41,8 @@ pub struct MaintenanceStatus {
     pub moving: Option<(Moving, Progress)>,
     /// The scrub that is under way: how far, and what it has found so far.
     pub scrubbing: Option<(Progress, Scrubbed)>,
+    /// When what is being done began.
+    pub begun: Option<Instant>,
     /// Scrubs that have ended.
     pub scrubs: u64,
     /// What the last scrub found; nothing if it ended in an error.
@@ -53,6 +55,14 @@ pub struct MaintenanceStatus {
     pub differed: Option<String>,
 }
 
+impl MaintenanceStatus {
+    /// Whether the last scrub left something undecided, and whether something went wrong.
+    pub fn found(&self) -> (bool, bool) {
+        let undecided = self.scrubbed.as_ref().is_some_and(|found| found.undecided.get() > 0);
+        (undecided, self.error.is_some() || self.differed.is_some())
+    }
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     status: Mutex<MaintenanceStatus>,
@@ -60,6 +70,8 @@ struct Shared {
     scrub: AtomicBool,
     /// What could not be done is to be tried again at once.
     anew: AtomicBool,
+    /// Suspicions were ended by an operator: what was done about members before counts no more.
+    cleared: AtomicBool,
     stop: AtomicBool,
     /// It was woken while it was at work: it looks once more before it sleeps.
     is_awake: AtomicBool,
@@ -126,6 +138,22 @@ impl Maintenance {
         self.shared.status.lock().error = None;
         self.shared.anew.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// What was found or went wrong before is of no interest any more. Whether something was undecided, and whether
+    /// something had gone wrong.
+    pub fn forget(&self) -> (bool, bool) {
+        let mut status = self.shared.status.lock();
+        let found = status.found();
+        if found.0 {
+            status.scrubbed = None;
+            status.files = FilesAt::default();
+        }
+        (status.error, status.differed) = (None, None);
+        drop(status);
+        self.shared.cleared.store(true, Ordering::Release);
+        self.wake();
+        found
     }
 
     /// Something may have changed.
@@ -241,6 +269,11 @@ impl Worker {
     /// Names members that have become slow, or are no longer slow. Nothing is done about them: a
     /// slow member is worth more than none. Marks and fails members that return garbage.
     fn watch(&self, now: Duration) {
+        if self.shared.cleared.swap(false, Ordering::AcqRel) {
+            let mut garbage = self.garbage.lock();
+            garbage.asked.clear();
+            garbage.scrubbed.clear();
+        }
         self.drop_garbage();
         self.mark_suspects(now);
         self.watch_garbage();
@@ -311,6 +344,7 @@ impl Worker {
         };
         let Some(member) = member else { return Ok(()) };
         tracing::info!(%member, "filling a member");
+        self.shared.status.lock().begun = Some(Instant::now());
         let pacer = Pacer::new(&self.pool);
         let verifier = VolumeVerifier::of_mounted(&self.volume);
         let verification = Verification::by(&verifier);
@@ -337,6 +371,7 @@ impl Worker {
     fn move_on(&self) -> Result<(), PoolError> {
         let Some(moving) = self.pool.moving().filter(|_| !self.stopped()) else { return Ok(()) };
         tracing::info!(member = %moving.leaving, to = %moving.successor, "moving a member");
+        self.shared.status.lock().begun = Some(Instant::now());
         let pacer = Pacer::new(&self.pool);
         let done = self.pool.evacuate(&|progress| {
             self.shared.status.lock().moving = Some((moving, progress));
@@ -373,6 +408,7 @@ impl Worker {
         let verifier = VolumeVerifier::of_mounted(&self.volume);
         let to_be_failed = self.pool.to_be_failed();
         self.pool.record(EventKind::Scrub, None, SCRUB_BEGUN);
+        self.shared.status.lock().begun = Some(Instant::now());
         let result = self.pool.scrub(&verifier, &mut |progress, found| {
             self.shared.status.lock().scrubbing = Some((progress, found.clone()));
             self.drop_garbage();

@@ -234,7 +234,7 @@ impl Recoverer {
         if replayed.transactions > 0 {
             let Replayed { transactions, written, skipped } = replayed;
             tracing::info!(
-                node = %dead.slot,
+                of_node = %dead.slot,
                 transactions,
                 written,
                 skipped,
@@ -248,7 +248,7 @@ impl Recoverer {
 fn log_made_whole(node: NodeId, whole: &braid_pool::Recovered) {
     if whole.records + whole.regions > 0 {
         let braid_pool::Recovered { records, regions, repaired } = whole;
-        tracing::info!(%node, records, regions, %repaired, "made whole what a dead node was writing");
+        tracing::info!(of_node = %node, records, regions, %repaired, "made whole what a dead node was writing");
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{Fs, growth};
 impl Fs {
     /// Whether this node may change the pool's devices: a node that does not learn of the change
     /// would go on with the old ones.
-    fn may_reshape(&self) -> Result<()> {
+    pub(crate) fn may_reshape(&self) -> Result<()> {
         self.core().check_alive()?;
         match self.mounted.others() {
             // They agree on epochs.

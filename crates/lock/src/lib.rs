@@ -54,7 +54,7 @@ pub use node::{
     Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Membership, MemoryNodes,
     NodeAreas, NodeStore, NodeView, NodeWait, NotFrozen, NotRecovered, OnFreeze, OnLease,
     PeerObserver, PoolNodes, PoolSide, Proofs, Recover, SERVED_WAIT, SilentSlots, Timing,
-    await_thaw, vouch,
+    await_thaw, plan_vouch, vouch,
 };
 pub use peers::{Liveness, Peers};
 pub use runtime::AbortOnPanic;

@@ -73,7 +73,7 @@ pub use pool_side::PoolSide;
 pub use silent_slots::SilentSlots;
 pub use store::{NodeAreas, NodeStore, PoolNodes};
 pub use timing::Timing;
-pub use vouch::vouch;
+pub use vouch::{plan_vouch, vouch};
 pub use waits::{Awaited, NodeWait};
 pub use watch::HostIdentity;
 

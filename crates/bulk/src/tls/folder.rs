@@ -120,6 +120,15 @@ pub fn write_secret(path: &Path, text: &str) -> Result<()> {
     }
 }
 
+/// Whether an identity is a server's.
+fn check_server(identity: &Identity) -> Result<()> {
+    if identity.role != Role::Server {
+        let why = "it is a client's (`braid cp --identity`), not a server's".to_owned();
+        return Err(CertificateError::Identity { why });
+    }
+    Ok(())
+}
+
 impl Folder {
     /// The folder of the pool that `pool` names (by its name or number) among those in `base`.
     ///
@@ -244,10 +253,7 @@ impl Folder {
     /// # Errors
     /// It is none; there is a folder, and it is not to be replaced; it cannot be written.
     pub fn install(base: &Path, identity: &Identity, force: bool) -> Result<Self> {
-        if identity.role != Role::Server {
-            let why = "it is a client's (`braid cp --identity`), not a server's".to_owned();
-            return Err(CertificateError::Identity { why });
-        }
+        check_server(identity)?;
         let file = PoolFile {
             name: identity.pool.clone(),
             uuid: identity.uuid,
@@ -258,6 +264,49 @@ impl Folder {
             folder.put("ca.crt", &pem(LABELS.0, &identity.authority))?;
             folder.put_pair("server", &identity.pair)
         })
+    }
+
+    /// What [`Folder::init`] would refuse; nothing is changed. Where the folder would be.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_new(base: &Path, uuid: Uuid, server: &str, force: bool) -> Result<PathBuf> {
+        check_name(server)?;
+        let path = base.join(uuid.to_string());
+        if path.exists() && !force { Err(CertificateError::Exists { path }) } else { Ok(path) }
+    }
+
+    /// What [`Folder::install`] would refuse; nothing is changed. Where the folder would be.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_install(base: &Path, identity: &Identity, force: bool) -> Result<PathBuf> {
+        check_server(identity)?;
+        Self::plan_new(base, identity.uuid, &identity.name, force)
+    }
+
+    /// What [`Folder::renew`] and, with a name, [`Folder::invite`] would refuse; nothing is changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_issue(&self, name: Option<&str>) -> Result<()> {
+        name.map_or(Ok(()), check_name)?;
+        self.pool()?;
+        self.authority().map(drop)
+    }
+
+    /// What [`Folder::revoke`] would refuse; nothing is changed. The certificates that it would revoke.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_revoke(&self, name: &str) -> Result<Vec<Client>> {
+        let mut list = self.clients()?;
+        list.retain(|client| client.name == name);
+        if list.is_empty() {
+            return Err(CertificateError::NoClient { name: name.to_owned() });
+        }
+        list.retain(|client| client.revoked.is_none());
+        Ok(list)
     }
 
     /// Makes a folder beside its place, then puts it there.
@@ -388,10 +437,7 @@ impl Folder {
     /// # Errors
     /// It is no number; the folder cannot be written.
     pub fn revoke_serial(&self, serial: &str) -> Result<Client> {
-        let serial = serial.to_ascii_lowercase();
-        if serial.is_empty() || !serial.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(CertificateError::Serial { serial });
-        }
+        let serial = Self::plan_revoke_serial(serial)?;
         let _lock = self.lock()?;
         let mut list = self.clients()?;
         let at = list.iter().position(|client| client.serial == serial).unwrap_or_else(|| {
@@ -405,6 +451,18 @@ impl Folder {
         let client = client.clone();
         self.put_clients(list)?;
         Ok(client)
+    }
+
+    /// What [`Folder::revoke_serial`] would refuse; the number as it would be noted.
+    ///
+    /// # Errors
+    /// It is no number.
+    pub fn plan_revoke_serial(serial: &str) -> Result<String> {
+        let serial = serial.to_ascii_lowercase();
+        if serial.is_empty() || !serial.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(CertificateError::Serial { serial });
+        }
+        Ok(serial)
     }
 
     /// Everybody who was invited.

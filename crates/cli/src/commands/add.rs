@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long)]
     force: bool,
     /// Only show what would be, or why it cannot be; write nothing
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     dry_run: bool,
 }
 

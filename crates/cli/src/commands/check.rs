@@ -30,6 +30,9 @@ pub struct Args {
     /// from then on
     #[arg(long)]
     degraded: bool,
+    /// Only say what --repair would find; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
     #[command(flatten)]
     patience: Patience,
 }
@@ -42,29 +45,36 @@ pub const MISUSED: u8 = 16;
 impl Args {
     /// Of the pool or the devices in one word, as in /etc/fstab.
     pub(super) fn of(source: String, repair: bool) -> Self {
-        Self { sources: vec![source], repair, degraded: false, patience: Patience::default() }
+        Self {
+            sources: vec![source],
+            repair,
+            degraded: false,
+            dry_run: false,
+            patience: Patience::default(),
+        }
     }
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     args.patience.begin();
-    let pool = match (args.repair, args.degraded) {
+    let repair = args.repair && !args.dry_run;
+    let pool = match (repair, args.degraded) {
         (false, degraded) => sources::open_to_read(&args.sources, degraded)?,
         (true, false) => sources::open(&args.sources, false)?,
         (true, true) => sources::open_degraded(&args.sources, false)?,
     };
     let bar = ui::bar("checking");
-    let report = check(pool, CheckOptions { repair: args.repair }, &mut ui::progress(&bar))?;
+    let report = check(pool, CheckOptions { repair }, &mut ui::progress(&bar))?;
     bar.finish_and_clear();
-    answer::add_all(as_json(&report, args.repair));
+    answer::add_all(as_json(&report, repair));
     for problem in &report.problems {
         say!("{problem}");
     }
     for line in &report.cut {
         say!("{line}");
     }
-    for line in report.left.iter().filter(|_| args.repair) {
+    for line in report.left.iter().filter(|_| repair) {
         say!("NOT MENDED: {line}");
     }
     if report.given_back > 0 {
@@ -79,7 +89,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         report.replayed,
         match (report.problems.len(), report.left.len()) {
             (0, _) => "clean".to_owned(),
-            (n, _) if !args.repair =>
+            (n, _) if !repair =>
                 format!("{n} problems; --repair repairs or cuts off what is damaged"),
             (n, 0) => format!("{n} problems, all repaired"),
             (n, left) => format!("{n} problems, {left} of them are left"),

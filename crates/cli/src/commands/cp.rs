@@ -18,6 +18,7 @@ use braid_format::InodeNo;
 use braid_fs::{Attr, Errno, SetAttr, Time, TimeSet};
 
 use crate::commands::{identity, remote::Remote};
+use crate::control::session::NOTHING_CHANGED;
 use crate::process::asker;
 use crate::terminal::{
     answer::{self, say},
@@ -31,6 +32,7 @@ use crate::terminal::{
 /// command returns. It gets its name when it is whole; if it is broken off, the same command goes on from what is there.
 /// It is encrypted, and wants an identity (`braid serve invite`), by default the one in ~/.config/braid/bulk/POOL.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The file
     #[arg(value_name = "SRC")]
@@ -60,6 +62,9 @@ pub struct Args {
     /// How long a server that does not answer is tried
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = asker::seconds)]
     retry: Duration,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 fn chunk(word: &str) -> Result<u32, String> {
@@ -129,6 +134,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         (None, None) => bail!("neither side is braid://HOST[:PORT]/POOL/PATH: use cp"),
         (Some(_), Some(_)) => bail!("one side must be a local file"),
     }?;
+    if args.dry_run {
+        answer::add("bytes", copied.size);
+        let (from, to) = (args.source.display(), args.target.display());
+        say!("{from} would be copied to {to}: {}", size::show(copied.size));
+        say!("{NOTHING_CHANGED}");
+        return Ok(ExitCode::SUCCESS);
+    }
     let seconds = begun.elapsed().as_secs_f64().max(1e-6);
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     let rate = copied.size as f64 / seconds / 1e6;
@@ -158,6 +170,11 @@ fn mode(args: &Args, mode: u32) -> u32 {
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
     mode & 0o777 & !umask.bits()
+}
+
+/// What a copy would have to do.
+fn would_copy(size: u64) -> Copied {
+    Copied { size, ..Copied::default() }
 }
 
 /// To the server.
@@ -195,6 +212,9 @@ fn put(args: &Args, target: &Remote, options: &CopyOptions) -> Result<Copied> {
         mtime: time(meta.mtime(), meta.mtime_nsec()),
         ..SetAttr::default()
     };
+    if args.dry_run {
+        return Ok(would_copy(meta.len()));
+    }
     let what = Upload { source: &source, dir, name, set };
     watched(options, meta.len(), || upload(&client, &what, options))
 }
@@ -236,6 +256,9 @@ fn get(args: &Args, source: &Remote, options: &CopyOptions) -> Result<Copied> {
         }
         Ok(())
     };
+    if args.dry_run {
+        return Ok(would_copy(found.size));
+    }
     let what = Download { source: &found, dir, name };
     watched(options, found.size, || download(&client, &what, options, finish))
 }
@@ -255,7 +278,7 @@ fn watched(
     copy: impl FnOnce() -> Result<Copied, CopyError>,
 ) -> Result<Copied> {
     const LOOK: Duration = Duration::from_millis(100);
-    let bar = ui::byte_bar(len);
+    let bar = ui::byte_bar("copying", len);
     let (done, progress): (_, &AtomicU64) = (std::sync::mpsc::channel::<()>(), &options.progress);
     let (ends, ended) = done;
     let copied = std::thread::scope(|scope| {

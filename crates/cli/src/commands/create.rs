@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long)]
     force: bool,
     /// Only show what would be made, or why it cannot be; write nothing
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     dry_run: bool,
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use braid_pool::device::Device;
 use braid_pool::{Destroyed, PoolError};
 
-use crate::control;
+use crate::control::{self, session::NOTHING_CHANGED};
 use crate::pools::sources;
 use crate::terminal::{
     answer::{self, say, warning},
@@ -33,6 +33,9 @@ pub struct Args {
     /// Do without members that are missing: they keep their labels
     #[arg(long)]
     degraded: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Some members could not be wiped.
@@ -48,7 +51,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(devices) = left_of_it(&args.sources) {
         return end(args, devices, braid_pool::finish_destroy);
     }
-    let pool = match (args.yes, args.degraded) {
+    let pool = match (args.yes && !args.dry_run, args.degraded) {
         (false, degraded) => sources::open_to_read(&args.sources, degraded),
         (true, false) => sources::open(&args.sources, false),
         (true, true) => sources::open_degraded(&args.sources, false),
@@ -59,6 +62,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         _ => e,
     })?;
+    if args.dry_run {
+        braid_fs::check_unused(pool.clone())?;
+    }
     end(args, pool.devices(), |_| braid_fs::destroy(pool))
 }
 
@@ -74,9 +80,14 @@ fn end<E: std::error::Error + Send + Sync + 'static>(
     devices: Vec<Arc<dyn Device>>,
     destroy: impl FnOnce(Vec<Arc<dyn Device>>) -> Result<Destroyed, E>,
 ) -> Result<ExitCode> {
-    if !args.yes {
+    if !args.yes || args.dry_run {
         for device in devices {
             say!("{}  {}", device.info().name, size::show(device.info().size.0));
+        }
+        if args.dry_run {
+            say!("the labels of these devices would be wiped, and the pool would be no more");
+            say!("{NOTHING_CHANGED}");
+            return Ok(ExitCode::SUCCESS);
         }
         bail!(
             "nothing was changed: give --yes to end this pool and wipe the labels of these devices"

@@ -40,6 +40,9 @@ pub struct Args {
     /// End a move that is under way: the new device becomes a spare
     #[arg(long, conflicts_with_all = ["to", "background"])]
     cancel: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
@@ -50,6 +53,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
+    if args.cancel && args.dry_run {
+        return session.plan(Order::Stay { member });
+    }
     if args.cancel {
         let view = session.order(&Order::Stay { member: member.clone() })?;
         say!("member {member} stays:");
@@ -61,7 +67,11 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         return shrink(args, session, &before, &member);
     }
     let to = args.to.as_ref().map(|to| target(session, &before, to)).transpose()?;
-    let view = session.order(&Order::Evacuate { member: member.clone(), to, force: args.force })?;
+    let order = Order::Evacuate { member: member.clone(), to, force: args.force };
+    if args.dry_run {
+        return session.plan(order);
+    }
+    let view = session.order(&order)?;
     if args.background && session.stays() {
         control::show(&view);
         return Ok(ExitCode::SUCCESS);
@@ -72,8 +82,11 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
 
 /// Moves what is on a member to the rest of the pool, which becomes smaller.
 fn shrink(args: &Args, session: &Session, before: &View, member: &MemberId) -> Result<ExitCode> {
-    let view = leave(session, member, false)?;
+    let view = leave(session, member, args.dry_run)?;
     answer::say_lines(view.said.as_deref().unwrap_or_default());
+    if args.dry_run {
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(successor) = view.successor {
         succeed(session, member, successor, args.remove)?;
         return Ok(ExitCode::SUCCESS);

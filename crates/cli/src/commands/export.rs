@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use uuid::Uuid;
 
-use crate::control::{self, Order as NodeOrder};
+use crate::control::{self, Order as NodeOrder, session::NOTHING_CHANGED};
 use crate::nfs::{self, Export, Order, Security, Server, Squash, State, View, list};
 use crate::process::background;
 use crate::process::mounts::Mount;
@@ -63,6 +63,9 @@ pub struct Args {
     /// Stay in the foreground
     #[arg(short, long, requires = "nfs")]
     foreground: bool,
+    /// Only say what would be exported, or no longer be, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
     /// Ready signal on standard output (used by the background start)
     #[arg(long, hide = true)]
     ready: bool,
@@ -78,6 +81,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let name = args.name.as_deref().context("name the pool")?;
     let (mount, subtree) = find(name)?;
+    if args.stop && args.dry_run {
+        return plan_stop(&mount, subtree.as_deref());
+    }
     if args.stop {
         return stop(&mount, subtree.as_deref());
     }
@@ -87,6 +93,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let export = export(args, &mount, subtree.as_deref().unwrap_or("/"))?;
+    if args.dry_run {
+        return plan_export(args, &mount, &export);
+    }
     if args.ready || args.foreground {
         let server = server(args, &mount)?;
         let begin = nfs::Begin { background: args.ready, takeover: args.takeover };
@@ -254,6 +263,34 @@ fn say(view: &View, export: &Export) {
     if export.clients.is_empty() && export.security == Security::Sys {
         say!("Every host that reaches this one may mount it: --clients limits that.");
     }
+}
+
+/// What would be exported.
+fn plan_export(args: &Args, mount: &Mount, export: &Export) -> Result<ExitCode> {
+    let port = if let Some(noted) = list::of_node(&mount.server) {
+        let view = noted.order(&Order::Look)?;
+        refuse_another_server(args, &view)?;
+        view.server.port
+    } else {
+        server(args, mount)?.port
+    };
+    say!("{} would be exported on port {port}", export.path(&mount.pool));
+    say!("{NOTHING_CHANGED}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What would no longer be exported.
+fn plan_stop(mount: &Mount, subtree: Option<&str>) -> Result<ExitCode> {
+    let Some(noted) = list::of_node(&mount.server) else {
+        bail!("{}: nothing of it is exported by NFS", mount.mount_point.display());
+    };
+    let view = noted.order(&Order::Look)?;
+    let ends = |export: &&Export| subtree.is_none_or(|subtree| export.subtree == subtree);
+    for export in view.exports.iter().filter(ends) {
+        say!("{} would no longer be exported", export.path(&mount.pool));
+    }
+    say!("{NOTHING_CHANGED}");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn stop(mount: &Mount, subtree: Option<&str>) -> Result<ExitCode> {

@@ -27,14 +27,20 @@ pub struct Args {
     force: bool,
     /// If the pool is not mounted: do without members that are missing, if the others hold
     /// everything. They count as failed from then on
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     degraded: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     Session::with(&args.pool, Missing::by(args.degraded), |session| {
         let member = control::member(&session.view()?, &args.member)?;
+        if args.dry_run {
+            return session.plan(Order::Fail { member, force: args.force });
+        }
         let view = session.order(&Order::Fail { member: member.clone(), force: args.force })?;
         say!("member {member} is out of use:");
         control::show(&view);

@@ -8,7 +8,10 @@ use braid_format::NodeId;
 use braid_format::node::SlotState;
 use braid_pool::PoolError;
 
-use crate::control::{self, Order};
+use crate::control::{
+    self, Order,
+    session::{NOTHING_CHANGED, Session},
+};
 use crate::pools::sources;
 use crate::terminal::answer::{self, say};
 
@@ -33,11 +36,14 @@ pub struct Args {
     #[arg(required = true, num_args = 2.., value_name = "NAME|DIR|DEVICE... NODE")]
     words: Vec<String>,
     /// You have seen to it that the host is off, or cut off from all devices
-    #[arg(long)]
+    #[arg(long, visible_alias = "yes")]
     confirm: bool,
     /// Do without members that are missing
     #[arg(long)]
     degraded: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
@@ -50,7 +56,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
                 format!("{one}: not a node's number (see `braid nodes`), nor all")
             })?),
         };
-    if !args.confirm {
+    if !args.confirm && !args.dry_run {
         let whose = node.map_or_else(|| "all nodes".to_owned(), |node| format!("node {node}"));
         bail!(
             "turn the host of {whose} off, or cut it off from all devices, then give --confirm: what it writes later damages the file system"
@@ -63,6 +69,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     match (mount, node) {
         (Some(mount), Some(node)) => {
             answer::add("node", node);
+            if args.dry_run {
+                return Session::Mounted(mount).plan(Order::Fence { node });
+            }
             control::value(&mount, &Order::Fence { node })?;
             say!(
                 "node {node} counts as dead and is recovered; `braid nodes` shows when it is done"
@@ -78,16 +87,17 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Writes the word into the slot of `node`, or of all that have one.
 fn note(args: &Args, named: &[String], node: Option<u16>) -> Result<()> {
-    let pool = if args.degraded {
-        sources::open_degraded(named, false)?
-    } else {
-        sources::open(named, false).map_err(|e| match e.downcast_ref() {
-            Some(PoolError::Missing { .. }) => {
-                e.context("`--degraded` does without members that are missing")
-            }
-            _ => e,
-        })?
+    let pool = match (args.dry_run, args.degraded) {
+        (true, degraded) => sources::open_to_read(named, degraded),
+        (false, true) => sources::open_degraded(named, false),
+        (false, false) => sources::open(named, false),
     };
+    let pool = pool.map_err(|e| match e.downcast_ref() {
+        Some(PoolError::Missing { .. }) if !args.degraded => {
+            e.context("`--degraded` does without members that are missing")
+        }
+        _ => e,
+    })?;
     let all = if let Some(node) = node {
         vec![NodeId(node)]
     } else {
@@ -96,16 +106,29 @@ fn note(args: &Args, named: &[String], node: Option<u16>) -> Result<()> {
     };
     // Each is watched for a while, all at once.
     let said = std::thread::scope(|scope| {
-        let watches =
-            all.iter().map(|slot| scope.spawn(|| braid_fs::vouch_dead(pool.clone(), *slot)));
+        let word = |slot| {
+            if args.dry_run {
+                braid_fs::plan_vouch_dead(pool.clone(), slot)
+            } else {
+                braid_fs::vouch_dead(pool.clone(), slot).map(drop)
+            }
+        };
+        let watches = all.iter().map(|slot| scope.spawn(move || word(*slot)));
         let watches: Vec<_> = watches.collect();
         watches.into_iter().map(ScopedJoinHandle::join).collect::<Vec<_>>()
     });
     for (slot, said) in all.iter().zip(said) {
         said.map_err(|_| anyhow::anyhow!("a thread died"))??;
+        if args.dry_run {
+            say!("node {slot} shows no life; it would count as dead from now on");
+            continue;
+        }
         say!(
             "node {slot} counts as dead from now on: the next mount recovers it, and `braid check` can run"
         );
+    }
+    if args.dry_run {
+        say!("{NOTHING_CHANGED}");
     }
     if all.is_empty() {
         say!("no node has the pool mounted: nothing is to be said");

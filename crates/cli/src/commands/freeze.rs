@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::thaw;
-use crate::control::{self, Order};
+use crate::control::{self, Order, session::Session};
 use crate::terminal::answer::{self, say};
 
 /// Between two looks at whether the command has ended.
@@ -48,14 +48,22 @@ pub struct Args {
     /// What is to run while the pool is frozen
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mount = control::find(&args.pool)?;
     let order = Order::Freeze { seconds: args.time, timeout: args.timeout };
+    if args.dry_run {
+        return Session::Mounted(mount).plan(order);
+    }
     let asked = catch()?;
-    control::order(&mount, &order)?;
+    if control::order_unless(&mount, &order, &asked)?.is_none() {
+        bail!("interrupted: {} is not frozen", mount.pool);
+    }
     if asked.load(Ordering::Relaxed) {
         thaw::thaw(&mount)?;
         bail!("interrupted: {} is thawed again", mount.pool);

@@ -19,7 +19,7 @@ pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
     pool: String,
     /// Only show what would be, or why it cannot be; write nothing
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     dry_run: bool,
 }
 

@@ -94,6 +94,7 @@ impl Words {
             // `mount -a` knows by this that the line of fstab is mounted already.
             shown_as: Some(spec.clone()),
             fake: self.has('f'),
+            dry_run: false,
             free_slot: None,
             sloppy: self.has('s'),
             options: self.options,
@@ -105,7 +106,12 @@ impl Words {
         let [dir] = self.plain.as_slice() else {
             bail!("usage: umount.braid DIR [-l] [-f]");
         };
-        Ok(unmount::Args { dir: dir.into(), lazy: self.has('l'), force: self.has('f') })
+        Ok(unmount::Args {
+            dir: dir.into(),
+            lazy: self.has('l'),
+            force: self.has('f'),
+            dry_run: false,
+        })
     }
     fn check(self) -> Result<Helper> {
         if self.has('V') {

@@ -18,7 +18,7 @@ pub fn leave(session: &Session, member: &MemberId, dry_run: bool) -> Result<View
     if dry_run {
         return session.order(&order).with_context(who);
     }
-    let bar = ui::bar("moving");
+    let bar = ui::byte_bar("moving", 0);
     let mut advance = ui::progress(&bar);
     let done = session.long_order(&order, &Order::LeaveEnd, || {
         if let Some((done, total)) = session.view().ok().and_then(|v| v.leaving) {
@@ -83,7 +83,7 @@ pub fn path(view: &View, member: u16) -> &str {
 
 /// Waits until a member is not being moved any more.
 fn wait(session: &Session, member: u16) -> Result<View> {
-    let bar = ui::bar("moving");
+    let bar = ui::byte_bar("moving", 0);
     let mut advance = ui::progress(&bar);
     let mut said = false;
     loop {

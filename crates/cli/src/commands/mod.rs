@@ -3,6 +3,7 @@
 pub mod add;
 pub mod advise;
 pub mod check;
+pub mod clear;
 pub mod completion;
 mod copies;
 pub mod cp;

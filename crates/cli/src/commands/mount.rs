@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -18,20 +19,24 @@ use braid_fs::lock::{HintsBy, Life, Timing};
 use braid_fs::{Fs, Holds, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
-use braid_pool::device::{MountTable, answers, bounded};
+use braid_pool::device::{Device, MountTable, answers, bounded};
+use braid_pool::labels::Found;
 
 pub use super::mount_start::Args;
 use super::mount_start::{begin_in_background, begin_log, each, started_again};
 use super::{copies, mount_remote};
-use crate::control::{Control, Node, history};
+use crate::control::{Control, Node, history, session::NOTHING_CHANGED};
 use crate::metrics::{self, Address};
-use crate::pools::{properties::MOUNT_OPTIONS, sources};
+use crate::pools::{
+    properties::{MOUNT_OPTIONS, timing, timing_of},
+    sources,
+};
 use crate::process::limits::{self, Need};
 use crate::process::{
-    asker, guard::Guard, left_behind, log::LineFormat, mounts, mounts::MountEnd, service,
+    asker, guard::Guard, left_behind, log, log::LineFormat, mounts, mounts::MountEnd, service,
     unmount_on_signal::UnmountOnSignal,
 };
-use crate::terminal::answer::warning;
+use crate::terminal::answer::{say, warning};
 use crate::terminal::size;
 
 /// Everything the options say.
@@ -72,7 +77,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return free_slot(parse(devices, std::path::absolute(dir)?, &args.options)?.0, life);
     }
     let dir = mounts::resolved(dir.as_ref()).with_context(|| dir.clone())?;
-    clear_dead(&dir)?;
+    if !args.dry_run {
+        clear_dead(&dir)?;
+    }
     if !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
     }
@@ -99,7 +106,36 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.fake {
         return Ok(ExitCode::SUCCESS);
     }
+    if args.dry_run {
+        return planned(plan, &dir, args);
+    }
     if args.foreground { serve(plan, args) } else { start_daemon(args, &unknown) }
+}
+
+/// What would be mounted.
+fn planned(plan: Plan, dir: &Path, args: &Args) -> Result<ExitCode> {
+    answers::wait_for(plan.device_timeout);
+    let paths = sources::members(&plan.devices)?;
+    let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
+    // What cannot be written is refused, and nothing is written.
+    let (devices, protected) = sources::open_as_can_be(&paths)?;
+    if protected && !plan.fs.read_only {
+        sources::open_devices(&paths, false)?;
+    }
+    let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
+    let pool = assemble(devices)?;
+    copies::refuse(&pool)?;
+    let plan = with_pool_options(plan, (&pool, &paths), &args.options)?;
+    let (name, cluster) = (pool.info().name.clone(), braid_fs::inspect(pool)?);
+    let access = if plan.fs.read_only { " for reading" } else { "" };
+    say!(
+        "{name} would be mounted on {}{access}; {} of its {} node slots are taken",
+        dir.display(),
+        cluster.nodes.len(),
+        cluster.node_slots
+    );
+    say!("{NOTHING_CHANGED}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Takes away a mount whose process has died: nothing else answers there until somebody does. What the kernel
@@ -345,14 +381,29 @@ fn memory_here() -> Bytes {
 }
 
 /// Seconds; from them come all timers of membership.
-fn io_timeout(text: &str) -> Result<Timing> {
-    let bad = || {
+pub(super) fn io_timeout(text: &str) -> Result<Timing> {
+    timing_of(text).with_context(|| {
         let (min, max) = (Timing::MIN.as_secs(), Timing::MAX.as_secs());
         format!("option io_timeout: {min} to {max} seconds")
-    };
-    let seconds = text.parse().ok().and_then(|s| Duration::try_from_secs_f64(s).ok());
-    let time = seconds.filter(|t| (Timing::MIN..=Timing::MAX).contains(t)).with_context(bad)?;
-    Ok(Timing::of(time))
+    })
+}
+
+/// The plan with the pool's own `io_timeout`, if none was given.
+fn with_pool_timing(mut plan: Plan, pool: &Pool) -> Plan {
+    if plan.give_up.is_none()
+        && let Some(timing) = timing(&pool.label().properties)
+    {
+        plan.fs.timing = timing;
+        plan.give_up = Some(timing.io_timeout());
+    }
+    plan
+}
+
+/// The pool's own `io_timeout`, by the first device that has a label of it.
+fn labelled_timing(devices: &[Arc<dyn Device>]) -> Option<Timing> {
+    let properties =
+        |device: &Arc<dyn Device>| Some(Found::read(device.clone()).newest()?.properties.clone());
+    timing(&devices.iter().find_map(properties)?)
 }
 
 /// By which ways other nodes are heard.
@@ -402,7 +453,9 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
         bounded::give_up_silent(time);
     }
     let (pool, paths, protected) = assembled(&plan)?;
+    log::of_pool(&pool.info().name);
     let plan = with_pool_options(plan, (&pool, &paths), &args.options)?;
+    let plan = with_pool_timing(plan, &pool);
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fence_after());
     let on_signal = UnmountOnSignal::watch(&plan_dir, args.ready, plan.log.clone())?;
@@ -416,6 +469,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
             return Err(e.into());
         }
     };
+    log::of_node(fs.life().slot);
     let holds = Holds::of(&fs);
     let guard = Guard::start(&plan_dir);
     let begun = Instant::now();
@@ -473,11 +527,21 @@ fn assembled(plan: &Plan) -> Result<(Pool, Vec<PathBuf>, bool)> {
     let paths = sources::members(&plan.devices)?;
     let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
     limits::suffice(plan.need(&paths))?;
-    let (devices, protected) = if plan.fs.read_only {
-        sources::open_as_can_be(&paths)?
-    } else {
-        (sources::open_devices(&paths, false)?, false)
+    let open = || {
+        if plan.fs.read_only {
+            return sources::open_as_can_be(&paths);
+        }
+        Ok((sources::open_devices(&paths, false)?, false))
     };
+    let (mut devices, mut protected) = open()?;
+    if plan.give_up.is_none()
+        && let Some(timing) = labelled_timing(&devices)
+    {
+        // A device has its bound from when it is opened.
+        bounded::give_up_silent(timing.io_timeout());
+        drop(devices);
+        (devices, protected) = open()?;
+    }
     let assemble = if plan.degraded { Pool::assemble_degraded } else { Pool::assemble };
     let pool = assemble(devices).inspect(history::keep)?;
     answers::wait_for(MEMBER_TIME);
@@ -496,8 +560,8 @@ fn say_mounted(fs: &Fs, dir: &Path, args: &Args) {
     let pool = fs.pool().info().name.clone();
     let members = fs.pool().label().members;
     let failed = members.iter().filter(|m| m.state == MemberState::Failed).count();
-    let (node, place) = (fs.life().slot, dir.display());
-    tracing::info!(pool, dir = %place, %node, members = members.len(), "mounted");
+    let (node, place) = (fs.life().slot.get(), dir.display());
+    tracing::info!(pool, dir = %place, node, members = members.len(), "mounted");
     if failed > 0 {
         tracing::warn!(pool, failed, "mounted without members that have failed: `braid replace`");
     }

@@ -15,11 +15,12 @@ use braid_fuse::{CacheNames, FuseOptions, Session};
 
 use super::mount_start::{Args, begin_in_background, begin_log, each, started_again};
 use super::{identity, remote::Remote};
-use crate::control::remote as control;
+use crate::control::{remote as control, session::NOTHING_CHANGED};
 use crate::process::{
-    asker, guard::Guard, log::LineFormat, mounts, mounts::MountEnd, service,
+    asker, guard::Guard, log, log::LineFormat, mounts, mounts::MountEnd, service,
     unmount_on_signal::UnmountOnSignal,
 };
+use crate::terminal::answer::say;
 
 /// Connections besides the one for signs of life: one for each request under way, and one for events.
 const CONNECTIONS: u16 = 16;
@@ -154,6 +155,12 @@ pub fn run(args: &Args, place: &Place, dir: PathBuf) -> Result<ExitCode> {
     let named = args.identity.as_deref().or(plan.identity.as_deref());
     let identity =
         if insecure { None } else { Some(identity::for_pool(named, &place.remote.pool)?) };
+    if args.dry_run {
+        // Nothing is asked of the server.
+        say!("{} would be mounted on {}", place.url, dir.display());
+        say!("{NOTHING_CHANGED}");
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.foreground {
         return serve(plan, args, (place, &dir), identity);
     }
@@ -187,6 +194,7 @@ fn serve(
     };
     let log = plan.log.as_ref().map(append).transpose()?;
     let Remote { servers, pool, path, .. } = &place.remote;
+    log::of_pool(pool);
     let options = ClientOptions {
         identity: identity.map(Arc::new),
         name: Remote::client_name(),

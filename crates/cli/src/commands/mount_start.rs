@@ -45,6 +45,9 @@ pub struct Args {
     /// Stay in the foreground
     #[arg(short, long)]
     pub foreground: bool,
+    /// Only say what would be mounted, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
     /// Ready signal on standard output (used by the background start)
     #[arg(long, hide = true)]
     pub ready: bool,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::control::{self, Order, nodes};
+use crate::control::{self, Order, View, history, nodes};
 use crate::pools::sources;
 use crate::process::asker::Patience;
 use crate::terminal::{
@@ -15,7 +15,8 @@ use crate::terminal::{
 
 /// Show the nodes of a pool: which are alive, which are silent, how each would be fenced, how long
 /// that takes, by which way this node tells each which locks it wants, and how long a hand-over takes that this
-/// node asks for by a message (the mean of the last ones).
+/// node asks for by a message (the mean of the last ones). A member that a node of this host gets no answer from is
+/// named, and since when.
 ///
 /// Asks a node of this host that has the pool mounted; where none answers, or with devices, only what the
 /// slots on the devices say is shown.
@@ -35,9 +36,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         [one] => control::named(one),
         _ => Vec::new(),
     };
+    let silent = silent_members(&control::views(&mounts));
     let answering = control::answering(&mounts, control::LOOK_TIME)?;
     let said = answering.and_then(|(mount, _)| control::values(&[mount], &Order::Nodes).pop());
-    let nodes = if let Some((_, nodes)) = said {
+    let mut nodes = if let Some((_, nodes)) = said {
         nodes
     } else {
         // A node that is stopped says nothing, and its devices do.
@@ -46,12 +48,42 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let one = |n| nodes::as_json(n, nodes::state(n));
         json!({"nodes": cluster.nodes.iter().map(one).collect::<Vec<_>>()})
     };
+    nodes["silent_members"] = silent.into();
     if answer::is_json() {
         answer::add_all(nodes);
     } else {
         show(&nodes);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Members that nodes of this host get no answer from, as these say.
+fn silent_members(views: &[Option<View>]) -> Vec<Value> {
+    let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+    let of = |view: &View, (member, seconds, given_up): (u16, u64, bool)| {
+        let path = view.members.iter().find(|m| m.index == member).map(|m| m.path.clone());
+        let since = history::utc(now.saturating_sub(seconds.saturating_mul(1000)));
+        json!({
+            "node": view.node, "member": member, "path": path, "seconds": seconds, "since": since,
+            "given_up": given_up,
+        })
+    };
+    let views = views.iter().flatten();
+    views.flat_map(|view| view.silent.iter().map(|silent| of(view, *silent))).collect()
+}
+
+/// One of them, for people.
+fn silent_line(silent: &Value) -> String {
+    let text = |name: &str| silent[name].as_str().unwrap_or("-").to_owned();
+    let what = if silent["given_up"] == true { ", and is given up" } else { "" };
+    format!(
+        "node {} gets no answer from member {} ({}): for {} s, since {}{what}",
+        silent["node"],
+        silent["member"],
+        text("path"),
+        silent["seconds"],
+        text("since"),
+    )
 }
 
 fn show(nodes: &Value) {
@@ -102,9 +134,9 @@ fn show(nodes: &Value) {
         return;
     }
     say!("{table}");
-    for wait in nodes["waits"].as_array().into_iter().flatten() {
-        say!("{}", text(wait));
-    }
+    let silent = nodes["silent_members"].as_array().into_iter().flatten().map(silent_line);
+    let waits = nodes["waits"].as_array().into_iter().flatten().map(text);
+    silent.chain(waits).for_each(|line| say!("{line}"));
     for n in all.clone().filter(|n| n["state"] == nodes::WITHDRAWN) {
         say!(
             "node {} (this) has withdrawn, and every call there fails: unmount it and mount it again",
@@ -122,5 +154,29 @@ fn show(nodes: &Value) {
             slot = n["slot"],
             host = text(&n["host"]),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::MemberView;
+
+    #[test]
+    fn a_member_that_is_silent_for_a_node_is_named_with_the_time() {
+        let member = MemberView { index: 2, path: "/dev/sdc".into(), ..MemberView::default() };
+        let view = View {
+            node: Some(1),
+            members: vec![member],
+            silent: vec![(2, 12, false)],
+            ..View::default()
+        };
+        let silent = silent_members(&[None, Some(view.clone())]);
+        let line = silent_line(&silent[0]);
+        let wanted = "node 1 gets no answer from member 2 (/dev/sdc): for 12 s, since 20";
+        assert!(line.starts_with(wanted) && line.ends_with('Z'), "{line}");
+        let given_up = View { silent: vec![(2, 12, true)], ..view };
+        let line = silent_line(&silent_members(&[Some(given_up)])[0]);
+        assert!(line.ends_with(", and is given up"), "{line}");
     }
 }

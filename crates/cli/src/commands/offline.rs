@@ -29,7 +29,7 @@ pub struct Args {
     /// The member: its number in `braid status`, or its device
     member: String,
     /// Only say whether the pool can spare it
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     dry_run: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct Args {
     /// Its device, if it has another path now
     device: Option<PathBuf>,
     /// Only say how much would be filled
-    #[arg(long)]
+    #[arg(short = 'n', long)]
     dry_run: bool,
     /// Do not wait until it is filled (if the pool is mounted)
     #[arg(long)]

@@ -6,7 +6,7 @@ use braid_format::text;
 
 use super::mount;
 use crate::control::{self, Order};
-use crate::pools::properties::{COMMENT, MOUNT_OPTIONS, SCRUB_EVERY, scrub_every};
+use crate::pools::properties::{COMMENT, IO_TIMEOUT, MOUNT_OPTIONS, SCRUB_EVERY, scrub_every};
 use crate::pools::sources;
 
 /// A key that this version knows.
@@ -21,7 +21,7 @@ pub struct Known {
 }
 
 /// All of them.
-pub const KNOWN: [Known; 3] = [
+pub const KNOWN: [Known; 4] = [
     Known {
         key: COMMENT,
         default: "",
@@ -35,6 +35,12 @@ pub const KNOWN: [Known; 3] = [
             }
             Ok(())
         },
+    },
+    Known {
+        key: IO_TIMEOUT,
+        default: "",
+        meaning: "seconds from which the timers of every node follow, as for `mount -o io_timeout=`",
+        check: |seconds| mount::io_timeout(seconds).map(drop),
     },
     Known {
         key: MOUNT_OPTIONS,
@@ -93,7 +99,9 @@ mod tests {
     fn nonsense_is_refused_by_name() {
         for (word, said) in [
             ("comment", "not KEY=VALUE"),
-            ("coment=x", "there are comment, mount.options, scrub.every"),
+            ("coment=x", "there are comment, io_timeout, mount.options, scrub.every"),
+            ("io_timeout=0", "io_timeout"),
+            ("io_timeout=long", "seconds"),
             ("scrub.every=0", "scrub.every=0"),
             ("scrub.every=3651", "1 to 3650"),
             ("scrub.every=weekly", "never"),
@@ -116,6 +124,7 @@ mod tests {
         for (word, value) in [
             ("comment=a = b", some("a = b")),
             ("comment=", None),
+            ("io_timeout=30", some("30")),
             ("scrub.every=14", some("14")),
             ("scrub.every=never", some("never")),
             ("mount.options=commit=30,discard,nosuid", some("commit=30,discard,nosuid")),

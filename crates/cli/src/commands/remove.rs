@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(required_unless_present = "cancel", conflicts_with = "cancel")]
     member: Option<String>,
     /// Only say what would move, and where there is room for it
-    #[arg(long, conflicts_with = "cancel")]
+    #[arg(short = 'n', long)]
     dry_run: bool,
     /// End a removal that is under way: what has moved stays where it is now
     #[arg(long, visible_alias = "stop")]
@@ -47,6 +47,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
+    if args.cancel && args.dry_run {
+        return session.plan(Order::LeaveEnd);
+    }
     if args.cancel {
         session.order(&Order::LeaveEnd)?;
         say!("no part of the pool is emptied any more");
@@ -66,7 +69,12 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         let view = leave(session, &member, args.dry_run)?;
         answer::say_lines(view.said.as_deref().unwrap_or_default());
         if args.dry_run {
-            return Ok(ExitCode::SUCCESS);
+            // That nothing would move is not all: it may be kept for another reason.
+            return if used > 0 {
+                Ok(ExitCode::SUCCESS)
+            } else {
+                session.plan(Order::Remove { member })
+            };
         }
         if let Some(successor) = view.successor {
             succeed(session, &member, successor, true)?;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::control::{self, history};
+use crate::control::{self, history, session::NOTHING_CHANGED};
 use crate::pools::sources;
 use crate::terminal::answer::{self, say};
 
@@ -18,6 +18,9 @@ pub struct Args {
     pool: String,
     /// Its new name: at most 63 bytes, no '/' and no control characters
     name: String,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
@@ -25,11 +28,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(mount) = control::look(&args.pool)? {
         bail!("{} is {}", args.pool, mount.in_the_way());
     }
-    let pool = sources::open(std::slice::from_ref(&args.pool), false)?;
+    let named = std::slice::from_ref(&args.pool);
+    let pool = if args.dry_run {
+        sources::open_to_read(named, false)?
+    } else {
+        sources::open(named, false)?
+    };
     let (before, uuid) = (pool.info().name.clone(), pool.info().uuid);
     let namesakes = sources::discover(None);
     if namesakes.iter().any(|other| other.name == args.name && other.uuid != uuid) {
         bail!("there is a pool called '{}' on this host's devices already", args.name);
+    }
+    if args.dry_run {
+        pool.plan_rename(&args.name)?;
+        braid_fs::check_unused(pool)?;
+        say!("pool '{before}' would be called '{}'", args.name);
+        say!("{NOTHING_CHANGED}");
+        return Ok(ExitCode::SUCCESS);
     }
     history::keep(&pool);
     braid_fs::rename(pool.clone(), &args.name)?;

@@ -23,6 +23,7 @@ use crate::terminal::answer::say;
 /// pool stays in use. If nobody has it mounted, this command joins it until the new device is
 /// filled (Ctrl-C leaves it; the next node begins again).
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
     pool: String,
@@ -38,8 +39,11 @@ pub struct Args {
     background: bool,
     /// If the pool is not mounted: do without members that are missing, if the others hold
     /// everything. They count as failed from then on
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     degraded: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
@@ -78,6 +82,9 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     } else {
         Order::Replace { member: member.clone(), device, force }
     };
+    if args.dry_run {
+        return session.plan(order);
+    }
     let view = session.order(&order)?;
     say!("{} takes the place of member {member}", args.device.display());
     if args.background && session.stays() {

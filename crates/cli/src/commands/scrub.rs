@@ -46,14 +46,20 @@ pub struct Args {
     due: bool,
     /// If the pool is not mounted: do without members that are missing, if the others hold
     /// everything. They count as failed from then on
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     degraded: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if args.stop {
         let mount = control::find(&args.pool)?;
+        if args.dry_run {
+            return Session::Mounted(mount).plan(Order::Scrub { run: false });
+        }
         let view = control::order(&mount, &Order::Scrub { run: false })?;
         control::show(&view);
         answer::add("pool", &view);
@@ -105,12 +111,15 @@ fn why_not_due(events: &[Value], now: u64, interval: Duration) -> Option<String>
 }
 
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
+    if args.dry_run {
+        return session.plan(Order::Scrub { run: true });
+    }
     let before = session.order(&Order::Scrub { run: true })?;
     if args.background && session.stays() {
         control::show(&before);
         return Ok(ExitCode::SUCCESS);
     }
-    let bar = ui::bar("scrubbing");
+    let bar = ui::byte_bar("scrubbing", 0);
     let mut advance = ui::progress(&bar);
     loop {
         std::thread::sleep(Duration::from_millis(200));

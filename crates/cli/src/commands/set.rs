@@ -18,6 +18,7 @@ use crate::terminal::answer::{self, say};
 /// away.
 ///
 ///     comment=TEXT           free text, shown by `braid status`
+///     io_timeout=SECONDS     timers of every node, as for `mount -o io_timeout=`, which counts instead if given
 ///     scrub.every=DAYS       days from one scrub to the next, or never (`braid scrub --due`; default: 30)
 ///     mount.options=LIST     options of every `braid mount` of the pool, before those that are given
 ///
@@ -31,12 +32,20 @@ pub struct Args {
     /// What is to be set
     #[arg(required = true, value_name = "KEY=VALUE")]
     properties: Vec<String>,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let changes = args.properties.iter().map(|word| properties::parse(word));
     let changes = changes.collect::<Result<Vec<_>>>()?;
+    if args.dry_run {
+        return Session::with(&args.pool, Missing::Refused, |session| {
+            session.plan(Order::Set { properties: changes })
+        });
+    }
     let view = Session::with(&args.pool, Missing::Refused, |session| {
         session.order(&Order::Set { properties: changes.clone() })
     })?;

@@ -16,6 +16,7 @@ use crate::control::{
 /// stays until a spare that is needed at once is filled (Ctrl-C leaves it; the next node begins
 /// again).
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 pub struct Args {
     /// The pool, its directory, or its devices, separated by colons
     pool: String,
@@ -30,13 +31,22 @@ pub struct Args {
     force: bool,
     /// If the pool is not mounted: do without members that are missing, if the others hold
     /// everything. They count as failed from then on
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dry_run")]
     degraded: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     Session::with(&args.pool, Missing::by(args.degraded), |session| {
+        if args.dry_run {
+            let order = |device: &PathBuf| -> Result<Order> {
+                Ok(Order::Spare { device: session.new_device(device)?, force: args.force })
+            };
+            return session.plan_all(args.devices.iter().map(order).collect::<Result<_>>()?);
+        }
         let before = session.view()?;
         for device in &args.devices {
             let device = session.new_device(device)?;

@@ -239,6 +239,7 @@ fn show(seen: &Seen) {
     show_members(seen);
     show_nodes(seen);
     if let Some(node) = &seen.node {
+        node.work().iter().for_each(|line| say!("{line}"));
         node.waits.iter().for_each(|wait| say!("{wait}"));
         show_damaged(node);
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use crate::control::{self, Order, View};
+use crate::control::{self, Order, View, session::NOTHING_CHANGED};
 use crate::process::mounts::{self, Mount};
 use crate::terminal::answer::{self, say};
 
@@ -16,13 +16,21 @@ use crate::terminal::answer::{self, say};
 pub struct Args {
     /// The pool, its directory or one of its devices
     pool: String,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mount = frozen(&args.pool)?;
-    thaw(&mount)?;
     answer::add("pool", &mount.pool);
+    if args.dry_run {
+        say!("{} is frozen by this host's node, and would be thawed", mount.pool);
+        say!("{NOTHING_CHANGED}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    thaw(&mount)?;
     say!("{} is thawed: it was frozen until now", mount.pool);
     Ok(ExitCode::SUCCESS)
 }

@@ -13,9 +13,11 @@ use braid_pool::device::{MountTable, TableEntry};
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{Mode, OFlags};
 
+use crate::control::session::NOTHING_CHANGED;
 use crate::nfs::{Order, State, list};
+use crate::process::in_use;
 use crate::process::mounts::{self, Mount, MountEnd};
-use crate::terminal::answer::{self, warning};
+use crate::terminal::answer::{self, say, warning};
 
 /// Unmount, and wait until this node has written everything and left the pool.
 #[derive(Debug, clap::Args)]
@@ -28,6 +30,9 @@ pub struct Args {
     /// Programs that wait for an answer of the file system get an error first
     #[arg(long)]
     pub force: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 }
 
 /// Longest wait for the node to leave.
@@ -48,6 +53,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let (Some(server), false) = (&server, args.lazy) {
         refuse_exported(server)?;
     }
+    if args.dry_run {
+        return planned(&dir, mount.as_ref(), args);
+    }
     let copies = mount.as_ref().map_or_else(HashSet::new, copies_of);
     detach(&dir, args)?;
     if let (Some(server), false) = (server, args.lazy) {
@@ -55,6 +63,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         wait_until_left(&dir, &server.server.ended()?, kept)?;
         judge(&dir, server.ending())?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What would be done. The kernel refuses while a program uses the directory; so that is looked for.
+fn planned(dir: &Path, mount: Option<&TableEntry>, args: &Args) -> Result<ExitCode> {
+    let shown = dir.display();
+    let Some(mount) = mount else { bail!("{shown}: nothing is mounted there") };
+    let user = if args.lazy { None } else { in_use::user_of(mount.id, dir) };
+    if let Some((pid, command)) = user {
+        let command = command.escape_debug();
+        bail!("{shown}: in use by process {pid} ({command}); --lazy detaches anyway");
+    }
+    say!("{shown} would be unmounted; its node would write everything and leave the pool");
+    say!("{NOTHING_CHANGED}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,11 +1,14 @@
 //! Finds a mount of this host and gives its node an order.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use crate::control::{
@@ -144,6 +147,33 @@ pub fn order(mount: &Mount, order: &Order) -> Result<View> {
     view_of(call(mount, order, ANSWER_TIME)?)
 }
 
+/// Gives an order that takes long, unless this process is `asked` to end before it is answered: then the node hears
+/// that nobody waits any more. `None`: that was so, and there was no answer.
+///
+/// # Errors
+/// The node does not answer, or refuses.
+pub fn order_unless(mount: &Mount, order: &Order, asked: &AtomicBool) -> Result<Option<View>> {
+    const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+    let mut stream = connect(&mounts::control_socket(mount)?).with_context(|| silent(mount))?;
+    writeln!(stream, "{}", serde_json::to_string(order)?)?;
+    loop {
+        let is_asked = asked.load(Ordering::Relaxed);
+        if is_asked {
+            // An answer that was given before is read below; a later one fails, which the node sees.
+            stream.shutdown(Shutdown::Both).ok();
+        }
+        let answers = poll(&mut [PollFd::new(&stream, PollFlags::IN)], Some(&LOOK));
+        if is_asked || matches!(answers, Ok(1..)) {
+            break;
+        }
+    }
+    let answer = answer_of(mount, stream);
+    if asked.load(Ordering::Relaxed) && answer.is_err() {
+        return Ok(None);
+    }
+    view_of(answer?).map(Some)
+}
+
 fn view_of(answer: Answer) -> Result<View> {
     match answer {
         Answer::Done(view) => Ok(*view),
@@ -170,23 +200,30 @@ fn value_of(answer: Answer) -> Result<serde_json::Value> {
 
 /// `time`: for the answer to an order that is quick.
 fn call(mount: &Mount, order: &Order, time: Duration) -> Result<Answer> {
-    let silent = || format!("the node that serves {} does not answer", mount.mount_point.display());
     let path = mounts::control_socket(mount)?;
-    let mut stream = connect(&path).with_context(silent)?;
+    let mut stream = connect(&path).with_context(|| silent(mount))?;
     if order.is_quick() {
         // The kernel takes a call for a process that is stopped, too.
         stream.set_read_timeout(Some(time))?;
     }
     writeln!(stream, "{}", serde_json::to_string(order)?)?;
+    answer_of(mount, stream)
+}
+
+fn silent(mount: &Mount) -> String {
+    format!("the node that serves {} does not answer", mount.mount_point.display())
+}
+
+fn answer_of(mount: &Mount, stream: UnixStream) -> Result<Answer> {
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).with_context(silent)?;
+    BufReader::new(stream).read_line(&mut line).with_context(|| silent(mount))?;
     if line.is_empty() {
         let dir = mount.mount_point.display();
         bail!(
             "the node that serves {dir} has ended before it answered: nobody knows what was done"
         );
     }
-    serde_json::from_str(&line).with_context(silent)
+    serde_json::from_str(&line).with_context(|| silent(mount))
 }
 
 /// Calls the node that listens at `path`. A node that is stopped, and was called often since, takes

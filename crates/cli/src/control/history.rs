@@ -67,6 +67,8 @@ fn told(order: &Order) -> Option<String> {
             };
             format!("set:{}", properties.iter().map(word).collect::<String>())
         }
+        Order::Clear { member: Some(member) } => format!("clear: member {member}"),
+        Order::Clear { member: None } => "clear".to_owned(),
         Order::Scrub { run } => format!("scrub{}", stop(*run)),
         _ => return None,
     })

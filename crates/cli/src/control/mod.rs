@@ -9,10 +9,12 @@ pub mod health;
 pub mod history;
 mod leaving;
 pub mod locks;
+mod lookup;
 mod member;
 mod node;
 pub mod nodes;
 mod orders;
+mod plans;
 pub mod programs;
 pub mod remote;
 pub mod requests;
@@ -22,7 +24,9 @@ pub mod session;
 mod views;
 pub mod why;
 
-pub use client::{LOOK_TIME, answering, find, look, member, named, order, value, values, views};
+pub use client::{
+    LOOK_TIME, answering, find, look, member, named, order, order_unless, value, values, views,
+};
 pub use member::MemberId;
 pub use node::Node;
 pub use orders::{Order, Target};

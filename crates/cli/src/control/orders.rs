@@ -147,6 +147,17 @@ pub enum Order {
     },
     /// End that.
     Thaw,
+    /// Forget suspicions and errors that an operator has taken note of.
+    Clear {
+        /// Of which member; none: all of them, and what is known of none.
+        member: Option<MemberId>,
+    },
+    /// Say what an order would do, after the same refusals. An order of its own: a node of an older version refuses it,
+    /// and would carry out one with a word that it does not know.
+    Plan {
+        /// It.
+        of: Box<Order>,
+    },
     /// Change properties: each key with its new value, or none.
     Set {
         /// Them.

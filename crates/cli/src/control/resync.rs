@@ -22,7 +22,7 @@ const STEPS_IN: Duration = Duration::from_secs(3);
 /// one that fills.
 pub fn wait(session: &Session, member: u16) -> Result<()> {
     let mut device: Option<MemberView> = None;
-    let bar = ui::bar("filling");
+    let bar = ui::byte_bar("filling", 0);
     let mut advance = ui::progress(&bar);
     loop {
         let view = session.view()?;

@@ -4,22 +4,23 @@ use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use braid_format::NodeId;
 use braid_format::label::{Label, Member, MemberState};
 use braid_fs::{Canceller, Fill, Fs, Rebalanced, TrimRange};
-use braid_pool::device::{Device, OpenOptions};
-use braid_pool::{Destination, MemberSelector};
+use braid_pool::Destination;
+use braid_pool::device::OpenOptions;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::leaving::leave;
+use crate::control::lookup::{may_scrub, open, percent, selector_of, spares};
 use crate::control::member::MemberId;
 use crate::control::node::Node;
 use crate::control::orders::{Answer, Order, Target};
 use crate::control::views::{View, view};
-use crate::control::{clients, history, locks, nodes, programs, requests, why};
+use crate::control::{clients, history, locks, nodes, plans, programs, requests, why};
 use crate::pools::shape::ShapeArgs;
 use crate::pools::topology;
 use crate::process::mounts;
@@ -93,7 +94,9 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = String::new();
     BufReader::new(std::io::Read::take(stream, LINE_MAX)).read_line(&mut line)?;
-    let done = match serde_json::from_str(&line).context("not an order") {
+    let order = serde_json::from_str(&line).context("not an order");
+    let freezes = matches!(order, Ok(Order::Freeze { .. }));
+    let done = match order {
         // Labels are not read for that, which may wait for a device: a change of the pool is over when all living
         // nodes use what it has made.
         Ok(Order::Look) => Ok(Answer::Done(Box::new(view(fs)))),
@@ -116,6 +119,9 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
                 Answer::Value(serde_json::Value::Null)
             })
         }
+        Ok(order @ Order::Freeze { .. }) => {
+            freeze(fs, &order, stream).map(|view| Answer::Done(Box::new(view)))
+        }
         order => {
             let done = order.and_then(|order| obey_of(fs, order, user_of(stream)));
             done.map(|view| Answer::Done(Box::new(view)))
@@ -123,15 +129,27 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
     };
     let answer = done.unwrap_or_else(|e| Answer::Refused(format!("{e:#}")));
     let mut stream = stream;
-    writeln!(stream, "{}", serde_json::to_string(&answer)?)?;
-    Ok(())
+    let told = writeln!(stream, "{}", serde_json::to_string(&answer)?);
+    if told.is_err() && freezes && matches!(answer, Answer::Done(_)) {
+        tracing::warn!("whoever asked for the freeze has ended: the pool is thawed");
+        fs.thaw()?;
+    }
+    Ok(told?)
 }
 
-fn open(path: &Path) -> Result<Arc<dyn Device>> {
-    if let Some(use_) = braid_pool::device::in_use(path)? {
-        bail!("{}: in use: {use_}", path.display());
-    }
-    Ok(braid_pool::device::open(path, OpenOptions::default())?)
+/// Freezes the pool, unless the caller ends before that is done.
+fn freeze(fs: &Fs, order: &Order, stream: &UnixStream) -> Result<View> {
+    let Order::Freeze { seconds, timeout } = *order else { bail!("no freeze") };
+    let [time, patience] = [seconds, timeout].map(|s| Duration::from_secs(s.into()));
+    fs.freeze_unless(time, patience, &|| has_ended(stream))?;
+    history::order(fs.pool(), order, user_of(stream));
+    Ok(view(fs))
+}
+
+/// Whether the caller has ended, or wants no answer any more.
+fn has_ended(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
 }
 
 /// Whose process is at the other end.
@@ -168,6 +186,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         | Order::History
         | Order::Locks { .. }
         | Order::Why
+        | Order::Freeze { .. }
         | Order::Fence { .. } => {
             bail!("only a node that has the pool mounted can be asked for that")
         }
@@ -201,16 +220,15 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
             (said, successor) = (Some(text), taker);
         }
         Order::LeaveEnd => fs.stop_leaving()?,
-        Order::Freeze { seconds, timeout } => {
-            let [time, patience] = [seconds, timeout].map(|s| Duration::from_secs(s.into()));
-            fs.freeze(time, patience)?;
-        }
         Order::Thaw => fs.thaw()?,
         Order::Set { properties } => fs.set_properties(&properties)?,
+        Order::Clear { member } => {
+            let member = member.map(|member| selector_of(fs, &member)).transpose()?;
+            said = Some(plans::cleared(&fs.clear(member)?, false));
+        }
+        Order::Plan { of } => said = Some(plans::planned(fs, &of)?),
         Order::Scrub { run } => {
-            if !fs.pool().info().redundant {
-                bail!("nothing in this pool is mirrored or protected by parity");
-            }
+            may_scrub(fs)?;
             fs.scrub(run);
         }
     }
@@ -232,19 +250,6 @@ fn settled(fs: &Fs) -> Result<Option<String>> {
     } else {
         lines
     }))
-}
-
-/// The member that was named, if it is in that place still.
-fn selector_of(fs: &Fs, named: &MemberId) -> Result<MemberSelector> {
-    let label = fs.pool().label();
-    let there = label.members.get(usize::from(named.place));
-    let Some(there) = there.filter(|m| m.uuid.to_string() == named.uuid) else {
-        bail!(
-            "member {named} is another device now than when it was named: look at the members (`braid status`) and name it again; nothing was changed"
-        );
-    };
-    // Another node may change places before it is done.
-    Ok(there.uuid.into())
 }
 
 /// Takes a member offline; what that means.
@@ -303,10 +308,6 @@ fn add(
 /// How full the parts of the pool were, and are.
 fn rebalanced(fs: &Fs, done: &Rebalanced) -> String {
     let block = u64::from(fs.space().block_size);
-    let percent = |f: &Fill| {
-        let mille = u128::from(f.used) * 1000 / u128::from(f.blocks.max(1));
-        format!("{}.{} %", mille / 10, mille % 10)
-    };
     // Parts that have left hold nothing and have room for nothing.
     let list = |fills: &[Fill]| {
         let there = fills.iter().filter(|f| f.blocks > 0);
@@ -375,10 +376,8 @@ fn evacuate(fs: &Fs, named: &MemberId, to: Option<Target>, force: bool) -> Resul
         Some(Target::Device(path)) => Destination::Device { device: open(&path)?, force },
         Some(Target::Member(to)) => Destination::Member(selector_of(fs, &to)?),
         None => {
-            let members = fs.pool().label().members.into_iter();
-            let spares = members.filter(|m| m.state == MemberState::Spare).map(|m| m.uuid.into());
             let mut why = String::new();
-            for spare in spares {
+            for spare in spares(fs) {
                 match fs.evacuate_member(member, Destination::Member(spare)) {
                     Ok(_) => return Ok(()),
                     Err(e) => why = format!(" ({e})"),
@@ -395,10 +394,12 @@ fn evacuate(fs: &Fs, named: &MemberId, to: Option<Target>, force: bool) -> Resul
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use braid_format::Bytes;
     use braid_fs::make::{MakeOptions, make};
     use braid_fs::{MountOptions, NoKernelCache};
-    use braid_pool::device::MemoryDevice;
+    use braid_pool::device::{Device, MemoryDevice};
     use braid_pool::layout::Redundancy;
     use braid_pool::{CreateOptions, Pool};
 
@@ -431,9 +432,14 @@ mod tests {
             Order::Remove { member: other.clone() },
             Order::Leave { member: other.clone(), dry_run: false },
         ];
+        let plan = |of: Order| obey(&fs, Order::Plan { of: Box::new(of) });
         for order in orders {
             let refused = obey(&fs, order.clone()).unwrap_err().to_string();
             assert!(refused.contains("another device now"), "{order:?}: {refused}");
+            if !matches!(&order, Order::Offline { .. } | Order::Online { .. } | Order::Leave { .. })
+            {
+                assert_eq!(plan(order).unwrap_err().to_string(), refused);
+            }
         }
         for order in [Order::Io, Order::Fence { node: 0 }] {
             assert!(obey(&fs, order.clone()).is_err(), "{order:?} did nothing");
@@ -456,10 +462,45 @@ mod tests {
             let said = obey(&fs, order).unwrap().said.unwrap();
             assert!(said.contains(wanted), "{said}");
         }
-        obey(&fs, Order::Remove { member: spare }).unwrap();
         let member = member(&seen, "1").unwrap();
+        what_would_be_done_is_said(&fs, &member, &spare);
+        obey(&fs, Order::Remove { member: spare }).unwrap();
         obey(&fs, Order::Fail { member, force: false }).unwrap();
         assert_eq!(view(&fs).members[1].state, "failed");
         fs.unmount().unwrap();
+    }
+
+    /// After the same refusals; nothing is done.
+    fn what_would_be_done_is_said(fs: &Fs, member: &MemberId, spare: &MemberId) {
+        let plan = |of: Order| obey(fs, Order::Plan { of: Box::new(of) });
+        let before = fs.pool().label();
+        let to = || Some(Target::Member(spare.clone()));
+        let properties = vec![("comment".to_owned(), Some("x".to_owned()))];
+        for (order, wanted) in [
+            (Order::Fail { member: member.clone(), force: false }, "a spare that is large enough"),
+            (Order::Evacuate { member: member.clone(), to: to(), force: false }, "to member 4"),
+            (Order::Evacuate { member: member.clone(), to: None, force: false }, "to member 4"),
+            (Order::Remove { member: spare.clone() }, "its labels would be wiped"),
+            (Order::Clear { member: None }, "there is nothing to clear"),
+            (Order::Set { properties }, "comment would be x; it is not set"),
+            (Order::Scrub { run: true }, "would be read"),
+            (Order::Scrub { run: false }, "not under way"),
+            (Order::Trim { run: true }, "would be given back"),
+            (Order::Rebalance { run: true }, "0 B would move"),
+            (Order::LeaveEnd, "no part"),
+            (Order::Freeze { seconds: 5, timeout: 2 }, "for 5 s at most"),
+        ] {
+            let said = plan(order.clone()).unwrap().said.unwrap();
+            assert!(said.contains(wanted), "{order:?}: {said}");
+        }
+        for (order, wanted) in [
+            (Order::Remove { member: member.clone() }, "braid remove"),
+            (Order::Stay { member: member.clone() }, "is not being moved"),
+            (Order::Fence { node: 7 }, "nobody has it"),
+        ] {
+            let refused = plan(order.clone()).unwrap_err().to_string();
+            assert!(refused.contains(wanted), "{order:?}: {refused}");
+        }
+        assert_eq!(fs.pool().label(), before);
     }
 }

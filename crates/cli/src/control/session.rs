@@ -12,7 +12,7 @@ use braid_pool::PoolError;
 use braid_pool::device::{self, MountTable, TableEntry};
 
 use crate::control::{self, Order, View, views::show_growth};
-use crate::pools::sources;
+use crate::pools::{properties, sources};
 use crate::process::{
     mounts::{self, Mount},
     signals,
@@ -22,6 +22,8 @@ use crate::terminal::{
     lost_output,
 };
 
+/// The last line of every `--dry-run`.
+pub const NOTHING_CHANGED: &str = "nothing was changed";
 /// How often a long order is looked after.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -64,6 +66,9 @@ pub struct TaskArgs {
     /// End the one that is under way
     #[arg(long)]
     stop: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 impl TaskArgs {
@@ -73,6 +78,10 @@ impl TaskArgs {
     /// As [`Session::with`] and [`Session::order`].
     pub fn run(&self, order: impl Fn(bool) -> Order) -> Result<ExitCode> {
         let (run, stop) = (order(true), order(false));
+        if self.dry_run {
+            let order = if self.stop { stop } else { run };
+            return Session::with(&self.pool, Missing::Refused, |session| session.plan(order));
+        }
         let view = Session::with(&self.pool, Missing::Refused, |session| {
             if self.stop { session.order(&stop) } else { session.long_order(&run, &stop, || ()) }
         })?;
@@ -109,7 +118,9 @@ impl Session {
             ))
         })?;
         control::history::keep(&pool);
-        let fs = Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache))?;
+        let timing = properties::timing(&pool.label().properties).unwrap_or_default();
+        let options = MountOptions { timing, ..MountOptions::default() };
+        let fs = Fs::mount(pool, options, Arc::new(NoKernelCache))?;
         let holds = Holds::of(&fs);
         Ok(Self::Own { fs, _holds: holds })
     }
@@ -151,6 +162,30 @@ impl Session {
                 control::obey_of(fs, order.clone(), user)
             }
         }
+    }
+
+    /// Says what an order would do, or is refused for; nothing is changed.
+    ///
+    /// # Errors
+    /// It would be refused.
+    pub fn plan(&self, order: Order) -> Result<ExitCode> {
+        self.plan_all(vec![order])
+    }
+
+    /// As [`Session::plan`], of several orders together.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_all(&self, orders: Vec<Order>) -> Result<ExitCode> {
+        orders.into_iter().try_for_each(|order| self.say_planned(order))?;
+        say!("{NOTHING_CHANGED}");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn say_planned(&self, order: Order) -> Result<()> {
+        let view = self.order(&Order::Plan { of: Box::new(order) })?;
+        answer::say_lines(view.said.as_deref().unwrap_or_default());
+        Ok(())
     }
 
     /// Gives an order whose work takes long; `stop` is given when this process is asked to end, and

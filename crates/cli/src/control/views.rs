@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::control::health::{self, Health};
 use crate::control::member::MemberId;
 use crate::pools::topology::member_state;
-use crate::terminal::{answer::say, size};
+use crate::terminal::{answer::say, size, ui};
 
 /// Places that a scrub could not decide, told one by one.
 pub const SHOWN_MAX: usize = 20;
@@ -18,7 +18,7 @@ pub const SHOWN_MAX: usize = 20;
 const DAMAGED_MAX: usize = 20;
 
 /// A member, as told.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct MemberView {
     /// Its place.
     pub index: u16,
@@ -103,6 +103,12 @@ pub struct View {
     /// What is moved so that the pool becomes smaller: bytes done, bytes in all.
     #[serde(default)]
     pub leaving: Option<(u64, u64)>,
+    /// For how many seconds the member is being filled, or moved, or the scrub is under way.
+    #[serde(default)]
+    pub at_work_s: Option<f64>,
+    /// For how many seconds the pool is being made smaller.
+    #[serde(default)]
+    pub leaving_s: Option<f64>,
     /// The scrub under way: bytes done, bytes in all.
     pub scrubbing: Option<(u64, u64)>,
     /// Scrubs that have ended since the pool was mounted.
@@ -215,6 +221,8 @@ pub fn view(fs: &Fs) -> View {
             (m.leaving.0, m.successor.0, done, total)
         }),
         leaving: fs.leaving(),
+        at_work_s: maintenance.begun.map(|begun| begun.elapsed().as_secs_f64()),
+        leaving_s: fs.leaving_since().map(|begun| begun.elapsed().as_secs_f64()),
         scrubbing: maintenance.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
         scrubs: maintenance.scrubs,
         scrubbed: under_way.or_else(|| last_scrub.clone()),
@@ -280,15 +288,26 @@ pub fn show_growth(before: &View, now: &View, advice: &str) {
 }
 
 impl View {
+    /// Work on the pool as a whole that is under way on the node, a line each.
+    pub fn work(&self) -> Vec<String> {
+        let scrub = self.scrubbing.map(|(done, total)| {
+            format!("scrubbing: {}", ui::how_far(done, total, self.at_work_s))
+        });
+        let leaving = self.leaving.map(|(done, total)| {
+            format!("a part of the pool is emptied: {}", ui::how_far(done, total, self.leaving_s))
+        });
+        scrub.into_iter().chain(leaving).collect()
+    }
     /// What a member is, and what is done for it.
     pub fn state_of(&self, m: &MemberView) -> String {
         let doing = match self.rebuilding {
             Some((member, done, total)) if member == m.index => {
-                format!(", {} % filled", done * 100 / total.max(1))
+                format!(", filled: {}", ui::how_far(done, total, self.at_work_s))
             }
             _ => match self.moving {
                 Some((leaving, to, done, total)) if leaving == m.index => {
-                    format!(", {} % moved to member {to}", done * 100 / total.max(1))
+                    let far = ui::how_far(done, total, self.at_work_s);
+                    format!(", moved to member {to}: {far}")
                 }
                 _ if m.used == 0 => ", holds nothing".to_owned(),
                 _ => String::new(),
@@ -303,9 +322,7 @@ pub fn show(view: &View) {
     for m in &view.members {
         say!("  member {}  {}  {}", m.index, m.path, view.state_of(m));
     }
-    if let Some((done, total)) = view.scrubbing {
-        say!("  scrubbing: {} %", done * 100 / total.max(1));
-    }
+    view.work().iter().for_each(|line| say!("  {line}"));
     for (_, who) in &view.stuck {
         say!("  {who}");
     }
@@ -314,5 +331,35 @@ pub fn show(view: &View) {
     }
     if let Some(what) = &view.differed {
         say!("  {what}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_in_the_background_is_told_with_its_rate_and_what_is_left() {
+        let member =
+            |index| MemberView { index, state: "active".into(), used: 1, ..MemberView::default() };
+        let (mib, gib) = (1 << 20, 1 << 30);
+        let view = View {
+            rebuilding: Some((0, gib, 4 * gib)),
+            moving: Some((1, 5, 512 * mib, gib)),
+            scrubbing: Some((gib, 2 * gib)),
+            leaving: Some((mib, 3 * mib)),
+            at_work_s: Some(8.0),
+            ..View::default()
+        };
+        let filled = "active, filled: 25 %, 128 MiB/s, 24 s left";
+        assert_eq!(view.state_of(&member(0)), filled);
+        assert_eq!(
+            view.state_of(&member(1)),
+            "active, moved to member 5: 50 %, 64 MiB/s, 8 s left"
+        );
+        assert_eq!(
+            view.work(),
+            ["scrubbing: 50 %, 128 MiB/s, 8 s left", "a part of the pool is emptied: 33 %"]
+        );
     }
 }

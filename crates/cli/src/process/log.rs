@@ -1,11 +1,14 @@
 //! Where messages go, and how a line looks there.
 //!
 //! ```text
-//!  terminal, file   2026-11-25T04:50:51.7Z  WARN braid_pool::pool: text key=value
-//!  kernel's log     <4>braid[123]: WARN braid_pool::pool: text key=value
-//!  journal          <4>WARN braid_pool::pool: text key=value
-//!  JSON             {"timestamp":"2026-...Z","level":"WARN","message":"text","key":"value","target":"braid_pool::pool"}
+//!  terminal, file   2026-11-25T04:50:51.7Z safe: node 0:  WARN braid_pool::pool: text key=value
+//!  kernel's log     <4>braid[123]: safe: node 0:  WARN braid_pool::pool: text key=value
+//!  journal          <4>safe: node 0:  WARN braid_pool::pool: text key=value
+//!  JSON             {"pool":"safe","node":0,"timestamp":"2026-...Z","level":"WARN","message":"text","key":"value",...}
 //! ```
+//!
+//! The pool and the node are those of this process: it serves one mount. A line has the pool once its labels are read,
+//! and the node once it has joined. Commands that are no node have neither.
 //!
 //! Lines of JSON, if they are asked for, have a number in front in the kernel's log and the journal, too, and a time
 //! of their own everywhere.
@@ -18,14 +21,18 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use braid_format::NodeId;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Format, Full, Json, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
 use tracing_subscriber::registry::LookupSpan;
+
+use crate::terminal::answer::printable;
 
 /// Which messages are wanted, in the form of `tracing`'s filters.
 const VARIABLE: &str = "BRAID_LOG";
@@ -42,6 +49,47 @@ const KERNEL: u8 = 2;
 static OUTPUT: AtomicU8 = AtomicU8::new(PLAIN);
 /// Lines are JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
+
+/// The pool whose node this process is.
+static POOL: OnceLock<String> = OnceLock::new();
+/// The node.
+static NODE: OnceLock<NodeId> = OnceLock::new();
+
+/// Lines are about this pool from now on.
+pub fn of_pool(name: &str) {
+    POOL.set(name.to_owned()).ok();
+}
+
+/// Lines are this node's from now on.
+pub fn of_node(node: NodeId) {
+    NODE.set(node).ok();
+}
+
+/// Whose a line is.
+#[derive(Debug, Clone, Copy)]
+struct Whose<'a> {
+    pool: Option<&'a str>,
+    node: Option<NodeId>,
+}
+
+impl Whose<'_> {
+    fn now() -> Self {
+        Self { pool: POOL.get().map(String::as_str), node: NODE.get().copied() }
+    }
+    /// In front of a line for people.
+    fn text(&self) -> String {
+        let pool = self.pool.map(|pool| format!("{}:", printable(pool)));
+        let node = self.node.map(|node| format!("node {node}:"));
+        pool.into_iter().chain(node).collect::<Vec<_>>().join(" ")
+    }
+    /// In front of the members of a JSON object that has not `has` them already.
+    fn json(&self, has: impl Fn(&str) -> bool) -> String {
+        let pool = self.pool.filter(|_| !has("pool"));
+        let pool = pool.map(|pool| format!("\"pool\":{},", serde_json::Value::from(pool)));
+        let node = self.node.filter(|_| !has("node")).map(|node| format!("\"node\":{node},"));
+        pool.into_iter().chain(node).collect()
+    }
+}
 
 /// The form of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,23 +188,33 @@ where
     fn format_event(
         &self,
         context: &FmtContext<'_, S, N>,
-        writer: Writer<'_>,
+        mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
         if JSON.load(Ordering::Relaxed) {
-            self.json.format_event(context, writer, event)
+            let mut line = String::new();
+            self.json.format_event(context, Writer::new(&mut line), event)?;
+            let fields = event.metadata().fields();
+            let whose = Whose::now().json(|name| fields.field(name).is_some());
+            let members = line.strip_prefix('{').unwrap_or(&line);
+            write!(writer, "{{{whose}{members}")
         } else {
             self.text.format_event(context, writer, event)
         }
     }
 }
 
-/// The time in front of a line, where it has none of its own.
+/// In front of a line: the time, where it has none of its own, and whose it is.
 struct Clock;
 
 impl FormatTime for Clock {
     fn format_time(&self, w: &mut Writer<'_>) -> fmt::Result {
-        if OUTPUT.load(Ordering::Relaxed) == PLAIN { SystemTime.format_time(w) } else { Ok(()) }
+        let whose = Whose::now().text();
+        if OUTPUT.load(Ordering::Relaxed) != PLAIN {
+            return w.write_str(&whose);
+        }
+        SystemTime.format_time(w)?;
+        if whose.is_empty() { Ok(()) } else { write!(w, " {whose}") }
     }
 }
 
@@ -213,6 +271,21 @@ fn record(output: u8, level: Level, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_names_its_pool_and_its_node() {
+        let whose = |pool, node: Option<u16>| Whose { pool, node: node.map(NodeId) };
+        let safe = whose(Some("safe"), Some(3));
+        assert_eq!(safe.text(), "safe: node 3:");
+        assert_eq!(whose(Some("a\u{202e}"), None).text(), "a\\u{202e}:");
+        assert_eq!(whose(None, None).text(), "");
+        assert_eq!(safe.json(|_| false), r#""pool":"safe","node":3,"#);
+        assert_eq!(safe.json(|name| name == "pool"), r#""node":3,"#);
+        assert_eq!(whose(Some("a\"b"), None).json(|_| false), r#""pool":"a\"b","#);
+        assert_eq!(whose(None, None).json(|_| false), "");
+        let line = record(KERNEL, Level::WARN, &format!("{}  WARN lost", safe.text()));
+        assert_eq!(line, format!("<4>braid[{}]: safe: node 3:  WARN lost\n", std::process::id()));
+    }
 
     #[test]
     fn a_record_has_the_level_as_a_number_and_a_length_that_the_kernel_takes() {

@@ -5,6 +5,7 @@ pub mod asker;
 pub mod background;
 pub mod connection;
 pub mod guard;
+pub mod in_use;
 pub mod left_behind;
 pub mod limits;
 pub mod log;

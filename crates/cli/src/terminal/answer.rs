@@ -22,6 +22,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::lost_output;
+
 /// Version of all answers.
 const SCHEMA: u32 = 1;
 /// Name of the option.
@@ -65,12 +67,18 @@ pub fn add_option(command: Command) -> Command {
     command.arg(Arg::new(JSON).long(JSON).action(ArgAction::SetTrue).help(help))
 }
 
+/// The option of all commands that change a pool or a host.
+const DRY_RUN: &str = "dry_run";
+
 /// The answer is for programs if the command line says so. Called once, before anything is said.
 pub fn begin(matches: &ArgMatches) {
     let (mut words, mut at) = (Vec::new(), matches);
     while let Some((word, below)) = at.subcommand() {
         words.push(word);
         at = below;
+    }
+    if at.try_get_one::<bool>(DRY_RUN).ok().flatten() == Some(&false) {
+        lost_output::finish_work();
     }
     if at.try_get_one::<bool>(JSON).ok().flatten() != Some(&true) || OTHERS.contains(&words[0]) {
         return;
@@ -114,7 +122,7 @@ pub fn line(value: Value) {
             answer.in_lines = true;
             answer.object(members)
         };
-        println!("{}", printable_json(&object.to_string()));
+        lost_output::print(format_args!("{}\n", printable_json(&object.to_string())));
     }
 }
 
@@ -122,7 +130,7 @@ pub fn line(value: Value) {
 pub fn say_line(text: fmt::Arguments<'_>) {
     match ANSWER.get() {
         Some(answer) => answer.lock().messages.push(text.to_string()),
-        None => println!("{}", printable(&text.to_string())),
+        None => lost_output::print(format_args!("{}\n", printable(&text.to_string()))),
     }
 }
 
@@ -149,7 +157,7 @@ fn escaped(text: &str, escape: impl Fn(char) -> String) -> String {
 
 /// A line of warning on standard error.
 pub fn warn_line(text: fmt::Arguments<'_>) {
-    eprintln!("braid: {}", printable(&text.to_string()));
+    lost_output::print_error(format_args!("braid: {}\n", printable(&text.to_string())));
 }
 
 /// Warns on standard error, as `eprintln!` does.
@@ -192,7 +200,7 @@ pub fn end(error: Option<&str>) {
         let object = answer.object(members);
         if answer.in_lines { object.to_string() } else { format!("{object:#}") }
     };
-    println!("{}", printable_json(&object));
+    lost_output::print(format_args!("{}\n", printable_json(&object)));
 }
 
 #[cfg(test)]

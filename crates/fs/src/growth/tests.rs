@@ -11,6 +11,7 @@ use braid_pool::{AddOptions, CreateOptions, Pool};
 use zerocopy::FromBytes;
 
 use crate::check::{CheckOptions, check};
+use crate::jobs::Job;
 use crate::make::{MakeOptions, make};
 use crate::volume::Volume;
 use crate::{Cred, Error, Fs, MountOptions, NoKernelCache};
@@ -427,11 +428,14 @@ fn a_node_that_leaves_waits_for_its_rebalancing() {
     fs.add_devices(&all(&disks("new", &[96], &none)), &AddOptions::default()).unwrap();
     std::thread::scope(|s| {
         let moving = s.spawn(|| fs.rebalance());
-        while !fs.mounted.rebalance.is_running() && !moving.is_finished() {
+        while !fs.mounted.rebalance.is_running(Job::Rebalance) && !moving.is_finished() {
             std::thread::yield_now();
         }
         fs.unmount().unwrap();
-        assert!(!fs.mounted.rebalance.is_running(), "it goes on after the node has left");
+        assert!(
+            !fs.mounted.rebalance.is_running(Job::Rebalance),
+            "it goes on after the node has left"
+        );
         moving.join().unwrap().unwrap();
     });
     assert!(mib > 60);

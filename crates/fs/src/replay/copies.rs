@@ -37,7 +37,7 @@ pub(super) fn next_record(
         return Ok(None);
     };
     let (node, record_no) = (ring.node, head.sequence);
-    tracing::warn!(%node, record_no, "damaged in a journal; read from another member");
+    tracing::warn!(of_node = %node, record_no, "damaged in a journal; read from another member");
     // A node that keeps no log only looks.
     if volume.pool.is_attached() {
         volume.pool.write(ring.at + Bytes(scan.offset), &record)?;

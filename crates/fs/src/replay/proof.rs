@@ -80,7 +80,7 @@ pub(super) fn believed(volume: &Volume, ring: &Ring, header: Header) -> Result<H
                 || later_record(volume, ring, &lost, &scan, ring.len)?.is_some()
             {
                 let (node, record) = (ring.node, head.sequence);
-                tracing::warn!(%node, record, "a journal's newest header is lost; records follow");
+                tracing::warn!(of_node = %node, record, "a journal's newest header is lost; records follow");
                 return Ok(lost);
             }
         }

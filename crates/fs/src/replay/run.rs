@@ -56,7 +56,7 @@ pub(crate) fn replay(volume: &Volume, node: NodeId, writer: Writer) -> Result<Re
 fn finish_former(volume: &Volume, ring: &Ring, header: Header, writer: Writer) -> Result<Replayed> {
     proof::holds_none(volume, ring, &|of| writer.may_be(of))?;
     let (node, incarnation) = (ring.node, header.incarnation);
-    tracing::warn!(%node, ?incarnation, "a journal's newest header is lost: it said that the journal of that life was empty");
+    tracing::warn!(of_node = %node, ?incarnation, "a journal's newest header is lost: it said that the journal of that life was empty");
     let next = header.tail_sequence.max(proof::highest(volume, ring)? + 1);
     let none = (Scan::default(), Writer::Nobody);
     finish(volume, ring, header, none, (next, header.tail_offset))

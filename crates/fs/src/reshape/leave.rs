@@ -193,6 +193,11 @@ impl Fs {
         (total > 0).then_some(((total - left) << shift, total << shift))
     }
 
+    /// Since when this node empties a part of the pool.
+    pub fn leaving_since(&self) -> Option<Instant> {
+        self.mounted.leaving.begun()
+    }
+
     /// The regions that a member holds something of; all of what it holds must be of them.
     fn whole(&self, member: MemberSelector) -> Result<Vec<Region>> {
         let core = self.core();

@@ -156,6 +156,28 @@ impl Fs {
         core.watch(done)
     }
 
+    /// What [`Fs::rebalance`] would refuse, and how full the parts of the pool are; bytes that would move, about.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_rebalance(&self) -> Result<(Vec<Fill>, u64)> {
+        let core = self.core();
+        if core.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let _running = self.mounted.rebalance.begin(Job::Rebalance)?;
+        let _alone = alone(core)?;
+        if core.volume.groups.any_closed() {
+            return Err(Error::Leaving);
+        }
+        let parts = Parts::read(core)?;
+        let off = |which: fn((u64, u64)) -> u64| -> u64 {
+            (0..parts.blocks.len()).map(|place| which(parts.off(place))).sum()
+        };
+        let blocks = off(|o| o.0).min(off(|o| o.1));
+        Ok((parts.fills(), blocks << core.volume.geo.block_size.shift()))
+    }
+
     /// Ends a rebalancing that is under way, soon.
     pub fn stop_rebalance(&self) {
         self.mounted.rebalance.stop(Job::Rebalance);

@@ -274,7 +274,7 @@ impl<'a> Claim<'a> {
                 true
             }
             Err(e) => {
-                tracing::error!(node = %record.life, "cannot take its slot, it is not fenced: {e}");
+                tracing::error!(of_node = %record.life, "cannot take its slot, it is not fenced: {e}");
                 false
             }
         }

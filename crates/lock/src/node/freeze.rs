@@ -27,6 +27,9 @@ use super::observation::Heartbeats;
 use crate::Life;
 use crate::dlock::Time;
 
+/// The longest time of a freeze, seconds: whatever a heartbeat says that was read from disk.
+const SECONDS_MAX: u32 = 86_400;
+
 /// A freeze that is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Followed {
@@ -113,7 +116,12 @@ pub fn orders<'a>(
     beats: &Heartbeats,
 ) -> Vec<(Life, FreezeOrder)> {
     let others = slots.filter(|r| r.state == SlotState::Active && Some(r.life) != me);
-    others.filter_map(|r| Some((r.life, beats.of(r.life)?.0.freeze?))).collect()
+    others.filter_map(|r| Some((r.life, bounded(beats.of(r.life)?.0.freeze?)))).collect()
+}
+
+/// As it is followed.
+fn bounded(order: FreezeOrder) -> FreezeOrder {
+    FreezeOrder { seconds: order.seconds.min(SECONDS_MAX), ..order }
 }
 
 /// The nodes besides `me` that have not followed the freeze `order` of `me` so far, or cannot.
@@ -184,6 +192,14 @@ mod tests {
         assert_eq!(follower.look(at(11), &freeze), None);
         let next = [(NODE, order(6, FreezeStage::Prepared))];
         assert!(matches!(follower.look(at(12), &next), Some(Action::Follow(..))));
+    }
+
+    #[test]
+    fn no_freeze_lasts_longer_than_a_day_whatever_a_heartbeat_says() {
+        let hostile = FreezeOrder { seconds: u32::MAX, ..order(5, FreezeStage::Frozen) };
+        assert_eq!(bounded(hostile), FreezeOrder { seconds: 86_400, ..hostile });
+        let usual = order(5, FreezeStage::Frozen);
+        assert_eq!(bounded(usual), usual);
     }
 
     #[test]

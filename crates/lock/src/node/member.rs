@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use braid_device::Moment;
 use braid_format::features::Features;
-use braid_format::node::SlotState;
+use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_pool::EpochTag;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -225,12 +225,24 @@ impl Membership {
     }
     /// Freezes the pool: on return what programs of all nodes had written before is stable, and no node changes
     /// anything but lock records, slots and heartbeats, until [`Membership::thaw`], or for `time` at most.
-    /// The others have `patience` to follow. No lock may be held.
+    /// The others have `patience` to follow, unless it is `given_up` before. No lock may be held.
     ///
     /// # Errors
     /// [`NotFrozen`]; nothing is frozen then.
-    pub fn freeze(&self, time: Duration, patience: Duration) -> Result<(), NotFrozen> {
-        self.inner.freeze(time, patience)
+    pub fn freeze(
+        &self,
+        time: Duration,
+        patience: Duration,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<(), NotFrozen> {
+        self.inner.freeze((time, patience), given_up)
+    }
+    /// What [`Membership::freeze`] would refuse before it asks the others; nothing is changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_freeze(&self) -> Result<(), NotFrozen> {
+        self.inner.plan_freeze()
     }
     /// Waits as long as another node has the pool frozen, and says that this one changes nothing. Before
     /// [`Membership::on_freeze`].
@@ -326,27 +338,44 @@ impl Membership {
     /// [`LockError::NotDead`]: it shows signs of life, or the kernel knows better.
     pub fn vouch(&self, slot: NodeId) -> Result<Life, LockError> {
         let inner = &self.inner;
+        let slots = inner.slots.read();
+        let record = self.may_vouch(&slots, slot)?;
+        let seen = inner.sees_lock_of(record);
+        super::vouch::settle(&*inner.store, record, seen)?;
+        let life = record.acting();
+        tracing::warn!(%life, host = record.host, "dead, by the operator's word");
+        inner.options.proofs.add(record, FenceMethod::Operator);
+        Ok(life)
+    }
+    /// What [`Membership::vouch`] would refuse; nothing is changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_vouch(&self, slot: NodeId) -> Result<(), LockError> {
+        self.may_vouch(&self.inner.slots.read(), slot).map(drop)
+    }
+    /// The slot, if a person's word for it counts.
+    fn may_vouch<'a>(
+        &self,
+        slots: &'a [Cached],
+        slot: NodeId,
+    ) -> Result<&'a SlotRecord, LockError> {
+        let inner = &self.inner;
         let refuse = |why: &str| Err(LockError::NotDead { slot, why: why.into() });
         if inner.unreadable.lock().iter().any(|u| u.slot == slot) {
             return refuse(super::waits::UNREADABLE);
         }
-        let slots = inner.slots.read();
         let cached = slots.get(usize::from(slot.0)).map(|s| &s.record);
         let Some(record) = cached.filter(|r| r.state != SlotState::Free) else {
             return refuse("nobody has it");
         };
-        let seen = inner.sees_lock_of(record);
         super::vouch::refuse_if_it_lives_here(&*inner.store, &inner.identity, record)?;
-        let life = record.acting();
         if inner.silence(record).0 < Timing::of_slot(record.io_timeout).suspect_after() {
             return refuse(
                 "it has shown heartbeats of late: turn its host off and wait until it is silent",
             );
         }
-        super::vouch::settle(&*inner.store, record, seen)?;
-        tracing::warn!(%life, host = record.host, "dead, by the operator's word");
-        inner.options.proofs.add(record, FenceMethod::Operator);
-        Ok(life)
+        Ok(record)
     }
     /// Why this node has withdrawn, if it did so itself: its heartbeat could not be written, it was fenced,
     /// it could not follow a change of the pool.

@@ -138,7 +138,7 @@ pub(super) fn log_damage(record: &SlotRecord) {
     let Some(damage) = record.damage else { return };
     let locks = if record.is_replayed() { "" } else { "; what it held locked gives EIO" };
     tracing::error!(
-        node = %record.life,
+        of_node = %record.life,
         "a dead node cannot be recovered: {}{locks}; run `braid check --repair` after unmounting all nodes",
         describe(damage),
     );

@@ -26,6 +26,31 @@ use crate::error::LockError;
 /// [`LockError::NotDead`]: it shows signs of life, a process of this host holds its lock, or it is being
 /// recovered by another node, which is the one to speak of. [`LockError::NodeStore`].
 pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockError> {
+    let (record, seen) = may_vouch(store, slot)?;
+    settle(store, &record, seen)?;
+    if record.vouched {
+        return Ok(FenceMethod::Operator);
+    }
+    match record_vouch(store, &record) {
+        // Its lock would be seen here, and is gone: nothing more is needed on this host.
+        Err(e) if seen && !matches!(e, LockError::NotDead { .. }) => {
+            tracing::warn!(%slot, "it is known to be dead on this host alone: {e}");
+            Ok(FenceMethod::Operator)
+        }
+        said => said,
+    }
+}
+
+/// What [`vouch`] would refuse, after as long a wait; nothing is changed.
+///
+/// # Errors
+/// As there.
+pub fn plan_vouch(store: &dyn NodeStore, slot: NodeId) -> Result<(), LockError> {
+    may_vouch(store, slot).map(drop)
+}
+
+/// The slot, if a person's word for it counts; and whether its lock would be seen here.
+fn may_vouch(store: &dyn NodeStore, slot: NodeId) -> Result<(SlotRecord, bool), LockError> {
     let slots = store.slots();
     if slot.0 >= slots {
         return Err(LockError::NoSuchSlot { slot, slots });
@@ -51,18 +76,7 @@ pub fn vouch(store: &dyn NodeStore, slot: NodeId) -> Result<FenceMethod, LockErr
             "it is silent on these devices, and something else shows that it lives (its lease in etcd, which ends 10 s after it, or its lock on this host): if these are copies of the pool's devices, use them where nothing of the original can be reached (docs/GUIDE.md, \"Back up\")",
         );
     }
-    settle(store, &record, seen)?;
-    if record.vouched {
-        return Ok(FenceMethod::Operator);
-    }
-    match record_vouch(store, &record) {
-        // Its lock would be seen here, and is gone: nothing more is needed on this host.
-        Err(e) if seen && !matches!(e, LockError::NotDead { .. }) => {
-            tracing::warn!(%slot, "it is known to be dead on this host alone: {e}");
-            Ok(FenceMethod::Operator)
-        }
-        said => said,
-    }
+    Ok((record, seen))
 }
 
 /// Takes its key from the members, if they have reservations, and notes the word in its slot.

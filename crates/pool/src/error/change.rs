@@ -18,6 +18,16 @@ pub enum ChangeError {
         /// Who gets its contents.
         successor: String,
     },
+    /// It would hide that redundancy is missing.
+    #[error(
+        "{member} is {state}: `clear` ends suspicions, and brings no member back; while one is out, a suspected one stays suspected (`braid replace`, `braid online`); nothing was changed"
+    )]
+    ClearWhileOut {
+        /// The member that is out.
+        member: String,
+        /// What it is.
+        state: &'static str,
+    },
     /// There is none.
     #[error("{member} is not being moved")]
     NotMoving {

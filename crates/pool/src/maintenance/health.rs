@@ -8,12 +8,13 @@ use braid_format::{ByteOffset, Bytes, MemberIndex};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use crate::error::PoolError;
+use crate::error::{ChangeError, PoolError};
 use crate::health::slow::Noticed;
 use crate::health::suspect::{FAIL_AT, SUSPECT_AT};
-use crate::labels::next_epoch;
+use crate::labels::{next_epoch, state_word};
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
+use crate::membership::selector::MemberSelector;
 use crate::pool::{Pool, PoolState};
 use crate::topology::Topology;
 
@@ -166,6 +167,52 @@ impl Pool {
         }
         let _pass = self.1.pass()?;
         self.0.set_marks(false, &|t, m| t.uuid(m).is_some_and(|uuid| members.contains(&uuid)))
+    }
+    /// Ends the suspicion of a member, or of all, by an operator's word: its cable, say, was changed. Those that were
+    /// suspected; what is damaged on them is still there, and a scrub finds it. New damage counts from zero on.
+    ///
+    /// # Errors
+    /// [`ChangeError::ClearWhileOut`]; [`PoolError::Device`] when the labels cannot be written.
+    pub fn clear_suspicion(
+        &self,
+        member: Option<MemberSelector>,
+    ) -> Result<Vec<MemberIndex>, PoolError> {
+        let suspects = self.suspects_named(member)?;
+        let uuids: Vec<Uuid> = suspects.iter().map(|(_, uuid)| *uuid).collect();
+        self.trust(&uuids)?;
+        Ok(suspects.into_iter().map(|(member, _)| member).collect())
+    }
+    /// What [`Pool::clear_suspicion`] would refuse; nothing is changed. Those that are suspected.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_clear(
+        &self,
+        member: Option<MemberSelector>,
+    ) -> Result<Vec<MemberIndex>, PoolError> {
+        Ok(self.suspects_named(member)?.into_iter().map(|(member, _)| member).collect())
+    }
+    fn suspects_named(
+        &self,
+        member: Option<MemberSelector>,
+    ) -> Result<Vec<(MemberIndex, Uuid)>, PoolError> {
+        let resolved = member.map(|member| self.0.resolve_member(member)).transpose()?;
+        let topology = self.0.epochs.snapshot();
+        let named = resolved.map(|resolved| topology.place_of(&resolved)).transpose()?;
+        let is_meant = |m: &MemberIndex| named.is_none_or(|named| named == *m);
+        let members = topology.members().filter(is_meant).filter(|m| topology.is_suspected(*m));
+        let suspects: Vec<_> = members.filter_map(|m| Some((m, topology.uuid(m)?))).collect();
+        // Nothing would stand in for one that returns garbage after all.
+        let is_out = |m: MemberIndex| {
+            matches!(topology.state(m), MemberState::Failed | MemberState::Rebuilding)
+        };
+        let named_is_out = named.filter(|m| is_out(*m));
+        let some_is_out = topology.lost().next().filter(|_| !suspects.is_empty());
+        if let Some(out) = named_is_out.or(some_is_out) {
+            let (member, state) = (topology.name(out), state_word(topology.state(out)));
+            return Err(ChangeError::ClearWhileOut { member, state }.into());
+        }
+        Ok(suspects)
     }
     /// The identities of the members that have so many damaged places that they are to be failed.
     pub fn to_be_failed(&self) -> Vec<Uuid> {

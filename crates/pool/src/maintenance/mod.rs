@@ -89,6 +89,21 @@ impl Pool {
         self.take_out(&resolved)
     }
 
+    /// What [`Pool::fail_member`] would refuse, or with `force` [`Pool::fail_member_by_force`]; nothing is changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_fail(
+        &self,
+        member: impl Into<MemberSelector>,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        let resolved = self.0.resolve_member(member.into())?;
+        let topology = self.0.epochs.read();
+        let member = topology.place_of(&resolved)?;
+        if force { topology.check_can_lose(member) } else { topology.check_can_take_out(member) }
+    }
+
     /// As [`Pool::fail_member`], whatever is suspected of other members.
     ///
     /// # Errors
@@ -121,16 +136,38 @@ impl Pool {
         self.0.changing(move || self.try_add_spare(&device, force))
     }
 
+    /// What [`Pool::add_spare`] would refuse; nothing is changed. The place that the device would get.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_spare(
+        &self,
+        device: &Arc<dyn Device>,
+        force: bool,
+    ) -> Result<MemberIndex, PoolError> {
+        self.may_be_spare(&self.0.epochs.read(), device, force)
+    }
+
+    /// The place that a device gets as a spare.
+    fn may_be_spare(
+        &self,
+        topology: &Topology,
+        device: &Arc<dyn Device>,
+        force: bool,
+    ) -> Result<MemberIndex, PoolError> {
+        self.0.check_joins(topology, device, force)?;
+        let count = topology.label.members.len() + 1;
+        let index = u16::try_from(count - 1).ok().filter(|_| count <= Label::MEMBERS_MAX);
+        index.map(MemberIndex).ok_or(PoolError::TooManyMembers { count })
+    }
+
     fn try_add_spare(
         &self,
         device: &Arc<dyn Device>,
         force: bool,
     ) -> Result<MemberIndex, PoolError> {
         let topology = self.0.epochs.write();
-        self.0.check_joins(&topology, device, force)?;
-        let count = topology.label.members.len() + 1;
-        let index = u16::try_from(count - 1).ok().filter(|_| count <= Label::MEMBERS_MAX);
-        let index = index.ok_or(PoolError::TooManyMembers { count })?;
+        let index = self.may_be_spare(&topology, device, force)?;
         let mut next = next_epoch(&topology.label);
         let mut member = member_of(device, &Hint::default())?;
         member.state = MemberState::Spare;
@@ -140,7 +177,7 @@ impl Pool {
         devices.push(device.clone());
         let joining = Joining::new(std::slice::from_ref(device), force);
         self.0.change_with(topology, next, devices, &joining)?;
-        Ok(MemberIndex(index))
+        Ok(index)
     }
 
     /// Lets a spare step in for a failed member, if there is one that is large enough: the member
@@ -207,17 +244,37 @@ impl Pool {
         let resolved = self.0.resolve_member(member.into())?;
         // What others did to it is known before it is looked at.
         self.0.follow()?;
-        {
-            let topology = self.0.epochs.read();
-            let member = topology.place_of(&resolved)?;
-            let old = topology.label.members.get(usize::from(member.0));
-            let old = old.ok_or(PoolError::NoSuchMember { member })?;
-            fits(&device, old)?;
-            topology.check_can_take_out(member)?;
-            self.0.check_joins(&topology, &device, force)?;
-        }
+        self.may_replace(&resolved, &device, force)?;
         self.take_out(&resolved)?;
         self.0.changing(move || self.try_replace(&resolved, &device, force))
+    }
+
+    /// What [`Pool::replace`] would refuse; nothing is changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_replace(
+        &self,
+        member: impl Into<MemberSelector>,
+        device: &Arc<dyn Device>,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        self.may_replace(&self.0.resolve_member(member.into())?, device, force)
+    }
+
+    fn may_replace(
+        &self,
+        resolved: &ResolvedMember,
+        device: &Arc<dyn Device>,
+        force: bool,
+    ) -> Result<(), PoolError> {
+        let topology = self.0.epochs.read();
+        let member = topology.place_of(resolved)?;
+        let old = topology.label.members.get(usize::from(member.0));
+        let old = old.ok_or(PoolError::NoSuchMember { member })?;
+        fits(device, old)?;
+        topology.check_can_take_out(member)?;
+        self.0.check_joins(&topology, device, force)
     }
 
     fn try_replace(

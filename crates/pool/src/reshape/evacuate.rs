@@ -50,6 +50,9 @@ const CHUNK: u64 = 1 << 20;
 /// A move, its two devices, and the runs of bytes to be copied.
 type Work = (Moving, Arc<MemberMigration>, Vec<(ByteOffset, Bytes)>);
 
+/// The next label, as far as it has a successor; the devices, and the successor's place.
+type Begun = (Label, Vec<Arc<dyn Device>>, MemberIndex);
+
 /// Where the contents of a member go.
 #[derive(Debug, Clone)]
 pub enum Destination {
@@ -122,16 +125,41 @@ impl Pool {
     ) -> Result<Moving, PoolError> {
         let _pass = self.1.pass()?;
         let resolved = self.0.resolve_member(member.into())?;
-        let to = match to {
-            Destination::Device { device, force } => Goal::Device { device, force },
-            Destination::Member(selector) => Goal::Member(self.0.resolve_member(selector)?),
-        };
+        let to = self.goal_of(to)?;
         self.0.changing(move || self.try_begin(&resolved, &to))
     }
 
-    fn try_begin(&self, resolved: &ResolvedMember, to: &Goal) -> Result<Moving, PoolError> {
-        let topology = self.0.epochs.write();
-        let member = topology.place_of(resolved)?;
+    /// What [`Pool::begin_evacuation`] would refuse; nothing is changed. The place of the member that would get
+    /// everything.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_evacuation(
+        &self,
+        member: impl Into<MemberSelector>,
+        to: &Destination,
+    ) -> Result<MemberIndex, PoolError> {
+        let resolved = self.0.resolve_member(member.into())?;
+        let goal = self.goal_of(to.clone())?;
+        let topology = self.0.epochs.read();
+        let (_, _, successor) = self.may_begin(&topology, topology.place_of(&resolved)?, &goal)?;
+        Ok(successor)
+    }
+
+    fn goal_of(&self, to: Destination) -> Result<Goal, PoolError> {
+        Ok(match to {
+            Destination::Device { device, force } => Goal::Device { device, force },
+            Destination::Member(selector) => Goal::Member(self.0.resolve_member(selector)?),
+        })
+    }
+
+    /// The next label, as far as it has the successor of `member`; the devices, and the successor's place.
+    fn may_begin(
+        &self,
+        topology: &EpochInUse,
+        member: MemberIndex,
+        to: &Goal,
+    ) -> Result<Begun, PoolError> {
         if topology.provisional {
             return Err(PoolError::Provisional { name: topology.label.name.clone() });
         }
@@ -144,7 +172,7 @@ impl Pool {
         let target = match to {
             Goal::Device { device, force } => {
                 let target = fits(device, &old)?;
-                self.0.check_joins(&topology, device, *force)?;
+                self.0.check_joins(topology, device, *force)?;
                 let count = next.members.len() + 1;
                 if count > Label::MEMBERS_MAX {
                     return Err(PoolError::TooManyMembers { count });
@@ -153,11 +181,17 @@ impl Pool {
                 devices.push(device.clone());
                 count - 1
             }
-            Goal::Member(to) => free_member(&topology, &mut next, member, topology.place_of(to)?)?,
+            Goal::Member(to) => free_member(topology, &mut next, member, topology.place_of(to)?)?,
         };
+        Ok((next, devices, MemberIndex(u16::try_from(target).unwrap_or(u16::MAX))))
+    }
+
+    fn try_begin(&self, resolved: &ResolvedMember, to: &Goal) -> Result<Moving, PoolError> {
+        let topology = self.0.epochs.write();
+        let member = topology.place_of(resolved)?;
+        let (mut next, devices, successor) = self.may_begin(&topology, member, to)?;
         let epoch = next.epoch;
-        let successor = MemberIndex(u16::try_from(target).unwrap_or(u16::MAX));
-        if let Some(m) = next.members.get_mut(target) {
+        if let Some(m) = next.members.get_mut(usize::from(successor.0)) {
             (m.state, m.state_epoch) = (MemberState::Spare, epoch);
         }
         if let Some(m) = next.members.get_mut(usize::from(member.0)) {
@@ -213,12 +247,19 @@ impl Pool {
         let resolved = self.0.resolve_member(member.into())?;
         self.0.changing(|| {
             let topology = self.0.epochs.write();
-            let member = topology.place_of(&resolved)?;
-            if moving(&topology.label).is_none_or(|m| m.leaving != member) {
-                return Err(ChangeError::NotMoving { member: topology.name(member) }.into());
-            }
+            is_moved(&topology, topology.place_of(&resolved)?)?;
             self.0.end_move(topology, None)
         })
+    }
+
+    /// What [`Pool::cancel_evacuation`] would refuse; nothing is changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_cancel(&self, member: impl Into<MemberSelector>) -> Result<(), PoolError> {
+        let resolved = self.0.resolve_member(member.into())?;
+        let topology = self.0.epochs.read();
+        is_moved(&topology, topology.place_of(&resolved)?)
     }
 
     /// Copies what stands on the member that is being moved, while the pool is in use, and puts its
@@ -499,6 +540,13 @@ fn exchanged(
 /// Whether a member that holds nothing may get what another one holds.
 const fn can_succeed(state: MemberState) -> bool {
     matches!(state, MemberState::Spare | MemberState::Active | MemberState::Leaving)
+}
+
+fn is_moved(topology: &Topology, member: MemberIndex) -> Result<(), PoolError> {
+    if moving(&topology.label).is_none_or(|m| m.leaving != member) {
+        return Err(ChangeError::NotMoving { member: topology.name(member) }.into());
+    }
+    Ok(())
 }
 
 /// Makes the member `to` of `next` fit to succeed `member`; its place.

@@ -1,10 +1,11 @@
 //! Settings that stay with the pool are changed.
 
-use braid_format::label::properties;
+use braid_format::label::properties::{self, Properties};
 
 use crate::error::PoolError;
 use crate::labels::next_epoch;
 use crate::pool::Pool;
+use crate::topology::Topology;
 
 /// A property and its new value; none: it is taken away.
 pub type PropertyChange = (String, Option<String>);
@@ -20,15 +21,7 @@ impl Pool {
         self.0.changing(|| {
             let topology = self.0.epochs.write();
             let mut next = next_epoch(&topology.label);
-            for (key, value) in changes {
-                match value {
-                    Some(value) => drop(next.properties.insert(key.clone(), value.clone())),
-                    None => drop(next.properties.remove(key)),
-                }
-            }
-            if !properties::fit(&next.properties) {
-                return Err(PoolError::BadProperties);
-            }
+            next.properties = changed(&topology, changes)?;
             if next.properties == topology.label.properties {
                 return Ok(());
             }
@@ -36,6 +29,26 @@ impl Pool {
             self.0.change(topology, next, devices)
         })
     }
+
+    /// What [`Pool::set_properties`] would refuse; nothing is changed. The properties that the pool would have.
+    ///
+    /// # Errors
+    /// [`PoolError::BadProperties`].
+    pub fn plan_properties(&self, changes: &[PropertyChange]) -> Result<Properties, PoolError> {
+        changed(&self.0.epochs.read(), changes)
+    }
+}
+
+/// The properties of the next label.
+fn changed(topology: &Topology, changes: &[PropertyChange]) -> Result<Properties, PoolError> {
+    let mut all = topology.label.properties.clone();
+    for (key, value) in changes {
+        match value {
+            Some(value) => drop(all.insert(key.clone(), value.clone())),
+            None => drop(all.remove(key)),
+        }
+    }
+    if properties::fit(&all) { Ok(all) } else { Err(PoolError::BadProperties) }
 }
 
 #[cfg(test)]

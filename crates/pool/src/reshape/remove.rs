@@ -1,13 +1,14 @@
 //! Removing members that hold nothing from the pool.
 
 use braid_device::DeviceError;
-use braid_format::label::{Label, MemberState, NodeKind};
+use braid_format::label::{Label, Member, MemberState, NodeKind};
 use braid_format::{Bytes, MemberIndex};
 
 use crate::error::{ChangeError, PoolError};
 use crate::labels::{moving, next_epoch, state_word, wipe_labels};
 use crate::membership::selector::{MemberSelector, ResolvedMember};
 use crate::pool::Pool;
+use crate::topology::Topology;
 
 /// How a member was removed.
 #[derive(Debug, Clone)]
@@ -35,6 +36,30 @@ pub(crate) fn without(label: &mut Label, member: MemberIndex) {
     label.member = MemberIndex(0);
 }
 
+/// The member, if nothing stands on it.
+fn may_remove(topology: &Topology, member: MemberIndex) -> Result<Member, PoolError> {
+    let old = topology.label.members.get(usize::from(member.0)).cloned();
+    let old = old.ok_or(PoolError::NoSuchMember { member })?;
+    if topology.provisional {
+        return Err(PoolError::Provisional { name: topology.label.name.clone() });
+    }
+    if let Some(m) = moving(&topology.label)
+        && (m.leaving == member || m.successor == member)
+    {
+        let (leaving, successor) = (topology.name(m.leaving), topology.name(m.successor));
+        return Err(ChangeError::Moving { leaving, successor }.into());
+    }
+    let bytes = topology.label.bytes_on(member);
+    if bytes != Bytes(0) {
+        let name = topology.name(member);
+        if !topology.readable(member) {
+            return Err(ChangeError::NotWhole { member: name, state: state_word(old.state) }.into());
+        }
+        return Err(ChangeError::HoldsData { member: name, index: member, bytes }.into());
+    }
+    Ok(old)
+}
+
 impl Pool {
     /// Takes a member on which nothing stands out of the pool, and wipes its labels, so that it
     /// can be used for something else. The members after it move up.
@@ -48,31 +73,21 @@ impl Pool {
         self.0.changing(|| self.try_remove(&resolved))
     }
 
+    /// What [`Pool::remove_member`] would refuse; nothing is changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn plan_remove(&self, member: impl Into<MemberSelector>) -> Result<(), PoolError> {
+        let resolved = self.0.resolve_member(member.into())?;
+        let topology = self.0.epochs.read();
+        may_remove(&topology, topology.place_of(&resolved)?).map(drop)
+    }
+
     fn try_remove(&self, resolved: &ResolvedMember) -> Result<Removed, PoolError> {
         let topology = self.0.epochs.write();
         let member = topology.place_of(resolved)?;
         let place = usize::from(member.0);
-        let old = topology.label.members.get(place).cloned();
-        let old = old.ok_or(PoolError::NoSuchMember { member })?;
-        if topology.provisional {
-            return Err(PoolError::Provisional { name: topology.label.name.clone() });
-        }
-        if let Some(m) = moving(&topology.label)
-            && (m.leaving == member || m.successor == member)
-        {
-            let (leaving, successor) = (topology.name(m.leaving), topology.name(m.successor));
-            return Err(ChangeError::Moving { leaving, successor }.into());
-        }
-        let bytes = topology.label.bytes_on(member);
-        if bytes != Bytes(0) {
-            let name = topology.name(member);
-            if !topology.readable(member) {
-                return Err(
-                    ChangeError::NotWhole { member: name, state: state_word(old.state) }.into()
-                );
-            }
-            return Err(ChangeError::HoldsData { member: name, index: member, bytes }.into());
-        }
+        let old = may_remove(&topology, member)?;
         let mut next = next_epoch(&topology.label);
         without(&mut next, member);
         let mut devices = topology.devices.clone();

@@ -23,6 +23,14 @@ impl Pool {
             self.0.change(topology, next, devices)
         })
     }
+
+    /// What [`Pool::rename`] would refuse; nothing is changed.
+    ///
+    /// # Errors
+    /// [`PoolError::BadName`].
+    pub fn plan_rename(&self, name: &str) -> Result<(), PoolError> {
+        check_name(name)
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use braid_pool::{Pool, PoolError};
 
+use crate::control::session::NOTHING_CHANGED;
 use crate::pools::sources;
 use crate::terminal::answer::say;
 
@@ -20,11 +21,20 @@ pub struct Args {
     /// Do it: what the old image does not have is lost
     #[arg(long)]
     pub yes: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let devices = sources::open_devices(&sources::resolve(&args.sources)?, !args.yes)?;
+    let paths = sources::resolve(&args.sources)?;
+    let devices = if args.dry_run {
+        // Whether a node uses them is seen by locks that only a writer can take.
+        sources::open_as_can_be(&paths)?.0
+    } else {
+        sources::open_devices(&paths, !args.yes)?
+    };
     let refused = Pool::assemble(devices.clone()).err();
     if let Some(spared @ PoolError::OutOfDate { spared: true, .. }) = &refused {
         bail!("{spared}");
@@ -34,6 +44,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         say!("no member is out of date");
         return Ok(ExitCode::SUCCESS);
     };
+    if args.dry_run {
+        braid_fs::check_unused(pool)?;
+        say!("{refused}; all members would be taken as they are");
+        say!("{NOTHING_CHANGED}");
+        return Ok(ExitCode::SUCCESS);
+    }
     if !args.yes {
         bail!("{refused}; nothing was changed: give --yes to take all members as they are");
     }

@@ -38,17 +38,21 @@ pub struct Args {
     /// Write, and not only show
     #[arg(long)]
     yes: bool,
+    /// Only say what would be written, as without --yes; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
 }
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let writes = args.yes && !args.dry_run;
     let mut targets = Vec::new();
     for member in &args.members {
         targets.push(target(member)?);
     }
     let mut others = match args.sources.as_slice() {
         [] => Vec::new(),
-        some => sources::open_devices(&sources::resolve(some)?, !args.yes)?,
+        some => sources::open_devices(&sources::resolve(some)?, !writes)?,
     };
     let source = if let Some(path) = &args.from {
         let (label, taken) = file::read(path)?;
@@ -60,11 +64,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             label.epoch,
             age(taken)
         );
-        others.extend(seen(label.pool, !args.yes)?);
+        others.extend(seen(label.pool, !writes)?);
         Source::Kept(Box::new(label))
     } else {
         let pool = others.iter().find_map(|d| Some(Found::read(d.clone()).newest()?.pool));
-        others.extend(pool.map(|p| seen(p, !args.yes)).transpose()?.unwrap_or_default());
+        others.extend(pool.map(|p| seen(p, !writes)).transpose()?.unwrap_or_default());
         Source::Members
     };
     let plan = Restore::plan(source, others, &targets, args.force)?;
@@ -72,7 +76,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for step in &plan.steps {
         show(step);
     }
-    if !args.yes {
+    if !writes {
         say!("nothing was written; --yes writes it");
         return Ok(ExitCode::SUCCESS);
     }

@@ -10,9 +10,10 @@ use braid_bulk::error::{CertificateError, moment};
 use braid_bulk::tls::{self, Client, Folder, Role, Validity, write_secret};
 use braid_pool::PoolInfo;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::commands::identity;
-use crate::control;
+use crate::control::{self, session::NOTHING_CHANGED};
 use crate::pools::sources;
 use crate::terminal::{
     answer::{self, say},
@@ -58,6 +59,9 @@ pub struct Init {
     /// Make only this server's key and certificate anew; clients notice nothing
     #[arg(long)]
     renew: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -83,6 +87,9 @@ pub struct Invite {
     /// Write it to a file that only its owner can read, instead of printing it
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -96,6 +103,9 @@ pub struct Install {
     /// Replace what is there
     #[arg(long)]
     force: bool,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -112,6 +122,9 @@ pub struct Revoke {
     /// One certificate, by its number; another host may have made it
     #[arg(long, value_name = "HEX")]
     serial: Option<String>,
+    /// Only say what would be done, or why it cannot be; change nothing
+    #[arg(short = 'n', long)]
+    dry_run: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -167,6 +180,9 @@ fn info_of(pool: &str) -> Result<PoolInfo> {
 fn init(args: &Init) -> Result<()> {
     let info = info_of(&args.pool)?;
     let (name, uuid) = (info.name.clone(), info.uuid);
+    if args.dry_run {
+        return plan_init(args, (&name, uuid));
+    }
     if args.renew {
         let folder = Folder::of(&args.place.dir, uuid, &name)?;
         folder.renew()?;
@@ -195,6 +211,20 @@ fn init(args: &Init) -> Result<()> {
     Ok(())
 }
 
+fn plan_init(args: &Init, (name, uuid): (&str, Uuid)) -> Result<()> {
+    let base = &args.place.dir;
+    if args.renew {
+        Folder::of(base, uuid, name)?.plan_issue(None)?;
+        say!("the server's key and certificate of {name} would be made anew");
+    } else {
+        let server = args.server.clone().unwrap_or_else(host);
+        let folder = Folder::plan_new(base, uuid, &server, args.force)?;
+        say!("certificates of {name} would be made in {}", folder.display());
+    }
+    say!("{NOTHING_CHANGED}");
+    Ok(())
+}
+
 fn invite(args: &Invite) -> Result<()> {
     // It would be replaced: a device, or a link such as /dev/stdout.
     let meta = args.output.as_ref().map(|path| path.symlink_metadata());
@@ -204,6 +234,13 @@ fn invite(args: &Invite) -> Result<()> {
         bail!("{}: not a regular file; without --output a token is printed", path.display());
     }
     let folder = folder(&args.place, &args.pool)?;
+    if args.dry_run {
+        folder.plan_issue(Some(&args.name))?;
+        let what = if args.server { "as a further server" } else { "as a client" };
+        say!("{} would be let in {what}", args.name);
+        say!("{NOTHING_CHANGED}");
+        return Ok(());
+    }
     let made = if args.server {
         folder.invite_server(&args.name)?
     } else {
@@ -231,6 +268,13 @@ fn invite(args: &Invite) -> Result<()> {
 
 fn install(args: &Install) -> Result<()> {
     let identity = identity::named(&args.file)?;
+    if args.dry_run {
+        let base = &args.place.dir;
+        let folder = Folder::plan_install(base, &identity, args.force)?;
+        say!("the certificate would be kept in {}", folder.display());
+        say!("{NOTHING_CHANGED}");
+        return Ok(());
+    }
     let folder = Folder::install(&args.place.dir, &identity, args.force)?;
     answer::add_all(json!({"pool": identity.pool, "folder": folder.path()}));
     say!("{}: serve by `braid serve {}`", folder.path().display(), identity.pool);
@@ -239,6 +283,18 @@ fn install(args: &Install) -> Result<()> {
 
 fn revoke(args: &Revoke) -> Result<()> {
     let folder = folder(&args.place, &args.pool)?;
+    if args.dry_run {
+        let revoked = match (&args.name, &args.serial) {
+            (_, Some(serial)) => vec![Folder::plan_revoke_serial(serial)?],
+            (Some(name), None) => {
+                folder.plan_revoke(name)?.into_iter().map(|client| client.serial).collect()
+            }
+            (None, None) => Vec::new(),
+        };
+        revoked.iter().for_each(|serial| say!("{serial} would be revoked"));
+        say!("{NOTHING_CHANGED}");
+        return Ok(());
+    }
     let revoked = match (&args.name, &args.serial) {
         (_, Some(serial)) => vec![folder.revoke_serial(serial)?],
         (Some(name), None) => folder.revoke(name)?,

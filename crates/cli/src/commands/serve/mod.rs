@@ -17,8 +17,8 @@ use serde_json::json;
 
 use crate::control::{self, Control, Node, history};
 use crate::metrics::{self, Address};
-use crate::pools::sources;
-use crate::process::{left_behind, mounts, signals};
+use crate::pools::{properties, sources};
+use crate::process::{left_behind, log, mounts, signals};
 use crate::terminal::answer;
 
 /// Serve a pool to hosts that do not reach its disks: `braid mount` mounts it there, `braid cp` copies files.
@@ -115,6 +115,7 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     let pool = sources::open(&sources, false)?;
     history::keep(&pool);
     let name = pool.info().name.clone();
+    log::of_pool(&name);
     let devices: Vec<_> = pool.info().members.iter().map(|member| member.path.clone()).collect();
     let tls = if args.insecure {
         None
@@ -123,9 +124,11 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     };
     let references = Arc::<References>::default();
     let mount_point = PathBuf::from(format!("braid://{address}/{name}"));
-    let options = MountOptions { mount_point, serves: true, ..MountOptions::default() };
+    let timing = properties::timing(&pool.label().properties).unwrap_or_default();
+    let options = MountOptions { mount_point, serves: true, timing, ..MountOptions::default() };
     let fs = Fs::mount(pool, options, references.clone())
         .with_context(|| format!("`braid serve` joins {name} as a node of its own, and cannot"))?;
+    log::of_node(fs.life().slot);
     let holds = Holds::of(&fs);
     let neighbours = fs.clone();
     let neighbours = left_behind::LeftBehindWatch::start(move || neighbours.has_silent_neighbour());

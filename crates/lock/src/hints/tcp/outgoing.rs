@@ -138,7 +138,7 @@ impl Peer {
         if !self.said && !stood {
             self.said = true;
             tracing::warn!(
-                node = %self.life, at = %self.at,
+                of_node = %self.life, at = %self.at,
                 "cannot reach this node over TCP ({why}): it learns of wanted locks by polling the disks, which is slower"
             );
         }
@@ -221,7 +221,7 @@ impl Peer {
                     ConnectionState::Up { stream, seal, rest: Vec::with_capacity(SEALED) };
                 self.pause = PAUSE_MIN;
                 if std::mem::take(&mut self.said) {
-                    tracing::info!(node = %self.life, at = %self.at, "this node can be reached over TCP again");
+                    tracing::info!(of_node = %self.life, at = %self.at, "this node can be reached over TCP again");
                 }
                 self.flush(now);
             }

@@ -104,18 +104,27 @@ impl NodeState {
     }
 
     /// See [`super::Membership::freeze`].
-    pub(super) fn freeze(&self, time: Duration, patience: Duration) -> Result<(), NotFrozen> {
+    pub(super) fn freeze(
+        &self,
+        (time, patience): (Duration, Duration),
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<(), NotFrozen> {
         let on = self.freezes.on.get().ok_or(NotFrozen::Busy)?;
         let deadline = Instant::now() + patience;
         loop {
             let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
             let id = u32::try_from(random & u64::from(u32::MAX)).unwrap_or(0);
-            let done = self.try_freeze(&**on, id, time, deadline);
+            let done = self.try_freeze(&**on, (id, time), deadline, given_up);
+            let done = if given_up() { done.and(Err(NotFrozen::GivenUp)) } else { done };
             if done.is_err() {
                 self.end_own(&**on, self.freezes.state.lock(), id);
             }
             let again = matches!(done, Err(NotFrozen::NoAnswer(_) | NotFrozen::UnderWay));
-            if !again || Instant::now() >= deadline || self.freezes.state.lock().leaves {
+            if !again
+                || given_up()
+                || Instant::now() >= deadline
+                || self.freezes.state.lock().leaves
+            {
                 return done;
             }
         }
@@ -125,9 +134,9 @@ impl NodeState {
     fn try_freeze(
         &self,
         on: &dyn OnFreeze,
-        id: u32,
-        time: Duration,
+        (id, time): (u32, Duration),
         deadline: Instant,
+        given_up: &dyn Fn() -> bool,
     ) -> Result<(), NotFrozen> {
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         let patience = deadline.saturating_duration_since(Instant::now());
@@ -135,7 +144,7 @@ impl NodeState {
             FreezeOrder { stage: FreezeStage::Prepared, id, seconds: seconds(patience) + 1 };
         self.say_own(prepared, None)?;
         on.prepare().map_err(NotFrozen::NotStable)?;
-        self.await_followers(&prepared, deadline)?;
+        self.await_followers(&prepared, deadline, given_up)?;
         let frozen = FreezeOrder { stage: FreezeStage::Frozen, seconds: seconds(time), ..prepared };
         let deadline = deadline.min(Instant::now() + ATTEMPT);
         // From before the others are asked, whose time begins when they see it.
@@ -144,7 +153,7 @@ impl NodeState {
         if !on.freeze(deadline) {
             return Err(NotFrozen::UnderWay);
         }
-        self.await_followers(&frozen, deadline)?;
+        self.await_followers(&frozen, deadline, given_up)?;
         self.say_own(frozen, Some(until))
     }
 
@@ -152,20 +161,34 @@ impl NodeState {
     fn say_own(&self, order: FreezeOrder, until: Option<Instant>) -> Result<(), NotFrozen> {
         let epoch = self.store.pool().epoch();
         let mut state = self.freezes.state.lock();
-        let other = state.own.filter(|own| own.order.id != order.id).map(|_| self.me.slot);
-        if let Some(by) = other.or(state.follower.by().map(|by| by.0.slot)) {
-            return Err(NotFrozen::Already(by));
-        }
-        if state.busy || state.leaves {
-            return Err(NotFrozen::Busy);
-        }
+        self.may_freeze(&state, Some(order.id))?;
         state.own = Some(Own { order, epoch, until });
         drop(state);
         self.announce();
         Ok(())
     }
 
-    fn await_followers(&self, order: &FreezeOrder, deadline: Instant) -> Result<(), NotFrozen> {
+    /// Whether this node may freeze the pool, as far as it knows, or go on with its freeze `id`.
+    fn may_freeze(&self, state: &FreezeState, id: Option<u32>) -> Result<(), NotFrozen> {
+        let other = state.own.filter(|own| Some(own.order.id) != id).map(|_| self.me.slot);
+        if let Some(by) = other.or(state.follower.by().map(|by| by.0.slot)) {
+            return Err(NotFrozen::Already(by));
+        }
+        if state.busy || state.leaves { Err(NotFrozen::Busy) } else { Ok(()) }
+    }
+
+    /// See [`super::Membership::plan_freeze`].
+    pub(super) fn plan_freeze(&self) -> Result<(), NotFrozen> {
+        self.freezes.on.get().ok_or(NotFrozen::Busy)?;
+        self.may_freeze(&self.freezes.state.lock(), None)
+    }
+
+    fn await_followers(
+        &self,
+        order: &FreezeOrder,
+        deadline: Instant,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<(), NotFrozen> {
         // Who joins takes its slot, and then looks for a freeze. Here it is the other way round: one sees the other.
         while *self.freezes.said.lock() != Some(*order) && Instant::now() < deadline {
             std::thread::sleep(LOOK);
@@ -187,6 +210,9 @@ impl NodeState {
             let missing = self.missing(order);
             if missing.is_empty() {
                 return Ok(());
+            }
+            if given_up() {
+                return Err(NotFrozen::GivenUp);
             }
             let leaves = self.stopped() || self.freezes.state.lock().leaves;
             if Instant::now() >= deadline || leaves {

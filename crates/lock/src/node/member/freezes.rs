@@ -32,8 +32,11 @@ pub enum NotFrozen {
     #[error("the pool is frozen already, or about to be, by node {0}")]
     Already(NodeId),
     /// These nodes did not follow.
-    #[error("these nodes did not follow in time: {}; they are dead, or have much to write, or are of an older version (`braid nodes`)", list(.0))]
+    #[error("these nodes did not follow in time: {}; they are dead, or have much to write, or are of an older version (`braid nodes`), or something went wrong there (their logs say what)", list(.0))]
     NoAnswer(Vec<NodeId>),
+    /// Nobody waits for it any more.
+    #[error("whoever asked for the freeze has ended: the pool is not frozen")]
+    GivenUp,
     /// Somebody may live there.
     #[error("the slot of node {0} cannot be read, so nobody can tell whether that node follows")]
     Unreadable(NodeId),

@@ -167,7 +167,7 @@ impl NodeState {
         if !first {
             return;
         }
-        tracing::error!(node = %self.me, "this node withdraws: {why}");
+        tracing::error!(life = %self.me, "this node withdraws: {why}");
         self.alarm.ring();
         for manager in self.managers() {
             manager.withdraw();

@@ -212,6 +212,38 @@ fn the_last_member_that_is_not_suspected_is_not_failed_by_itself() {
     }
 }
 
+/// An operator has changed a cable.
+#[test]
+fn a_suspicion_is_cleared_by_an_operator_but_not_while_a_member_is_out() {
+    let all = devices(3, |_| FaultPlan::default());
+    let pool = pool(&all, Layout::Mirror);
+    pool.attach(0).unwrap();
+    let suspect = |member: u16, from: u64| {
+        let places = from..from + SUSPECT_AT as u64;
+        places.for_each(|n| pool.accuse(MemberIndex(member), ByteOffset(n * 4096)));
+        pool.mark_suspects().unwrap();
+    };
+    let sick = MemberIndex(0);
+    suspect(0, 0);
+    let epoch = pool.info().epoch;
+    assert_eq!(pool.plan_clear(None).unwrap(), [sick]);
+    assert_eq!(pool.plan_clear(Some(MemberIndex(1).into())).unwrap(), []);
+    assert_eq!((pool.info().epoch, pool.suspects().len()), (epoch, 1));
+    assert_eq!(pool.clear_suspicion(Some(sick.into())).unwrap(), [sick]);
+    assert!(pool.suspects().is_empty() && !pool.label().members[0].suspected);
+    // It counts from zero on.
+    pool.accuse(sick, ByteOffset(0));
+    assert!(pool.suspects().is_empty());
+    suspect(0, 1);
+    pool.fail_member(MemberIndex(2)).unwrap();
+    for named in [None, Some(sick.into()), Some(MemberIndex(2).into())] {
+        let said = pool.clear_suspicion(named).unwrap_err().to_string();
+        assert!(said.contains("member 2") && said.contains("is failed"), "{said}");
+    }
+    assert_eq!(pool.suspects().len(), 1);
+    assert_eq!(pool.member_states()[2].1, MemberState::Failed);
+}
+
 /// Of three copies two are damaged: the third has everything.
 #[test]
 fn two_members_of_garbage_are_failed_if_a_sound_one_has_everything() {
