@@ -19,13 +19,13 @@
 //!  dinode, dirent, tree, rgrp, plock  what metadata blocks hold: inodes, names, B+trees, resource groups, locks
 //!  journal      a node's journal
 //!  label        member labels
+//!  superblock   what a file system is, and where its fixed parts are
+//!  features     every feature bit, by name
 //!  lock_record  the device lock's record
 //!  node         node slots, heartbeats, counters, orphan lists
 //!  history      what happened to a pool
 //!  redundancy   a node's redundancy log
 //!  xattr        extended attributes
-//!  superblock   what a file system is, and where its fixed parts are
-//!  features     every feature bit, by name
 //! ```
 
 #![forbid(unsafe_code)]
