@@ -54,6 +54,25 @@ impl Features {
     /// What this version knows.
     pub const KNOWN: Self = Self { label: label::KNOWN, superblock: Superblock::KNOWN };
 
+    /// What a node knows that does not say it: what there was before nodes said it. It never grows.
+    pub const UNSAID: Self = Self {
+        label: label::MIRROR
+            | label::PARITY
+            | label::WEIGHTS
+            | label::SUBPOOLS
+            | label::RESHAPE
+            | label::SUCCESSION
+            | label::HOLES
+            | label::ENDED
+            | label::SUSPECTED
+            | label::OFFLINE
+            | label::PROPERTIES,
+        superblock: Superblock::SUBPOOLS
+            | Superblock::REGIONS
+            | Superblock::LOCK_STORE
+            | Superblock::LEAVING,
+    };
+
     /// Those of a label alone.
     pub const fn of_label(label: u64) -> Self {
         Self { label, superblock: 0 }

@@ -687,9 +687,9 @@ impl Heartbeat {
                 id: raw.followed_id.get(),
                 stage,
             }),
-            knows: Features {
-                label: raw.label_features.get(),
-                superblock: raw.superblock_features.get(),
+            knows: match (raw.label_features.get(), raw.superblock_features.get()) {
+                (0, 0) => Features::UNSAID,
+                (label, superblock) => Features { label, superblock },
             },
             wishes,
         })

@@ -50,8 +50,6 @@ impl Default for Bounds {
 pub(crate) trait Joined: Send + Sync {
     /// The other nodes should learn soon which epoch this one uses.
     fn announce(&self);
-    /// See [`Membership::who_lacks`].
-    fn who_lacks(&self, features: Features) -> Vec<NodeId>;
     /// It is over.
     fn has_ended(&self) -> bool;
     /// Sends a hint about a region.
@@ -65,9 +63,6 @@ impl Joined for Weak<Membership> {
         if let Some(membership) = self.upgrade() {
             membership.announce();
         }
-    }
-    fn who_lacks(&self, features: Features) -> Vec<NodeId> {
-        self.upgrade().map_or_else(Vec::new, |membership| membership.who_lacks(features))
     }
     fn has_ended(&self) -> bool {
         self.upgrade().is_none_or(|membership| membership.has_ended())
@@ -552,7 +547,7 @@ impl Others for Cluster {
         self.peer_observer.late(tag).unwrap_or_default()
     }
     fn who_lacks(&self, features: Features) -> Vec<NodeId> {
-        self.joined.get().map_or_else(Vec::new, |joined| joined.who_lacks(features))
+        self.peer_observer.who_lacks(features)
     }
     fn adopt(&self) {
         if let Some(adopted) = self.adopted.get() {

@@ -323,7 +323,7 @@ pub enum EtcdError {
     },
     /// A node lives whose heartbeats are not on these devices.
     #[error(
-        "node {slot} on host {host} (process {pid}) is alive, and its heartbeats are not on these devices: if they are copies of the pool's (images, clones), they cannot be mounted here, because the locks of both would be the same keys in etcd (docs/GUIDE.md, \"Back up\"); if they are not, that node cannot write to them any more: unmount it, or end it"
+        "node {slot} on host {host} (process {pid}) is alive, and its heartbeats are not on these devices: if they are copies of the pool's (images, clones), they cannot be mounted here, because the locks of both would be the same keys in etcd (docs/GUIDE.md, \"Back up\"); if they are not, it has them mounted read-only and cannot write to them: unmount it, or end it"
     )]
     Copies {
         /// Its slot.

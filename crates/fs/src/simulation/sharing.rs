@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use braid_format::features::Features;
-use braid_format::{LockNo, NodeId};
+use braid_format::LockNo;
 use braid_lock::{Hint, JoinOptions, Life, LockManager, Mode, NodeStore, NotRecovered};
 use parking_lot::{Mutex, RwLock};
 
@@ -33,9 +32,6 @@ struct Linked(Box<dyn Link>);
 impl Joined for Linked {
     fn announce(&self) {
         self.0.announce();
-    }
-    fn who_lacks(&self, _: Features) -> Vec<NodeId> {
-        Vec::new()
     }
     fn has_ended(&self) -> bool {
         self.0.has_ended()

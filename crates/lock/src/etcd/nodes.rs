@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::client::{Act, Pair};
 use super::keys::{Etcd, slot_name};
-use super::lives::{Leased, LockDomain, Who, slots};
+use super::lives::{Leased, LockDomain, TTL, Who, slots};
 use crate::error::{EtcdError, StoreError};
 use crate::node::{NodeStore, PoolNodes, PoolSide, Timing};
 use crate::store::{CawOutcome, Sector};
@@ -30,6 +30,9 @@ pub struct EtcdNodes {
 }
 
 type Beats = HashMap<Life, u64>;
+
+/// A lease ends so long after its process, and etcd takes its time to see it.
+const LEASE_ENDS: Duration = TTL.saturating_add(Duration::from_secs(2));
 
 /// The kernel's lock, and the lease: let go in this order, so that the lease never ends while this
 /// host could still be asked.
@@ -72,6 +75,19 @@ impl EtcdNodes {
         let beats = sectors.chunks_exact(self.sector_len()).zip(0..);
         let beats = beats.filter_map(|(sector, n)| Heartbeat::decode(sector, NodeId(n)).ok());
         Ok(beats.map(|beat| (beat.life, beat.sequence)).collect())
+    }
+    /// The nodes that have a lease, are not seen by the kernel's locks, and whose heartbeats are as they were before.
+    fn lives_without_beat(&self, before: &Beats) -> Result<Vec<(SlotRecord, Who)>, StoreError> {
+        let (now, slots) = (self.beats()?, self.read_slots()?);
+        let lives = self.lives.lock().as_ref().map(|l| l.1.clone()).unwrap_or_default();
+        let silent = |(sector, n): (&[u8], u16)| {
+            let record = SlotRecord::decode(sector, NodeId(n)).ok()?;
+            let who = lives.get(&record.life.slot).filter(|who| who.domain != self.domain())?;
+            let is_silent = record.state == SlotState::Active
+                && before.get(&record.life) == now.get(&record.life);
+            is_silent.then(|| (record, who.clone()))
+        };
+        Ok(slots.chunks_exact(self.sector_len()).zip(0..).filter_map(silent).collect())
     }
     fn lives_elsewhere(&self, slot: NodeId) -> Result<bool, StoreError> {
         let known = {
@@ -140,24 +156,27 @@ impl NodeStore for EtcdNodes {
         self.pool.read_heartbeats()
     }
     fn check_not_copies(&self) -> Result<(), StoreError> {
-        let (before, begun) = (self.beats()?, Instant::now());
+        let (before, mut since) = (self.beats()?, HashMap::new());
         loop {
-            let (now, slots) = (self.beats()?, self.read_slots()?);
-            let lives = self.lives.lock().as_ref().map(|l| l.1.clone()).unwrap_or_default();
-            let silent = slots.chunks_exact(self.sector_len()).zip(0..).find_map(|(sector, n)| {
-                let record = SlotRecord::decode(sector, NodeId(n)).ok()?;
-                let who = lives.get(&record.life.slot).filter(|who| who.domain != self.domain())?;
-                let was = |beats: &Beats| beats.get(&record.life).copied();
-                let is_silent = record.state == SlotState::Active && was(&before) == was(&now);
-                is_silent
-                    .then(|| (Timing::of_slot(record.io_timeout), record.life.slot, who.clone()))
-            });
-            let Some((timing, slot, who)) = silent else { return Ok(()) };
-            if begun.elapsed() > timing.suspect_after() {
-                let copies = EtcdError::Copies { slot, host: who.host, pid: who.pid };
-                return Err(StoreError::Etcd(Arc::new(copies)));
+            let silent = self.lives_without_beat(&before)?;
+            since.retain(|life, _| silent.iter().any(|(record, _)| record.life == *life));
+            for (record, who) in &silent {
+                let (life, timing) = (record.life, Timing::of_slot(record.io_timeout));
+                let begun = *since.entry(life).or_insert_with(|| {
+                    tracing::info!(of_node = %life.slot, host = who.host, "waits until it beats, or its lease ends");
+                    Instant::now()
+                });
+                // Who has died has a lease for so long.
+                if begun.elapsed() > timing.suspect_after().max(LEASE_ENDS) {
+                    let (slot, host) = (life.slot, who.host.clone());
+                    let copies = EtcdError::Copies { slot, host, pid: who.pid };
+                    return Err(StoreError::Etcd(Arc::new(copies)));
+                }
             }
-            std::thread::sleep(timing.beat() / 4);
+            if silent.is_empty() {
+                return Ok(());
+            }
+            std::thread::sleep(LIVES_FRESH);
         }
     }
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {

@@ -34,7 +34,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid_device::Moment;
-use braid_format::features::Features;
 use braid_format::node::{SlotRecord, SlotState};
 use braid_format::{LockNo, MemberIndex, NodeId};
 use braid_pool::EpochTag;
@@ -214,11 +213,6 @@ impl Membership {
     pub fn announce(&self) {
         self.inner.announce();
     }
-    /// The other nodes that say in their heartbeats that they do not know all of these features of the format: they
-    /// could not go on if the pool had them. As the last look showed them; one that is proven dead does not count.
-    pub fn who_lacks(&self, features: Features) -> Vec<NodeId> {
-        self.inner.who_lacks(features)
-    }
     /// What a freeze asks of this node. Once.
     pub fn on_freeze(&self, on: Arc<dyn OnFreeze>) {
         self.inner.freezes.on.set(on).ok();
@@ -375,6 +369,7 @@ impl Membership {
                 "it has shown heartbeats of late: turn its host off and wait until it is silent",
             );
         }
+        super::vouch::refuse_if_it_lives_elsewhere(&*inner.store, &inner.identity, record)?;
         Ok(record)
     }
     /// Why this node has withdrawn, if it did so itself: its heartbeat could not be written, it was fenced,

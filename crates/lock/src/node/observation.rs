@@ -43,15 +43,21 @@ pub fn tag_of(beat: &Heartbeat) -> EpochTag {
 #[derive(Debug, Clone, Default)]
 pub struct Heartbeats(BTreeMap<NodeId, (Heartbeat, Time)>);
 
+/// No heartbeat of a life is older than another by more beats than this: one of the two is nonsense, and believed no
+/// longer than until the next one.
+const OLDER: u64 = 1 << 33;
+
 impl Heartbeats {
     /// Takes what was read of a slot's heartbeat; gives it back if it is news. One that is torn by its own
     /// write, or was never written, leaves the last one as it is. So does an older one of the same life: one copy has
     /// been brought over another.
     pub fn note(&mut self, now: Time, slot: NodeId, sector: &[u8]) -> Option<&Heartbeat> {
         let beat = Heartbeat::decode(sector, slot).ok()?;
-        let is_no_news = |last: &Heartbeat| {
-            *last == beat || last.life == beat.life && beat.sequence < last.sequence
+        let is_older = |last: &Heartbeat| {
+            let by = last.sequence.saturating_sub(beat.sequence);
+            last.life == beat.life && (1..OLDER).contains(&by)
         };
+        let is_no_news = |last: &Heartbeat| *last == beat || is_older(last);
         if self.of_slot(slot).is_some_and(is_no_news) {
             return None;
         }
@@ -175,6 +181,9 @@ mod tests {
         let (last, seen) = beats.of(life(1, 1)).unwrap();
         assert_eq!((last.sequence, seen), (5, MS));
         assert!(beats.note(MS * 3, slot, &sector(life(1, 1), 4, 0)).is_none(), "an older copy");
+        // Nonsense with a good checksum does not silence a node for ever.
+        assert!(beats.note(MS * 3, slot, &sector(life(1, 1), u64::MAX, 0)).is_some());
+        assert!(beats.note(MS * 3, slot, &sector(life(1, 1), 6, 0)).is_some());
         // The next life's is not this one's.
         assert!(beats.note(MS * 4, slot, &sector(life(1, 2), 1, 0)).is_some());
         assert!(beats.of(life(1, 1)).is_none());

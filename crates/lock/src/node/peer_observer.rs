@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use braid_format::features::Features;
 use braid_format::node::{Heartbeat, SlotRecord};
 use braid_format::{Incarnation, NodeId};
 use braid_pool::{EpochTag, Reservable};
@@ -44,6 +45,19 @@ struct Seen {
     beats_unlocked: u32,
 }
 
+/// Heartbeats as they stand.
+struct Beats {
+    sectors: Vec<u8>,
+    len: usize,
+}
+
+impl Beats {
+    fn of(&self, slot: NodeId) -> Option<Heartbeat> {
+        let sector = self.sectors.chunks_exact(self.len).nth(usize::from(slot.0))?;
+        Heartbeat::decode(sector, slot).ok()
+    }
+}
+
 impl PeerObserver {
     /// The eyes of `me`, which may still be joining.
     pub fn new(store: Arc<dyn NodeStore>, me: Life, options: &JoinOptions) -> Self {
@@ -67,19 +81,45 @@ impl PeerObserver {
         late.inspect_err(|e| tracing::warn!("cannot look at the other nodes: {e}")).ok()
     }
 
+    /// The other nodes that say in their heartbeats that they do not know all of these features of the format: they
+    /// could not go on if the pool had them. One that has not said yet that it lives looks at the pool's features once
+    /// it has; one that is proven dead does not count. Waits for no lock and for no epoch.
+    pub fn who_lacks(&self, features: Features) -> Vec<NodeId> {
+        let who = self.try_who_lacks(features);
+        who.inspect_err(|e| tracing::warn!("cannot look at the other nodes: {e}"))
+            .unwrap_or_default()
+    }
+
+    fn try_who_lacks(&self, features: Features) -> Result<Vec<NodeId>, LockError> {
+        let known = self.unreadable.lock().clone();
+        let slots = read_slots(&*self.store, &known)?;
+        let beats = self.beats()?;
+        let lacks = |slot: NodeId, is_it: &dyn Fn(Life) -> bool| {
+            let beat = beats.of(slot).filter(|b| is_it(b.life));
+            beat.is_some_and(|b| !features.without(b.knows).is_empty()).then_some(slot)
+        };
+        let unknown = slots.unreadable.iter().filter_map(|u| lacks(u.slot, &|_| true));
+        let others = slots.records.iter().filter(|r| self.proofs.of(r).is_none());
+        let others = others.filter_map(|r| {
+            let life = user_of(r).filter(|l| *l != self.me)?;
+            lacks(life.slot, &|said| said == life)
+        });
+        Ok(unknown.chain(others).collect())
+    }
+
+    fn beats(&self) -> Result<Beats, LockError> {
+        let sectors = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
+        Ok(Beats { sectors, len: self.store.sector_len() })
+    }
+
     fn try_late(&self, tag: EpochTag) -> Result<Vec<Life>, LockError> {
         // In this order: a node that is not in the slots yet looks at the labels once it is.
         let known = self.unreadable.lock().clone();
         let slots = read_slots(&*self.store, &known)?;
-        let beats = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let len = self.store.sector_len();
-        let beat_of = |slot: NodeId| {
-            let sector = beats.chunks_exact(len).nth(usize::from(slot.0));
-            sector.and_then(|s| Heartbeat::decode(s, slot).ok())
-        };
+        let beats = self.beats()?;
         let mut late = Vec::new();
         for Unreadable { slot, .. } in &slots.unreadable {
-            let beat = beat_of(*slot);
+            let beat = beats.of(*slot);
             let says = beat.as_ref().is_some_and(|b| tag_of(b) == tag);
             if !self.is_deserted(*slot, beat.map(|b| b.sequence))? && !says {
                 late.push(Life { slot: *slot, incarnation: Incarnation(0) });
@@ -88,7 +128,7 @@ impl PeerObserver {
         *self.unreadable.lock() = slots.unreadable;
         for record in &slots.records {
             let Some(life) = user_of(record).filter(|l| *l != self.me) else { continue };
-            let beat = beat_of(life.slot).filter(|b| b.life == life);
+            let beat = beats.of(life.slot).filter(|b| b.life == life);
             let says = beat.as_ref().is_some_and(|b| tag_of(b) == tag);
             // All are looked at, since when matters.
             if !self.is_fenced(record, life, beat.map(|b| b.sequence))? && !says {
@@ -130,9 +170,7 @@ impl PeerObserver {
         if user_of(&record) != Some(life) {
             return Ok(true);
         }
-        let beats = self.store.read_heartbeats().map_err(LockError::NodeStore)?;
-        let sector = beats.chunks_exact(self.store.sector_len()).nth(usize::from(slot.0));
-        let beat = sector.and_then(|s| Heartbeat::decode(s, slot).ok());
+        let beat = self.beats()?.of(slot);
         let sequence = beat.filter(|b| b.life == life).map(|b| b.sequence);
         self.is_fenced(&record, life, sequence)
     }

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use braid_format::node::{DamagedPart, Heartbeat, SlotRecord};
-use braid_format::{BlockNo, BlockSize, Bytes};
+use braid_format::{BlockNo, BlockSize, Bytes, Incarnation};
 use braid_pool::EpochTag;
 use braid_testkit::wait_until;
 use parking_lot::Mutex;
@@ -106,20 +106,23 @@ fn nodes_join_beat_and_leave() {
     assert!(b.log.recovered.lock().is_empty(), "a node that left needs no recovery");
 }
 
+/// Whoever has just joined sees it, too.
 #[test]
 fn nodes_say_which_features_of_the_format_they_know() {
     let (all, locks) = (MemoryNodes::new(4), MemoryStore::new());
-    let a = node(&all, &locks);
     let few = Features::of_label(1);
     let older = node_by(all.process(), &locks, JoinOptions { knows: few, ..options() });
-    let slot = older.member.me().slot;
-    wait_until("seen", || a.member.who_lacks(Features::KNOWN) == [slot]);
-    assert_eq!(a.member.who_lacks(few), []);
-    wait_until("the other one, too", || older.member.nodes().iter().all(|n| n.beating));
-    assert_eq!(older.member.who_lacks(Features::KNOWN), [], "itself does not count");
+    let me = older.member.me();
+    let beats = || Heartbeat::decode(&all.read_heartbeats().unwrap()[..512], me.slot).is_ok();
+    wait_until("its first heartbeat", beats);
+    let eyes = |me| PeerObserver::new(Arc::new(all.process()), me, &options());
+    let new = eyes(Life { slot: NodeId(1), incarnation: Incarnation(1) });
+    assert_eq!(new.who_lacks(Features::KNOWN), [me.slot]);
+    assert_eq!(new.who_lacks(few), []);
+    assert_eq!(eyes(me).who_lacks(Features::KNOWN), [], "itself does not count");
     older.manager.shutdown().unwrap();
     older.member.leave().unwrap();
-    wait_until("gone", || a.member.who_lacks(Features::KNOWN).is_empty());
+    assert_eq!(new.who_lacks(Features::KNOWN), []);
 }
 
 /// In ten beats two nodes wrote 20 heartbeats and read 40 times while each look was of its own beat.

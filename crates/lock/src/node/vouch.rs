@@ -71,11 +71,7 @@ fn may_vouch(store: &dyn NodeStore, slot: NodeId) -> Result<(SlotRecord, bool), 
     if !record.vouched {
         await_silence(store, &record)?;
     }
-    if !seen && store.life_held(slot).map_err(LockError::NodeStore)? {
-        return refuse(
-            "it is silent on these devices, and something else shows that it lives (its lease in etcd, which ends 10 s after it, or its lock on this host): if these are copies of the pool's devices, use them where nothing of the original can be reached (docs/GUIDE.md, \"Back up\")",
-        );
-    }
+    refuse_if_it_lives_elsewhere(store, &this, &record)?;
     Ok((record, seen))
 }
 
@@ -117,6 +113,25 @@ pub(super) fn refuse_if_it_lives_here(
         Some(holder) => Err(lives_here(record, Some(holder.number()))),
         None => Ok(()),
     }
+}
+
+/// Refuses a person's word for a node that is silent on these devices and shows in another way that it lives, or did a
+/// moment ago.
+///
+/// # Errors
+/// [`LockError::NotDead`], [`LockError::NodeStore`].
+pub(super) fn refuse_if_it_lives_elsewhere(
+    store: &dyn NodeStore,
+    this: &HostIdentity,
+    record: &SlotRecord,
+) -> Result<(), LockError> {
+    let slot = record.life.slot;
+    let seen = this.sees_lock_of(record, &store.lock_places());
+    if seen || !store.life_held(slot).map_err(LockError::NodeStore)? {
+        return Ok(());
+    }
+    let why = "it is silent on these devices, and something else shows that it lives: its lease in etcd, which ends 10 s after its process, or a lock on this host. End it, or turn its host off, wait for that, and try again. If these are copies of the pool's devices, use them where nothing of the original can be reached (docs/GUIDE.md, \"Back up\")";
+    Err(LockError::NotDead { slot, why: why.into() })
 }
 
 /// A process of this host that lives holds the lock of a slot, where these devices show it.

@@ -45,6 +45,11 @@ fn leave(guards: &mut Vec<(Uuid, ByteLockGuard)>, is_left: impl Fn(&Uuid) -> boo
 }
 
 impl HeldBytes {
+    /// Whether this process holds `byte` on a member.
+    pub fn holds(&self, byte: u64, member: Uuid) -> bool {
+        self.0.lock().get(&byte).is_some_and(|guards| guards.iter().any(|(m, _)| *m == member))
+    }
+
     /// Releases those that are held on devices which are no longer members, or never became
     /// members.
     pub fn part(&self, topology: &Topology) {

@@ -40,7 +40,7 @@ pub trait Others: Send + Sync {
         Vec::new()
     }
     /// The other nodes that do not know all of these features of the format: they could not go on if the pool had
-    /// them. Reads nothing of the pool.
+    /// them. Waits for no lock and for no epoch.
     fn who_lacks(&self, features: Features) -> Vec<NodeId>;
     /// This node uses another epoch, and has not said so: what must be done before it does. It waits
     /// for no lock and for no epoch.

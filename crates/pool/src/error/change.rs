@@ -196,6 +196,16 @@ pub enum ChangeError {
         /// Its place.
         index: MemberIndex,
     },
+    /// A node uses a half of a split that is to join the other one.
+    #[error(
+        "{path} was member {index} of this pool, and a node of this host has it mounted without the others: unmount it there first; nothing was changed"
+    )]
+    ApartInUse {
+        /// The device.
+        path: String,
+        /// Its place.
+        index: MemberIndex,
+    },
     /// A device that failed has something to do yet.
     #[error(
         "{path} has not yet ended all that it was asked before member {index} failed, and may still change: try again later, or give another device; nothing was changed"

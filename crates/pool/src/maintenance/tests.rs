@@ -344,6 +344,30 @@ fn a_copy_that_was_used_without_the_others_is_filled_again_on_a_persons_word() {
     consistent(&ours, &all);
 }
 
+/// Each half has slots of its own: the nodes in the first slot of both are not the same.
+#[test]
+fn a_half_of_a_split_that_a_node_uses_is_not_taken() {
+    let all = devices(2, |_| FaultPlan::default());
+    drop(pool(&all, Layout::Mirror));
+    let alone = |i: usize| {
+        let half = Pool::assemble_degraded(vec![all[i].inner().clone()]).unwrap();
+        half.commit_degraded().unwrap();
+        let byte = half.lock_byte(1).unwrap().unwrap();
+        half.attach(0).unwrap();
+        (half, byte)
+    };
+    let ((ours, _byte), (other, byte)) = (alone(0), alone(1));
+    other.write(ByteOffset(0), &[7; 512]).unwrap();
+    let taken = || ours.replace(MemberIndex(1), all[1].inner().clone(), true);
+    let refused = taken().unwrap_err().to_string();
+    assert!(refused.contains("has it mounted without the others"), "{refused}");
+    let mut back = [0; 512];
+    other.read(ByteOffset(0), &mut back).unwrap();
+    assert_eq!(back, [7; 512]);
+    drop((other, byte));
+    taken().unwrap();
+}
+
 /// What a device was asked before it failed could still change it after it was filled.
 #[test]
 fn a_device_that_has_something_to_do_yet_is_not_taken_back() {

@@ -7,7 +7,7 @@ use braid_device::{Device, DeviceError};
 use braid_format::label::{Label, MemberState};
 use braid_format::{ByteOffset, Bytes, MemberIndex, StripeUnit};
 
-use crate::cluster::liveness::bearers;
+use crate::cluster::liveness::{HeldBytes, bearers};
 use crate::cluster::reservations::has_registrants;
 use crate::devices::is_late;
 use crate::error::{ChangeError, PoolError};
@@ -115,7 +115,7 @@ impl PoolState {
     ///
     /// # Errors
     /// As there; [`ChangeError::AlreadyMember`], [`ChangeError::OwnFailed`], [`ChangeError::OwnApart`],
-    /// [`ChangeError::StillBusy`].
+    /// [`ChangeError::ApartInUse`], [`ChangeError::StillBusy`].
     pub(crate) fn check_joins(
         &self,
         topology: &Topology,
@@ -126,11 +126,16 @@ impl PoolState {
         let compares = topology.label.lock_sector;
         let unit = StripeUnit::DEFAULT;
         let needs = Needs { sector_max: compares.min(self.io.sector), compares, unit, force };
-        check_new(device, topology, needs)
+        check_new(device, topology, needs, &self.cluster.liveness)
     }
 }
 
-fn check_new(device: &Arc<dyn Device>, topology: &Topology, needs: Needs) -> Result<(), PoolError> {
+fn check_new(
+    device: &Arc<dyn Device>,
+    topology: &Topology,
+    needs: Needs,
+    held: &HeldBytes,
+) -> Result<(), PoolError> {
     let label = &topology.label;
     let path = || path_of(device);
     let members = topology.members().zip(&topology.devices);
@@ -160,7 +165,10 @@ fn check_new(device: &Arc<dyn Device>, topology: &Topology, needs: Needs) -> Res
                 ChangeError::OwnFailed { path, index }.into()
             });
         }
-        own_is_quiet(topology, device, (index, &same))?;
+        match apart {
+            Some(_) => apart_is_quiet(device, index, held)?,
+            None => own_is_quiet(topology, device, (index, &same))?,
+        }
     } else if let Some(other) = newest.filter(|_| !left)
         && node_lives(device)?
     {
@@ -178,7 +186,7 @@ fn own_failed(topology: &Topology, found: &Found) -> Option<MemberIndex> {
 }
 
 /// The failed member that a device was which has been used without the others since, by its label.
-fn own_apart(topology: &Topology, found: &Found) -> Option<MemberIndex> {
+pub(crate) fn own_apart(topology: &Topology, found: &Found) -> Option<MemberIndex> {
     let own = found.newest().filter(|l| l.pool == topology.label.pool)?;
     let index = topology.index_of(own_uuid(own)?)?;
     let is_failed = topology.state(index) == MemberState::Failed;
@@ -206,6 +214,24 @@ fn own_is_quiet(
         let lives = |m: &MemberIndex| topology.device(*m).abilities().locks.byte_locked(byte);
         if !bearers.iter().map(lives).any(|l| l.unwrap_or(false)) {
             return busy();
+        }
+    }
+    Ok(())
+}
+
+/// Whether nobody uses the half of a split. Slots are counted in each half for itself: a byte that is held there is
+/// another node's, unless this process holds it since before the split (`held`).
+fn apart_is_quiet(
+    device: &Arc<dyn Device>,
+    index: MemberIndex,
+    held: &HeldBytes,
+) -> Result<(), PoolError> {
+    let found = Found::read(device.clone());
+    let member = found.newest().and_then(own_uuid);
+    for byte in (0..NODE_SLOTS_MAX).map(|slot| 1 + slot) {
+        let is_ours = || member.is_some_and(|member| held.holds(byte, member));
+        if device.abilities().locks.byte_locked(byte)? && !is_ours() {
+            return Err(ChangeError::ApartInUse { path: path_of(device), index }.into());
         }
     }
     Ok(())

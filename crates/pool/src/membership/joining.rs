@@ -12,6 +12,7 @@ use crate::error::PoolError;
 use crate::labels::{
     Found, LABEL_LOCK_BYTE, id, same_device, wipe, wipe_behind, write_boot_sector, write_copies,
 };
+use crate::membership::device_checks::own_apart;
 use crate::pool::PoolState;
 use crate::topology::Topology;
 
@@ -85,6 +86,13 @@ impl<'a> Joining<'a> {
             let guard = device.abilities().locks.lock_byte(LABEL_LOCK_BYTE)?;
             taken.push(guard.ok_or(PoolError::InUse { path, how })?);
             inner.check_joins(topology, device, self.force)?;
+            if let Some(index) = own_apart(topology, &Found::read(device.clone())) {
+                tracing::warn!(
+                    path = device.info().name,
+                    %index,
+                    "what was written on this member without the others is thrown away"
+                );
+            }
         }
         // Hosts that use the pool may be registered with one that was a member before: they stay so.
         let _taken_over =

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use braid_format::NodeId;
-use braid_format::features::Features;
-use braid_format::node::{Heartbeat, SlotRecord, SlotState};
+use braid_format::node::{SlotRecord, SlotState};
 use braid_pool::EpochTag;
 
 use super::super::life::user_of;
@@ -115,25 +114,15 @@ impl NodeState {
     /// The nodes that have not said that they use the epoch `tag`, of those that count. Nothing is known of one
     /// whose slot cannot be read.
     fn lagging(&self, tag: EpochTag, counts: impl Fn(&SlotRecord) -> bool) -> Vec<NodeId> {
-        self.others(|r, beat| counts(r) && beat.is_none_or(|b| is_behind(tag_of(b), tag)))
-    }
-
-    /// See [`super::Membership::who_lacks`].
-    pub(super) fn who_lacks(&self, features: Features) -> Vec<NodeId> {
-        // One that has not said yet that it lives looks at the pool's features once it has.
-        let lacks = |beat: &Heartbeat| !features.without(beat.knows).is_empty();
-        self.others(|r, beat| beat.is_some_and(lacks) && self.options.proofs.of(r).is_none())
-    }
-
-    /// The other nodes for which `picks` is true, by slot and last heartbeat; not those whose slot cannot be read.
-    fn others(&self, picks: impl Fn(&SlotRecord, Option<&Heartbeat>) -> bool) -> Vec<NodeId> {
         let unreadable = self.unreadable.lock().clone();
         let (slots, beats) = (self.slots.read(), self.beats.lock());
         let is_known = |slot| unreadable.iter().all(|u| u.slot != slot);
         let uses = |life: Life| life != self.me && is_known(life.slot);
         let users = slots.iter().map(|s| &s.record).filter(|r| user_of(r).is_some_and(uses));
-        let picked = users.filter(|r| picks(r, beats.of(r.acting()).map(|(beat, _)| beat)));
-        picked.map(|r| r.life.slot).collect()
+        let lags = |r: &&SlotRecord| {
+            counts(r) && beats.of(r.acting()).is_none_or(|(beat, _)| is_behind(tag_of(beat), tag))
+        };
+        users.filter(lags).map(|r| r.life.slot).collect()
     }
 
     /// Since when the pool's epoch is the one in use here.
