@@ -18,7 +18,7 @@ use crate::terminal::{
 ///
 /// No node may have it mounted. The labels of all members and spares are wiped, so the pool is not found any
 /// more. A power cut in the middle leaves a pool that nobody can use: the same command finishes it. What stands on the devices is not overwritten: with a label that was kept before (`braid label
-/// dump -o FILE POOL`) `braid label restore --from FILE` brings the pool back, as long as nothing else was
+/// dump -o FILE POOL`) `braid label restore --from FILE --member 0=DEVICE ...` brings the pool back, as long as nothing else was
 /// written to the devices. Locks in etcd are not removed.
 ///
 /// Exit status: 0 all members are wiped, 1 nothing was changed, 4 some members could not be wiped.

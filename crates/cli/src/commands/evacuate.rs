@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long)]
     background: bool,
     /// End a move that is under way: the new device becomes a spare
-    #[arg(long, conflicts_with_all = ["to", "background"])]
+    #[arg(long, visible_alias = "stop", conflicts_with_all = ["to", "background"])]
     cancel: bool,
     /// Only say what would be done, or why it cannot be; change nothing
     #[arg(short = 'n', long)]

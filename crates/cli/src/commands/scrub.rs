@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long)]
     background: bool,
     /// End the scrub that is under way
-    #[arg(long, conflicts_with = "background")]
+    #[arg(long, visible_alias = "cancel", conflicts_with = "background")]
     stop: bool,
     /// Only if the last one ended as many days ago as the pool's property `scrub.every` says (`braid set`; 30), by the
     /// pool's history

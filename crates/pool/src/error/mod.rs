@@ -433,7 +433,7 @@ pub enum PoolError {
     },
     /// The pool is being destroyed: nobody uses it any more.
     #[error(
-        "pool {name:?} is being destroyed ({path} says so): `braid destroy --yes` finishes that; a label that was kept before brings it back (`braid label restore --from FILE`)"
+        "pool {name:?} is being destroyed ({path} says so): `braid destroy --yes` finishes that; a label that was kept before brings it back (`braid label restore --from FILE --member 0=DEVICE ...`)"
     )]
     Ended {
         /// The pool.

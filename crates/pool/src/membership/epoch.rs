@@ -395,7 +395,7 @@ impl PoolState {
         if id(&topology.label) != id(&before) {
             return Ok(true);
         }
-        tracing::warn!(
+        tracing::info!(
             pool = next.label.name,
             epoch = next.label.epoch.0,
             "another node has changed the pool"
