@@ -286,10 +286,14 @@ fn a_stopped_node_does_not_keep_its_pool_from_being_looked_at() {
     kill_process(process, Signal::STOP).unwrap();
     let seen = ["nodes", "status"].map(|command| common::braid(&[command, node]));
     let io = common::braid(&["status", "--io", node]);
+    let history = common::braid(&["history", node]);
     kill_process(process, Signal::CONT).unwrap();
     for seen in &seen {
         assert!(seen.status.success() && said(seen).contains(node), "{}", said(seen));
     }
+    assert!(history.status.success() && said(&history).contains("create"), "{}", said(&history));
+    let health = format!("health: NODE SILENT: the node on {node} (process {})", own["pid"]);
+    assert!(said(&seen[1]).contains(&health), "{}", said(&seen[1]));
     assert!(said(&io).contains("does not answer"), "{}", said(&io));
     cluster.finish();
 }

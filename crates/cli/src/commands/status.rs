@@ -61,6 +61,8 @@ struct Seen {
     /// What a node on this host says, if the user named one. It is newer than what is on the
     /// members.
     node: Option<View>,
+    /// The nodes on this host, if none of them answers.
+    unanswering: Vec<Mount>,
     /// Devices that do not answer, for how many seconds, and whether the user, or who mounted it, named them.
     silent: Vec<(PathBuf, u64, bool)>,
     /// Members that are offline, and since when, as far as the pool's history says.
@@ -80,7 +82,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let nodes: Vec<Mount> = mounts.iter().chain(&services).cloned().collect();
-    let (sources, node) = meant(args, &nodes)?;
+    let Meant { sources, node, unanswering } = meant(args, &nodes)?;
     let seen = if sources.is_empty() {
         None
     } else {
@@ -102,7 +104,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             (cluster.size, cluster.free) = (Bytes(space.size), Bytes(space.free));
             cluster.inodes = space.inodes;
         }
-        Some(Seen { info, label, cluster, node, silent, offline })
+        Some(Seen { info, label, cluster, node, unanswering, silent, offline })
     };
     if answer::is_json() {
         let state = |health: Option<Health>| health.map(|h| h.state());
@@ -165,9 +167,21 @@ fn silent_of(sources: &[String]) -> Vec<(PathBuf, u64, bool)> {
     silent.map(|(path, time)| (path.clone(), time.0.as_secs(), named(&path))).collect()
 }
 
+/// What is looked at.
+#[derive(Default)]
+struct Meant {
+    /// The devices that are opened.
+    sources: Vec<String>,
+    /// What a node of this host says.
+    node: Option<View>,
+    /// The nodes of this host, if none of them answers.
+    unanswering: Vec<Mount>,
+}
+
 /// What to open. A directory means what is mounted there. No name, with `--topology`, means the one
 /// pool that is mounted. With what its node says of it.
-fn meant(args: &Args, mounts: &[Mount]) -> Result<(Vec<String>, Option<View>)> {
+fn meant(args: &Args, mounts: &[Mount]) -> Result<Meant> {
+    let named = || Meant { sources: args.sources.clone(), ..Meant::default() };
     match (args.sources.as_slice(), mounts) {
         ([], [first, rest @ ..]) if args.topology => {
             if let Some(other) = rest.iter().find(|m| m.pool != first.pool) {
@@ -183,17 +197,20 @@ fn meant(args: &Args, mounts: &[Mount]) -> Result<(Vec<String>, Option<View>)> {
             if meant.is_empty() && !Path::new(one).exists() {
                 meant = nodes(&|m| m.pool == *one);
             }
-            Ok(devices_of(&meant)?.unwrap_or_else(|| (args.sources.clone(), None)))
+            Ok(devices_of(&meant)?.unwrap_or_else(named))
         }
-        _ => Ok((args.sources.clone(), None)),
+        _ => Ok(named()),
     }
 }
 
 /// The devices of a pool as one of these nodes that has it has them now: members come and go. If none
 /// answers: as it was mounted.
-fn devices_of(mounts: &[Mount]) -> Result<Option<(Vec<String>, Option<View>)>> {
+fn devices_of(mounts: &[Mount]) -> Result<Option<Meant>> {
     let Some((_, view)) = control::answering(mounts, control::LOOK_TIME)? else {
-        return Ok(mounts.first().map(|mount| (mount.sources.clone(), None)));
+        let unanswering = mounts.to_vec();
+        let as_mounted = |first: &Mount| first.sources.clone();
+        let sources = mounts.first().map(as_mounted);
+        return Ok(sources.map(|sources| Meant { sources, node: None, unanswering }));
     };
     // A failed member may not answer, and its labels do not count.
     let failed = topology::state_name(MemberState::Failed);
@@ -202,7 +219,7 @@ fn devices_of(mounts: &[Mount]) -> Result<Option<(Vec<String>, Option<View>)>> {
     let answers = view.members.iter().filter(|m| !out(m) && !silent(m));
     let paths = answers.map(|m| m.path.clone());
     let paths = paths.filter(|path| device::exists(path.as_ref())).collect();
-    Ok(Some((paths, Some(view))))
+    Ok(Some(Meant { sources: paths, node: Some(view), unanswering: Vec::new() }))
 }
 
 fn paths(info: &PoolInfo) -> Vec<String> {
@@ -369,6 +386,9 @@ impl Seen {
             members: members.collect(),
             nodes: self.cluster.nodes.clone(),
             space: Some((self.cluster.size.get(), self.cluster.free.get())),
+            unanswering: (self.unanswering.iter())
+                .map(|mount| (mount.mount_point.display().to_string(), mount.pid))
+                .collect(),
             ..PoolFacts::default()
         }
     }

@@ -156,6 +156,8 @@ pub struct PoolFacts {
     pub undecided_files: Option<(usize, String)>,
     /// The node that has frozen it.
     pub frozen_by: Option<u16>,
+    /// Where nodes of this host have it mounted that do not answer, and their processes.
+    pub unanswering: Vec<(String, u32)>,
     /// Why the node that was asked has withdrawn, and where it is mounted.
     pub withdrawn: Option<(String, String)>,
 }
@@ -209,6 +211,7 @@ pub fn facts(fs: &Fs) -> PoolFacts {
         undecided_files: named.first().map(|f| (named.len(), f.quoted())),
         frozen_by: fs.frozen_by().map(|node| node.0),
         withdrawn: fs.withdrawn().map(|why| (why, dir)),
+        unanswering: Vec::new(),
         nodes: status.nodes.into_iter().filter(there).collect(),
     }
 }
@@ -247,6 +250,7 @@ impl Health {
         let mut findings = Vec::new();
         findings.extend(withdrawn(pool));
         findings.extend(frozen(pool));
+        findings.extend(pool.unanswering.iter().map(unanswering));
         pool.members.iter().for_each(|member| findings.extend(of_member(pool, member)));
         pool.nodes.iter().for_each(|node| findings.extend(of_node(pool, node)));
         findings.extend(damage(pool));
@@ -467,6 +471,19 @@ fn of_node(pool: &PoolFacts, n: &NodeView) -> Option<Finding> {
         (meaning, String::new())
     };
     Some(Finding { state: State::NodeSilent, meaning, action })
+}
+
+/// A node of this host does not say how it is.
+fn unanswering((dir, process): &(String, u32)) -> Finding {
+    Finding {
+        state: State::NodeSilent,
+        meaning: format!(
+            "the node on {dir} (process {process}) does not answer: programs that use {dir} wait, and this is what the devices show"
+        ),
+        action: format!(
+            "if it was stopped, `kill -CONT {process}`; if it hangs, `kill -KILL {process}` ends it, and another node, or the next mount, recovers it"
+        ),
+    }
 }
 
 /// The node lives, and messages do not reach it.

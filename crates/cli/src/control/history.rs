@@ -78,16 +78,21 @@ const fn stop(run: bool) -> &'static str {
     if run { "" } else { " --stop" }
 }
 
-/// What is known of a pool, the oldest first: by a node of this host that has it mounted, or else by the devices.
+/// What is known of a pool, the oldest first: by a node of this host that has it mounted and answers, or else by the
+/// devices.
 ///
 /// # Errors
 /// There is no such pool, or it cannot be read.
 pub fn events(name: &str) -> Result<Vec<Value>> {
+    let mut devices = vec![name.to_owned()];
     if let Some(mount) = control::look(name)? {
-        let said = control::value(&mount, &Order::History)?;
-        return Ok(said.as_array().cloned().unwrap_or_default());
+        let said = control::values(std::slice::from_ref(&mount), &Order::History).pop();
+        if let Some((_, said)) = said {
+            return Ok(said.as_array().cloned().unwrap_or_default());
+        }
+        devices = mount.sources;
     }
-    let pool = sources::open_to_read(&[name.to_owned()], true)?;
+    let pool = sources::open_to_read(&devices, true)?;
     Ok(answered(&pool))
 }
 

@@ -177,6 +177,7 @@ impl Order {
             self,
             Self::Members
                 | Self::Look
+                | Self::History
                 | Self::Programs
                 | Self::Clients
                 | Self::Io
