@@ -170,9 +170,18 @@ fn asked_for(args: &[OsString]) -> anyhow::Result<Option<Command>> {
     };
     Ok(Some(match helper::from_name(args)? {
         None => parsed(args),
-        Some(Helper::Mount(args)) => Command::Mount(args),
-        Some(Helper::Unmount(args)) => Command::Unmount(args),
-        Some(Helper::Check(args)) => Command::Check(args),
+        Some(Helper::Mount(args)) => {
+            answer::begin_work(!args.dry_run);
+            Command::Mount(args)
+        }
+        Some(Helper::Unmount(args)) => {
+            answer::begin_work(!args.dry_run);
+            Command::Unmount(args)
+        }
+        Some(Helper::Check(args)) => {
+            answer::begin_work(args.repair);
+            Command::Check(args)
+        }
         Some(Helper::Create(words)) => {
             parsed(&[vec!["braid".into(), "create".into()], words].concat())
         }

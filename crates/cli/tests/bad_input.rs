@@ -362,6 +362,14 @@ fn output_that_nobody_reads_ends_a_command_quietly() {
     unread(&d.with(&["status"], &[]));
     unread(&d.with(&["status", "--json"], &[]));
     unread(&d.with(&["label", "dump"], &[]));
+    unread(&d.with(&["check"], &[]));
+    // What only looks leaves a member's mode as it is.
+    let open = fs::Permissions::from_mode(0o644);
+    fs::set_permissions(&d.paths[0], open.clone()).unwrap();
+    ok(&d.with(&["check"], &[]));
+    ok(&d.with(&["label", "accept", "-n"], &[]));
+    let now = fs::metadata(&d.paths[0]).unwrap().permissions();
+    assert_eq!(now.mode() & 0o777, open.mode());
     unread(&["remove", &d.names().join(":"), "--cancel", "--dry-run"]);
     // The node that did it has left.
     let said = ok(&d.with(&["status"], &[]));

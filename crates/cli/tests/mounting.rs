@@ -28,6 +28,12 @@ fn a_dead_mount_is_cleared_by_the_next_mount_there() {
     pool::kill(&dir);
     let is_dead = || rustix::fs::statfs(&dir).err() == Some(rustix::io::Errno::NOTCONN);
     wait_until("nobody answers", is_dead);
+    let said = ok(&disks.with(&["mount", "-n"], &[&dir]));
+    assert!(
+        said.contains("would be unmounted first") && said.contains("would be mounted"),
+        "{said}"
+    );
+    assert!(is_dead(), "a dry run changes nothing");
     ok(&disks.with(&["mount"], &[&dir]));
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     assert_eq!(mounts.matches(&format!(" {dir} ")).count(), 1, "{mounts}");

@@ -341,6 +341,10 @@ fn members_are_failed_replaced_and_scrubbed_without_a_mount() {
     let all = m.together(&[0, 2, 3]);
     let said = ok(&["spare", &all, "--list"]);
     assert!(said.contains("disk3  spare"), "{said}");
+    let said = ok(&["fail", &all, "0", "-n"]);
+    assert!(said.contains("nothing was changed, but that this command had joined"), "{said}");
+    let said = fails(&["spare", &all, m.disk(4), m.disk(4), "-n"]);
+    assert!(said.contains("is the same device as"), "{said}");
     // It steps in, and the command waits for that.
     let said = ok(&["fail", &all, "0"]);
     assert!(said.contains("member 0 is filled and in use"), "{said}");

@@ -14,6 +14,7 @@ pub enum Direct {
 
 /// How to open.
 #[derive(Debug, Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent options, each named")]
 pub struct OpenOptions {
     /// No writes.
     pub read_only: bool,
@@ -24,4 +25,6 @@ pub struct OpenOptions {
     /// A file's size is no limit: it may be empty, writes make it longer, and a read beyond its end
     /// fails. Without direct I/O any byte will do, not only whole sectors.
     pub growing: bool,
+    /// A file that every user can open stays so although its locks count: it is only looked at, for a moment.
+    pub leaves_mode: bool,
 }

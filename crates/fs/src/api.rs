@@ -209,6 +209,9 @@ impl Fs {
     pub fn clear(&self, member: Option<MemberSelector>) -> Result<Cleared> {
         self.core().check_alive()?;
         let suspects = self.pool().clear_suspicion(member)?;
+        let label = self.pool().label();
+        let uuid = |m: &MemberIndex| label.members.get(usize::from(m.0)).map(|member| member.uuid);
+        self.mounted.maintenance.trusted(&suspects.iter().filter_map(uuid).collect::<Vec<_>>());
         let (mut cleared, all) = (Cleared { suspects, ..Cleared::default() }, member.is_none());
         if all {
             cleared.damaged = self.core().meta.damages.clear();

@@ -227,7 +227,7 @@ pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
 pub use files_at::{FileAt, FilesAt};
 pub use holds::Holds;
 pub use inspect::{ClusterView, inspect};
-pub use maintenance::{MaintenanceStatus, SCRUB_BEGUN, SCRUB_ENDED};
+pub use maintenance::{MaintenanceStatus, SCRUB_BEGUN, SCRUB_ENDED, WorkBegan};
 pub use meta::MetaStats;
 pub use mount::{
     NamedLock, NodeStatus, accept_members, destroy, give_slot_back, rename, vouch_dead,

@@ -12,7 +12,7 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use braid_format::history::EventKind;
-use braid_format::{ByteOffset, Epoch, MemberIndex};
+use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
 use braid_pool::{
     ChangeError, EpochTag, Moving, Pace, Pool, PoolError, Progress, Scrubbed, Verification,
 };
@@ -41,8 +41,12 @@ pub struct MaintenanceStatus {
     pub moving: Option<(Moving, Progress)>,
     /// The scrub that is under way: how far, and what it has found so far.
     pub scrubbing: Option<(Progress, Scrubbed)>,
-    /// When what is being done began.
-    pub begun: Option<Instant>,
+    /// When this node began to fill that member.
+    pub rebuild_began: Option<WorkBegan>,
+    /// When it began to move those contents.
+    pub move_began: Option<WorkBegan>,
+    /// When it began to scrub.
+    pub scrub_began: Option<WorkBegan>,
     /// Scrubs that have ended.
     pub scrubs: u64,
     /// What the last scrub found; nothing if it ended in an error.
@@ -53,6 +57,21 @@ pub struct MaintenanceStatus {
     pub error: Option<String>,
     /// What nobody could decide when this node last filled a member, if there was something.
     pub differed: Option<String>,
+}
+
+/// When long work began, or went on after it was broken off.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkBegan {
+    /// The time.
+    pub at: Instant,
+    /// How far it was.
+    pub from: Bytes,
+}
+
+impl WorkBegan {
+    fn now(progress: Progress) -> Self {
+        Self { at: Instant::now(), from: progress.done }
+    }
 }
 
 impl MaintenanceStatus {
@@ -70,8 +89,8 @@ struct Shared {
     scrub: AtomicBool,
     /// What could not be done is to be tried again at once.
     anew: AtomicBool,
-    /// Suspicions were ended by an operator: what was done about members before counts no more.
-    cleared: AtomicBool,
+    /// The suspicion of these was ended by an operator: what was done about them before counts no more.
+    cleared: Mutex<Vec<Uuid>>,
     stop: AtomicBool,
     /// It was woken while it was at work: it looks once more before it sleeps.
     is_awake: AtomicBool,
@@ -122,6 +141,11 @@ impl Maintenance {
         Self { shared, thread: Mutex::new(Some(thread)) }
     }
 
+    /// Does nothing.
+    pub fn idle() -> Self {
+        Self { shared: Arc::default(), thread: Mutex::new(None) }
+    }
+
     /// What is being done.
     pub fn status(&self) -> MaintenanceStatus {
         self.shared.status.lock().clone()
@@ -150,10 +174,13 @@ impl Maintenance {
             status.files = FilesAt::default();
         }
         (status.error, status.differed) = (None, None);
-        drop(status);
-        self.shared.cleared.store(true, Ordering::Release);
-        self.wake();
         found
+    }
+
+    /// The suspicion of these members was ended by an operator.
+    pub fn trusted(&self, members: &[Uuid]) {
+        self.shared.cleared.lock().extend(members);
+        self.wake();
     }
 
     /// Something may have changed.
@@ -209,6 +236,16 @@ struct Garbage {
     drop_again: bool,
     /// When members were looked at for that.
     looked: Option<Instant>,
+}
+
+impl Garbage {
+    /// These members are as if nothing had been wrong with them.
+    fn forget(&mut self, members: &[Uuid]) {
+        for member in members {
+            self.asked.remove(member);
+            self.scrubbed.remove(member);
+        }
+    }
 }
 
 impl Worker {
@@ -269,11 +306,8 @@ impl Worker {
     /// Names members that have become slow, or are no longer slow. Nothing is done about them: a
     /// slow member is worth more than none. Marks and fails members that return garbage.
     fn watch(&self, now: Duration) {
-        if self.shared.cleared.swap(false, Ordering::AcqRel) {
-            let mut garbage = self.garbage.lock();
-            garbage.asked.clear();
-            garbage.scrubbed.clear();
-        }
+        let cleared = std::mem::take(&mut *self.shared.cleared.lock());
+        self.garbage.lock().forget(&cleared);
         self.drop_garbage();
         self.mark_suspects(now);
         self.watch_garbage();
@@ -344,12 +378,15 @@ impl Worker {
         };
         let Some(member) = member else { return Ok(()) };
         tracing::info!(%member, "filling a member");
-        self.shared.status.lock().begun = Some(Instant::now());
+        self.shared.status.lock().rebuild_began = None;
         let pacer = Pacer::new(&self.pool);
         let verifier = VolumeVerifier::of_mounted(&self.volume);
         let verification = Verification::by(&verifier);
         let done = self.pool.rebuild_with(member, &verification, &|progress| {
-            self.shared.status.lock().rebuilding = Some((member, progress));
+            let mut status = self.shared.status.lock();
+            status.rebuilding = Some((member, progress));
+            status.rebuild_began.get_or_insert_with(|| WorkBegan::now(progress));
+            drop(status);
             self.drop_garbage();
             pacer.pace(&|| self.stopped())
         });
@@ -371,10 +408,13 @@ impl Worker {
     fn move_on(&self) -> Result<(), PoolError> {
         let Some(moving) = self.pool.moving().filter(|_| !self.stopped()) else { return Ok(()) };
         tracing::info!(member = %moving.leaving, to = %moving.successor, "moving a member");
-        self.shared.status.lock().begun = Some(Instant::now());
+        self.shared.status.lock().move_began = None;
         let pacer = Pacer::new(&self.pool);
         let done = self.pool.evacuate(&|progress| {
-            self.shared.status.lock().moving = Some((moving, progress));
+            let mut status = self.shared.status.lock();
+            status.moving = Some((moving, progress));
+            status.move_began.get_or_insert_with(|| WorkBegan::now(progress));
+            drop(status);
             self.drop_garbage();
             pacer.pace(&|| self.stopped())
         });
@@ -408,9 +448,12 @@ impl Worker {
         let verifier = VolumeVerifier::of_mounted(&self.volume);
         let to_be_failed = self.pool.to_be_failed();
         self.pool.record(EventKind::Scrub, None, SCRUB_BEGUN);
-        self.shared.status.lock().begun = Some(Instant::now());
+        self.shared.status.lock().scrub_began = None;
         let result = self.pool.scrub(&verifier, &mut |progress, found| {
-            self.shared.status.lock().scrubbing = Some((progress, found.clone()));
+            let mut status = self.shared.status.lock();
+            status.scrubbing = Some((progress, found.clone()));
+            status.scrub_began.get_or_insert_with(|| WorkBegan::now(progress));
+            drop(status);
             self.drop_garbage();
             pacer.pace(&over)
         });

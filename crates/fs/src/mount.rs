@@ -205,10 +205,15 @@ impl Mounted {
             Box::new(move |places, go_on| files_at(&files, places, go_on));
         let kernel = core.kernel.clone();
         let drop_pages = Box::new(move || kernel.drop_pages());
+        let maintenance = if core.options.only_plans {
+            Maintenance::idle()
+        } else {
+            Maintenance::start(&core.volume, peers, file_search, drop_pages)
+        };
         Self {
             hints: Mutex::new(watch_hints(&core.volume, &membership)),
             housekeeper: Mutex::new(Some(Housekeeper::start(&core, &membership))),
-            maintenance: Maintenance::start(&core.volume, peers, file_search, drop_pages),
+            maintenance,
             rebalance: JobSlot::default(),
             trim: JobSlot::default(),
             discarder: Discarder::start(&core),

@@ -28,6 +28,8 @@ pub struct MountOptions {
     pub commit_interval: Duration,
     /// What is freed goes back to the devices by itself, some time after that is durable.
     pub discard: bool,
+    /// It only says what others would do: of itself it fills, moves and scrubs nothing, and marks or fails no member.
+    pub only_plans: bool,
     /// After a repair: metadata that nobody uses becomes space for data again, however much is free.
     pub after_repair: bool,
     /// For people: where it is mounted.
@@ -57,6 +59,7 @@ impl Default for MountOptions {
             locks_max: 0,
             commit_interval: Duration::from_secs(5),
             discard: false,
+            only_plans: false,
             after_repair: false,
             serves: false,
             mount_point: PathBuf::new(),

@@ -145,6 +145,7 @@ impl Target {
             direct: if how.direct { Direct::Yes } else { Direct::No },
             exclusive: false,
             growing: true,
+            leaves_mode: false,
         };
         FileDevice::open(path, options).map_err(|e| match &e {
             DeviceError::Io { operation: "open", source, .. } if how.direct => {

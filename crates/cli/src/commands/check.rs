@@ -25,7 +25,7 @@ pub struct Args {
     /// Repair what can be repaired; cut off and name what cannot. Files that lost contents, and
     /// files that lost their names, are put into /lost+found
     #[arg(long)]
-    pub(super) repair: bool,
+    pub repair: bool,
     /// Do without members that are missing, if the others hold everything; they count as failed
     /// from then on
     #[arg(long)]

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::thaw;
 use crate::control::{self, Order, session::Session};
+use crate::process::signals;
 use crate::terminal::answer::{self, say};
 
 /// Between two looks at whether the command has ended.
@@ -62,7 +62,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let asked = catch()?;
     if control::order_unless(&mount, &order, &asked)?.is_none() {
-        bail!("interrupted: {} is not frozen", mount.pool);
+        bail!(
+            "interrupted: {} will not be frozen; its node gives up what it has begun",
+            mount.pool
+        );
     }
     if asked.load(Ordering::Relaxed) {
         thaw::thaw(&mount)?;
@@ -89,7 +92,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 /// Signals that ask this process to end are noted: the pool is not to stay frozen.
 fn catch() -> Result<Arc<AtomicBool>> {
     let asked = Arc::<AtomicBool>::default();
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for signal in signals::that_end() {
         signal_hook::flag::register(signal, asked.clone()).context("cannot catch signals")?;
     }
     Ok(asked)

@@ -77,14 +77,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return free_slot(parse(devices, std::path::absolute(dir)?, &args.options)?.0, life);
     }
     let dir = mounts::resolved(dir.as_ref()).with_context(|| dir.clone())?;
-    if !args.dry_run {
-        clear_dead(&dir)?;
-    }
-    if !dir.is_dir() {
+    let cleared = clear_dead(&dir, args.dry_run)?;
+    if !cleared && !dir.is_dir() {
         bail!("{}: not a directory to mount on", dir.display());
     }
     if let Some(place) = mount_remote::place(devices)? {
-        refuse_mounted(&dir)?;
+        if !cleared {
+            refuse_mounted(&dir)?;
+        }
         return mount_remote::run(args, &place, dir);
     }
     if args.identity.is_some() || args.insecure {
@@ -99,7 +99,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             log.display()
         );
     }
-    refuse_mounted(&dir)?;
+    if !cleared {
+        refuse_mounted(&dir)?;
+    }
     if let (Some(option), false) = (unknown.first(), args.sloppy) {
         bail!("unknown mount option '{option}'; see `braid mount --help`");
     }
@@ -140,18 +142,25 @@ fn planned(plan: Plan, dir: &Path, args: &Args) -> Result<ExitCode> {
 
 /// Takes away a mount whose process has died: nothing else answers there until somebody does. What the kernel
 /// has cached it answers all the same, so it is asked for what it never caches; not where a process is known to
-/// live, which may be stopped.
-fn clear_dead(dir: &Path) -> Result<()> {
+/// live, which may be stopped. In a dry run that is only said. Whether it is gone, or would be.
+fn clear_dead(dir: &Path, dry_run: bool) -> Result<bool> {
     let table = MountTable::own().unwrap_or_default();
     if !table.iter().any(|m| m.dir == dir && m.kind == "fuse.braid")
         || mounts::mounts().iter().chain(&mounts::remotes()).any(|m| m.mount_point == dir)
         || rustix::fs::statfs(dir).err() != Some(rustix::io::Errno::NOTCONN)
     {
-        return Ok(());
+        return Ok(false);
     }
-    warning!("{}: the process of the mount there has died: unmounting it", dir.display());
+    let shown = dir.display();
+    if dry_run {
+        say!("{shown}: the process of the mount there has died: it would be unmounted first");
+        return Ok(true);
+    }
+    warning!("{shown}: the process of the mount there has died: unmounting it");
     braid_fuse::unmount(dir, true)
-        .with_context(|| format!("{}: a dead mount cannot be cleared", dir.display()))
+        .with_context(|| format!("{shown}: a dead mount cannot be cleared"))?;
+    // Another may be beneath it.
+    Ok(false)
 }
 
 /// Nobody wants a second node on top of the first, in the same directory.

@@ -1,9 +1,10 @@
 //! `braid spare`
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::control::{
     self, Order, resync,
@@ -38,6 +39,27 @@ pub struct Args {
     dry_run: bool,
 }
 
+/// The second would be refused: it is a member by then.
+fn refuse_twice(devices: &[PathBuf]) -> Result<()> {
+    // A device by its number, a file by its own, another name as it is.
+    let identity = |device: &PathBuf| {
+        let meta = std::fs::metadata(device).ok();
+        meta.map(|meta| match meta.rdev() {
+            0 => (meta.dev(), meta.ino()),
+            number => (0, number),
+        })
+    };
+    for (before, device) in devices.iter().enumerate() {
+        let twice = |other: &&PathBuf| {
+            *other == device || identity(device).is_some_and(|id| identity(other) == Some(id))
+        };
+        if let Some(other) = devices.iter().take(before).find(twice) {
+            bail!("{} is the same device as {}", device.display(), other.display());
+        }
+    }
+    Ok(())
+}
+
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     Session::with(&args.pool, Missing::by(args.degraded), |session| {
@@ -45,6 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             let order = |device: &PathBuf| -> Result<Order> {
                 Ok(Order::Spare { device: session.new_device(device)?, force: args.force })
             };
+            refuse_twice(&args.devices)?;
             return session.plan_all(args.devices.iter().map(order).collect::<Result<_>>()?);
         }
         let before = session.view()?;
@@ -58,4 +81,23 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_device_twice_is_refused_by_whatever_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, link, other] = ["one", "link", "other"].map(|name| dir.path().join(name));
+        std::fs::write(&one, "").unwrap();
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&one, &link).unwrap();
+        refuse_twice(&[one.clone(), other.clone()]).unwrap();
+        let said = refuse_twice(&[one, other, link]).unwrap_err().to_string();
+        assert!(said.contains("link is the same device as"), "{said}");
+        let remote = PathBuf::from("iscsi://host/disk/0");
+        refuse_twice(&[remote.clone(), remote]).unwrap_err();
+    }
 }

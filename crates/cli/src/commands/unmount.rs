@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn planned(dir: &Path, mount: Option<&TableEntry>, args: &Args) -> Result<ExitCode> {
     let shown = dir.display();
     let Some(mount) = mount else { bail!("{shown}: nothing is mounted there") };
-    let user = if args.lazy { None } else { in_use::user_of(mount.id, dir) };
+    let user = if args.lazy { None } else { in_use::user_of(mount) };
     if let Some((pid, command)) = user {
         let command = command.escape_debug();
         bail!("{shown}: in use by process {pid} ({command}); --lazy detaches anyway");

@@ -34,8 +34,8 @@ pub fn planned(fs: &Fs, order: &Order) -> Result<String> {
             )
         }
         Order::Spare { device, force } => {
-            let place = fs.plan_spare(&open(device)?, *force)?;
-            format!("{} would be member {place}, a spare\n", device.display())
+            fs.plan_spare(&open(device)?, *force)?;
+            format!("{} would be a spare of the pool\n", device.display())
         }
         Order::Evacuate { member, to, force } => {
             let from = selector_of(fs, member)?;

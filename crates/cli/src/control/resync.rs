@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::control::{MemberView, Order, View, session::Session};
 use crate::terminal::{
-    answer::{self, printable, say, warning},
+    answer::{self, say, warning},
     ui,
 };
 
@@ -44,7 +44,9 @@ pub fn wait(session: &Session, member: u16) -> Result<()> {
                 bar.finish_and_clear();
                 settle(session);
                 say_filled(member);
-                view.differed.into_iter().for_each(|what| eprintln!("{}", printable(&what)));
+                if let Some(what) = view.differed {
+                    answer::note_line(format_args!("{what}"));
+                }
                 return Ok(());
             }
             "rebuilding" => {

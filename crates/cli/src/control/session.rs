@@ -24,6 +24,9 @@ use crate::terminal::{
 
 /// The last line of every `--dry-run`.
 pub const NOTHING_CHANGED: &str = "nothing was changed";
+/// The same of one that had to join the pool.
+const ONLY_JOINED: &str = "nothing was changed, but that this command had joined the pool: it had a node slot and is \
+                           in the history, and a dead node was recovered if there was one";
 /// How often a long order is looked after.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -119,7 +122,8 @@ impl Session {
         })?;
         control::history::keep(&pool);
         let timing = properties::timing(&pool.label().properties).unwrap_or_default();
-        let options = MountOptions { timing, ..MountOptions::default() };
+        let only_plans = answer::is_dry_run();
+        let options = MountOptions { timing, only_plans, ..MountOptions::default() };
         let fs = Fs::mount(pool, options, Arc::new(NoKernelCache))?;
         let holds = Holds::of(&fs);
         Ok(Self::Own { fs, _holds: holds })
@@ -139,6 +143,9 @@ impl Session {
         let session = Self::find(name, missing)?;
         let work = || -> Result<T> {
             let done = work(&session)?;
+            if answer::is_dry_run() && !session.stays() {
+                say!("{ONLY_JOINED}");
+            }
             if answer::is_json() {
                 answer::add("pool", session.view().ok());
             }
@@ -178,7 +185,9 @@ impl Session {
     /// As there.
     pub fn plan_all(&self, orders: Vec<Order>) -> Result<ExitCode> {
         orders.into_iter().try_for_each(|order| self.say_planned(order))?;
-        say!("{NOTHING_CHANGED}");
+        if self.stays() {
+            say!("{NOTHING_CHANGED}");
+        }
         Ok(ExitCode::SUCCESS)
     }
 

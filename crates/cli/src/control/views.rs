@@ -3,7 +3,7 @@
 use braid_format::label::properties::Properties;
 use braid_format::{ByteOffset, MemberIndex};
 use braid_fs::lock::NodeView;
-use braid_fs::{FileAt, Fs};
+use braid_fs::{FileAt, Fs, WorkBegan};
 use braid_pool::{Pool, Scrubbed};
 use serde::{Deserialize, Serialize};
 
@@ -103,9 +103,15 @@ pub struct View {
     /// What is moved so that the pool becomes smaller: bytes done, bytes in all.
     #[serde(default)]
     pub leaving: Option<(u64, u64)>,
-    /// For how many seconds the member is being filled, or moved, or the scrub is under way.
+    /// For how many seconds the member is being filled, and bytes done before.
     #[serde(default)]
-    pub at_work_s: Option<f64>,
+    pub rebuild_ran: Option<(f64, u64)>,
+    /// The same of the move.
+    #[serde(default)]
+    pub move_ran: Option<(f64, u64)>,
+    /// The same of the scrub.
+    #[serde(default)]
+    pub scrub_ran: Option<(f64, u64)>,
     /// For how many seconds the pool is being made smaller.
     #[serde(default)]
     pub leaving_s: Option<f64>,
@@ -194,6 +200,9 @@ pub fn view(fs: &Fs) -> View {
         let uuid = m.uuid.to_string();
         MemberView { index, uuid, path, state: member_state(m).to_owned(), used }
     });
+    let ran = |began: Option<WorkBegan>| {
+        began.map(|began| (began.at.elapsed().as_secs_f64(), began.from.get()))
+    };
     let scrub = |f: &Scrubbed| ScrubView {
         finished: f.finished,
         checked: f.checked.get(),
@@ -221,7 +230,9 @@ pub fn view(fs: &Fs) -> View {
             (m.leaving.0, m.successor.0, done, total)
         }),
         leaving: fs.leaving(),
-        at_work_s: maintenance.begun.map(|begun| begun.elapsed().as_secs_f64()),
+        rebuild_ran: ran(maintenance.rebuild_began),
+        move_ran: ran(maintenance.move_began),
+        scrub_ran: ran(maintenance.scrub_began),
         leaving_s: fs.leaving_since().map(|begun| begun.elapsed().as_secs_f64()),
         scrubbing: maintenance.scrubbing.as_ref().map(|(p, _)| (p.done.get(), p.total.get())),
         scrubs: maintenance.scrubs,
@@ -291,10 +302,13 @@ impl View {
     /// Work on the pool as a whole that is under way on the node, a line each.
     pub fn work(&self) -> Vec<String> {
         let scrub = self.scrubbing.map(|(done, total)| {
-            format!("scrubbing: {}", ui::how_far(done, total, self.at_work_s))
+            format!("scrubbing: {}", ui::how_far(done, total, self.scrub_ran))
         });
         let leaving = self.leaving.map(|(done, total)| {
-            format!("a part of the pool is emptied: {}", ui::how_far(done, total, self.leaving_s))
+            format!(
+                "a part of the pool is emptied: {}",
+                ui::how_far(done, total, self.leaving_s.map(|s| (s, 0)))
+            )
         });
         scrub.into_iter().chain(leaving).collect()
     }
@@ -302,11 +316,11 @@ impl View {
     pub fn state_of(&self, m: &MemberView) -> String {
         let doing = match self.rebuilding {
             Some((member, done, total)) if member == m.index => {
-                format!(", filled: {}", ui::how_far(done, total, self.at_work_s))
+                format!(", filled: {}", ui::how_far(done, total, self.rebuild_ran))
             }
             _ => match self.moving {
                 Some((leaving, to, done, total)) if leaving == m.index => {
-                    let far = ui::how_far(done, total, self.at_work_s);
+                    let far = ui::how_far(done, total, self.move_ran);
                     format!(", moved to member {to}: {far}")
                 }
                 _ if m.used == 0 => ", holds nothing".to_owned(),
@@ -348,7 +362,9 @@ mod tests {
             moving: Some((1, 5, 512 * mib, gib)),
             scrubbing: Some((gib, 2 * gib)),
             leaving: Some((mib, 3 * mib)),
-            at_work_s: Some(8.0),
+            rebuild_ran: Some((8.0, 0)),
+            move_ran: Some((4.0, 256 * mib)),
+            scrub_ran: Some((16.0, 0)),
             ..View::default()
         };
         let filled = "active, filled: 25 %, 128 MiB/s, 24 s left";
@@ -359,7 +375,7 @@ mod tests {
         );
         assert_eq!(
             view.work(),
-            ["scrubbing: 50 %, 128 MiB/s, 8 s left", "a part of the pool is emptied: 33 %"]
+            ["scrubbing: 50 %, 64 MiB/s, 16 s left", "a part of the pool is emptied: 33 %"]
         );
     }
 }

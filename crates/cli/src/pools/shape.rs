@@ -14,7 +14,7 @@ use braid_pool::{AddOptions, CreateOptions, Hint};
 
 use serde::{Deserialize, Serialize};
 
-use crate::terminal::{size, ui};
+use crate::terminal::{answer, size, ui};
 
 /// Time in which one device is measured.
 const MEASURE: Duration = Duration::from_millis(400);
@@ -243,7 +243,8 @@ pub fn measure_all(devices: &[Arc<dyn Device>], options: &mut CreateOptions) -> 
     if options.weights != Weights::Speed {
         return Ok(());
     }
-    eprintln!("measuring each device alone, reading for {} ms", MEASURE.as_millis());
+    let ms = MEASURE.as_millis();
+    answer::note_line(format_args!("measuring each device alone, reading for {ms} ms"));
     let bar = ui::bar("measuring");
     bar.set_length(devices.len() as u64);
     for (device, hint) in devices.iter().zip(&mut options.hints) {

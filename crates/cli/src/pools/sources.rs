@@ -10,7 +10,7 @@ use braid_pool::labels::Found;
 use braid_pool::{FoundPool, Pool, PoolError};
 
 use crate::process::{left_behind, mounts};
-use crate::terminal::answer::warning;
+use crate::terminal::answer::{self, warning};
 
 /// Opens the pool that `sources` name: one pool name (found by label), or all of its devices.
 ///
@@ -69,11 +69,15 @@ pub fn open_to_read(sources: &[String], degraded: bool) -> Result<Pool> {
 pub fn open_as_can_be(paths: &[PathBuf]) -> Result<(Vec<Arc<dyn Device>>, bool)> {
     let mut protected = false;
     ask(paths);
+    let leaves_mode = answer::is_dry_run();
     let open = |path: &PathBuf| {
         let one = std::slice::from_ref(path);
-        open_devices(one, false).or_else(|why| {
+        let opened = |read_only| {
+            open_each(one, OpenOptions { read_only, leaves_mode, ..OpenOptions::default() })
+        };
+        opened(false).or_else(|why| {
             // What cannot be opened at all says why it cannot be written.
-            let opened = open_devices(one, true).map_err(|_| why);
+            let opened = opened(true).map_err(|_| why);
             protected |= opened.is_ok();
             opened
         })
@@ -87,6 +91,11 @@ pub fn open_as_can_be(paths: &[PathBuf]) -> Result<(Vec<Arc<dyn Device>>, bool)>
 /// # Errors
 /// Names the device that cannot be opened, or that nobody can write ([`PoolError::ReadOnly`]).
 pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn Device>>> {
+    open_each(paths, OpenOptions { read_only, ..OpenOptions::default() })
+}
+
+fn open_each(paths: &[PathBuf], options: OpenOptions) -> Result<Vec<Arc<dyn Device>>> {
+    let read_only = options.read_only;
     if !read_only {
         // What such a node holds of the devices would be in use for ever. Once is enough for a command, which
         // may open many devices; a mounted node looks again by itself.
@@ -100,7 +109,6 @@ pub fn open_devices(paths: &[PathBuf], read_only: bool) -> Result<Vec<Arc<dyn De
             if !device::exists(path) {
                 return Err(no_such(path));
             }
-            let options = OpenOptions { read_only, ..OpenOptions::default() };
             let device = device::open(path, options)?;
             // Found out at the first write it would be a member that fails.
             if device.info().read_only && !read_only {

@@ -14,7 +14,7 @@ use braid_pool::layout::bus::Sysfs;
 use braid_pool::{CreateOptions, Plan, Pool};
 
 use crate::pools::shape;
-use crate::terminal::ui;
+use crate::terminal::{answer, ui};
 
 /// Time in which one device is asked for small reads.
 const MEASURE: Duration = Duration::from_millis(200);
@@ -91,7 +91,8 @@ fn measured(devices: &[Arc<dyn Device>]) -> Result<Vec<braid_pool::advise::class
         sysfs.name_of(Path::new(&d.info().name)).and_then(|name| sysfs.rotates(&name))
     };
     let rotates: Vec<Option<bool>> = devices.iter().map(rotates).collect();
-    eprintln!("measuring how soon each device answers, reading for {} ms", MEASURE.as_millis());
+    let ms = MEASURE.as_millis();
+    answer::note_line(format_args!("measuring how soon each device answers, reading for {ms} ms"));
     let bar = ui::bar("measuring");
     let mut bench = DeviceBench::new(devices.to_vec(), MEASURE);
     let found = answers(&mut bench, &rotates, &mut ui::progress(&bar))?;

@@ -2,20 +2,42 @@
 
 use std::path::Path;
 
-/// Some process that uses the mount with the number `mount`, on `dir`, and its command. Nothing is asked of the file
-/// system, whose node may not answer.
-pub fn user_of(mount: u64, dir: &Path) -> Option<(u32, String)> {
+use braid_pool::device::TableEntry;
+
+/// Some process that uses a mount, and its command. Nothing is asked of the file system, whose node may not answer.
+pub fn user_of(mount: &TableEntry) -> Option<(u32, String)> {
     let own = std::process::id();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        if pid != own && (has_open(&entry.path(), mount) || works_in(&entry.path(), dir)) {
+        if pid != own && uses(&entry.path(), mount) {
             let command = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
             return Some((pid, command.trim().to_owned()));
         }
     }
     None
+}
+
+fn uses(process: &Path, mount: &TableEntry) -> bool {
+    has_open(process, mount.id) || works_in(process, &mount.dir) || has_mapped(process, mount)
+}
+
+/// What is mapped is in use though it may be closed.
+fn has_mapped(process: &Path, mount: &TableEntry) -> bool {
+    let maps = std::fs::read(process.join("maps")).unwrap_or_default();
+    String::from_utf8_lossy(&maps).lines().any(|line| is_of(line, mount))
+}
+
+/// Whether a line of `maps` is of a file of that mount: by its device, and beneath its directory.
+fn is_of(line: &str, mount: &TableEntry) -> bool {
+    // `7f00-7f01 r--s 00000000 00:33 12          /dir/file`
+    let mut words = line.splitn(6, ' ');
+    let number = |text: &str| u32::from_str_radix(text, 16).ok();
+    let device = words.nth(3).and_then(|device| device.split_once(':'));
+    let device = device.and_then(|(major, minor)| Some((number(major)?, number(minor)?)));
+    let path = words.nth(1).map(str::trim_start).unwrap_or_default();
+    device == Some(mount.device) && Path::new(path).starts_with(&mount.dir)
 }
 
 fn has_open(process: &Path, mount: u64) -> bool {
@@ -50,5 +72,26 @@ mod tests {
         assert!(has_open(this, mount) && !has_open(this, u64::MAX));
         let here = std::env::current_dir().unwrap();
         assert!(works_in(this, &here) && !works_in(this, Path::new("/nowhere")));
+    }
+
+    #[test]
+    fn what_is_mapped_is_told_by_its_device_and_its_directory() {
+        let mount = TableEntry {
+            id: 7,
+            device: (0, 51),
+            dir: "/mnt/safe".into(),
+            kind: "fuse.braid".into(),
+            source: "safe".into(),
+            user: None,
+        };
+        let line = |device: &str, path: &str| {
+            format!("7f00-7f01 r--s 00000000 {device} 12                         {path}")
+        };
+        assert!(is_of(&line("00:33", "/mnt/safe/a file"), &mount));
+        assert!(is_of(&line("00:33", "/mnt/safe/gone (deleted)"), &mount));
+        // Of another mount of the same pool, of another file system, of none.
+        assert!(!is_of(&line("00:33", "/mnt/other/a"), &mount));
+        assert!(!is_of(&line("00:34", "/mnt/safe/a"), &mount));
+        assert!(!is_of("7f00-7f01 rw-p 00000000 00:00 0 ", &mount));
     }
 }

@@ -78,7 +78,7 @@ impl Whose<'_> {
     }
     /// In front of a line for people.
     fn text(&self) -> String {
-        let pool = self.pool.map(|pool| format!("{}:", printable(pool)));
+        let pool = self.pool.map(|pool| format!("{}:", unforged(pool)));
         let node = self.node.map(|node| format!("node {node}:"));
         pool.into_iter().chain(node).collect::<Vec<_>>().join(" ")
     }
@@ -89,6 +89,13 @@ impl Whose<'_> {
         let node = self.node.filter(|_| !has("node")).map(|node| format!("\"node\":{node},"));
         pool.into_iter().chain(node).collect()
     }
+}
+
+/// A pool's name as it stands in front of a line. One that could be taken for more than a name is quoted.
+fn unforged(pool: &str) -> String {
+    let shown = printable(pool);
+    let is_more = shown.contains(':') && shown.contains(char::is_whitespace);
+    if is_more || shown.starts_with('"') { format!("\"{}\"", shown.escape_debug()) } else { shown }
 }
 
 /// The form of a line.
@@ -279,6 +286,9 @@ mod tests {
         assert_eq!(safe.text(), "safe: node 3:");
         assert_eq!(whose(Some("a\u{202e}"), None).text(), "a\\u{202e}:");
         assert_eq!(whose(None, None).text(), "");
+        // No name is taken for another pool's node.
+        assert_eq!(whose(Some("safe: node 3"), None).text(), "\"safe: node 3\":");
+        assert_eq!(whose(Some("\"a\""), None).text(), r#""\"a\"":"#);
         assert_eq!(safe.json(|_| false), r#""pool":"safe","node":3,"#);
         assert_eq!(safe.json(|name| name == "pool"), r#""node":3,"#);
         assert_eq!(whose(Some("a\"b"), None).json(|_| false), r#""pool":"a\"b","#);

@@ -15,6 +15,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use braid_format::text;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -69,6 +70,31 @@ pub fn add_option(command: Command) -> Command {
 
 /// The option of all commands that change a pool or a host.
 const DRY_RUN: &str = "dry_run";
+/// The option without which a command that has it only looks.
+const REPAIR: &str = "repair";
+
+/// This command says what it would do.
+static IS_DRY: AtomicBool = AtomicBool::new(false);
+
+/// Whether this command changes nothing.
+pub fn is_dry_run() -> bool {
+    IS_DRY.load(Ordering::Relaxed)
+}
+
+/// Whether a command changes something; `None`: it has no option that says so, and only looks.
+fn changes(matches: &ArgMatches) -> Option<bool> {
+    let given = |option| matches.try_get_one::<bool>(option).ok().flatten().copied();
+    given(DRY_RUN).map(|dry| !dry && given(REPAIR) != Some(false))
+}
+
+/// This command changes something, or says what it would change.
+pub fn begin_work(changes: bool) {
+    if changes {
+        lost_output::finish_work();
+    } else {
+        IS_DRY.store(true, Ordering::Relaxed);
+    }
+}
 
 /// The answer is for programs if the command line says so. Called once, before anything is said.
 pub fn begin(matches: &ArgMatches) {
@@ -77,9 +103,7 @@ pub fn begin(matches: &ArgMatches) {
         words.push(word);
         at = below;
     }
-    if at.try_get_one::<bool>(DRY_RUN).ok().flatten() == Some(&false) {
-        lost_output::finish_work();
-    }
+    changes(at).into_iter().for_each(begin_work);
     if at.try_get_one::<bool>(JSON).ok().flatten() != Some(&true) || OTHERS.contains(&words[0]) {
         return;
     }
@@ -160,6 +184,11 @@ pub fn warn_line(text: fmt::Arguments<'_>) {
     lost_output::print_error(format_args!("braid: {}\n", printable(&text.to_string())));
 }
 
+/// A line on standard error that is no warning.
+pub fn note_line(text: fmt::Arguments<'_>) {
+    lost_output::print_error(format_args!("{}\n", printable(&text.to_string())));
+}
+
 /// Warns on standard error, as `eprintln!` does.
 macro_rules! warning {
     ($($words:tt)*) => { $crate::terminal::answer::warn_line(format_args!($($words)*)) };
@@ -206,6 +235,25 @@ pub fn end(error: Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_check_without_repair_only_looks() {
+        let switch = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+        let command = |names: &[&'static str]| {
+            names.iter().fold(Command::new("c"), |command, name| command.arg(switch(name)))
+        };
+        let changes = |names: &[&'static str], words: &[&str]| {
+            let words = [&["c"], words].concat();
+            changes(&command(names).try_get_matches_from(words).unwrap())
+        };
+        assert_eq!(changes(&[], &[]), None);
+        assert_eq!(changes(&[DRY_RUN], &[]), Some(true));
+        assert_eq!(changes(&[DRY_RUN], &["--dry_run"]), Some(false));
+        let both = [DRY_RUN, REPAIR];
+        assert_eq!(changes(&both, &[]), Some(false));
+        assert_eq!(changes(&both, &["--repair"]), Some(true));
+        assert_eq!(changes(&both, &["--repair", "--dry_run"]), Some(false));
+    }
 
     #[test]
     fn what_would_not_show_as_it_is_is_escaped() {

@@ -32,15 +32,15 @@ pub fn byte_bar(what: &'static str, len: u64) -> ProgressBar {
     bar
 }
 
-/// How far work is that has gone on for `seconds`: `12 %, 103 MiB/s, 5 min left`. In its first second, and from a node
-/// that does not say since when, only how much is done.
-pub fn how_far(done: u64, total: u64, seconds: Option<f64>) -> String {
+/// How far work is that `ran` for so many seconds, from so many bytes on: `12 %, 103 MiB/s, 5 min left`. In its first
+/// second, and from a node that does not say since when, only how much is done.
+pub fn how_far(done: u64, total: u64, ran: Option<(f64, u64)>) -> String {
     let percent = u128::from(done) * 100 / u128::from(total.max(1));
-    let Some(seconds) = seconds.filter(|s| *s >= 1.0 && done > 0) else {
+    let Some((seconds, from)) = ran.filter(|(s, from)| *s >= 1.0 && done > *from) else {
         return format!("{percent} %");
     };
     #[expect(clippy::cast_precision_loss, reason = "for people")]
-    let (rate, left) = (done as f64 / seconds, total.saturating_sub(done) as f64);
+    let (rate, left) = ((done - from) as f64 / seconds, total.saturating_sub(done) as f64);
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "for people")]
     let (bytes, rest) = (rate as u64, Duration::from_secs((left / rate) as u64));
     format!("{percent} %, {}/s, {} left", size::show(bytes), span(rest))
@@ -91,8 +91,12 @@ mod tests {
             (4 * GIB, 4 * GIB, Some(2.0), "100 %, 2 GiB/s, 0 s left"),
             (u64::MAX, u64::MAX, Some(1e9), "100 %, 17.1 GiB/s, 0 s left"),
         ] {
-            assert_eq!(how_far(done, total, seconds), shown, "{done} of {total}");
+            assert_eq!(how_far(done, total, seconds.map(|s| (s, 0))), shown, "{done} of {total}");
         }
+        // What was done before it was broken off took no time of this run.
+        let again = how_far(3 * GIB, 4 * GIB, Some((8.0, 2 * GIB)));
+        assert_eq!(again, "75 %, 128 MiB/s, 8 s left");
+        assert_eq!(how_far(GIB, 4 * GIB, Some((8.0, GIB))), "25 %");
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub struct FileDevice {
     in_memory: bool,
     /// Its size is no limit.
     growing: bool,
+    /// Its mode is nobody's to change.
+    leaves_mode: bool,
     poisoned: AtomicBool,
     /// The shortest size, in bytes, with which the file was found truncated; `u64::MAX` if it never was.
     shortest: AtomicU64,
@@ -91,7 +93,8 @@ impl FileDevice {
         const OTHERS: u32 = 0o007;
         let Ok(meta) = self.file.metadata() else { return };
         let mode = meta.permissions().mode() & 0o7777;
-        if self.info.is_block || self.info.read_only || mode & OTHERS == 0 {
+        let stays = self.leaves_mode || self.info.is_block || self.info.read_only;
+        if stays || mode & OTHERS == 0 {
             return;
         }
         let file = &self.info.name;
@@ -437,6 +440,7 @@ impl Opening<'_> {
             queue,
             in_memory,
             growing,
+            leaves_mode: self.options.leaves_mode,
             poisoned,
             shortest: AtomicU64::new(u64::MAX),
             disk,

@@ -14,8 +14,9 @@ use braid_pool::device::{
 use braid_pool::layout::Redundancy;
 use braid_pool::{ChecksumVerifier, CreateOptions, Destination, EpochTag, Pool, ReadPath};
 use parking_lot::Mutex;
+use uuid::Uuid;
 
-use super::{Maintenance, MaintenancePeers};
+use super::{Garbage, Maintenance, MaintenancePeers};
 use crate::check::{CheckOptions, check};
 use crate::files_at::FilesAt;
 use crate::journal::{Header, Ring};
@@ -112,6 +113,33 @@ fn a_member_fails_under_a_mounted_file_system_and_a_spare_steps_in() {
     assert_eq!(states(&pool), [Failed, Active, Failed]);
     let report = check(pool, CheckOptions::default(), &mut |_, _| {}).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
+}
+
+#[test]
+fn a_node_that_only_plans_lets_no_spare_step_in() {
+    use MemberState::{Active, Failed, Spare};
+    let disks: Vec<_> = (0..2).map(|i| disk(&format!("d{i}"))).collect();
+    let pool = made(&disks, Redundancy::Mirror(2));
+    let options = MountOptions { only_plans: true, ..MountOptions::default() };
+    let fs = Fs::mount(pool.clone(), options, Arc::new(NoKernelCache)).unwrap();
+    fs.add_spare(disk("spare"), false).unwrap();
+    fs.fail_member(MemberIndex(1), false).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(states(&pool), [Active, Failed, Spare]);
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn what_was_done_about_a_member_that_is_cleared_counts_no_more() {
+    let [cleared, other] = [1, 2].map(Uuid::from_u128);
+    let mut garbage = Garbage::default();
+    for member in [cleared, other] {
+        garbage.asked.insert(member);
+        garbage.scrubbed.insert(member);
+    }
+    garbage.forget(&[cleared]);
+    assert_eq!(garbage.asked, [other].into());
+    assert_eq!(garbage.scrubbed, [other].into());
 }
 
 /// Another device comes in the place of one that is being filled: that is no failure, and it is filled.

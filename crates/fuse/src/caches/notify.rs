@@ -277,7 +277,7 @@ impl KernelLink {
                     }
                 }
                 Err(errno) => {
-                    tracing::error!(node, %errno, "the kernel refused to drop its cache");
+                    tracing::error!(inode = node, %errno, "the kernel refused to drop its cache");
                     return;
                 }
             }
@@ -285,7 +285,7 @@ impl KernelLink {
             pause = (pause * 2).min(RETRY_LONGEST);
         }
         tracing::warn!(
-            node,
+            inode = node,
             "attributes sent to a program were not taken within {within:?}: they may be stale"
         );
     }

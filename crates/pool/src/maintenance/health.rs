@@ -5,6 +5,7 @@ use std::time::Duration;
 use braid_device::AlignedBuf;
 use braid_format::label::MemberState;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
+use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 use uuid::Uuid;
 
@@ -16,6 +17,7 @@ use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
 use crate::membership::selector::MemberSelector;
 use crate::pool::{Pool, PoolState};
+use crate::redundancy::EpochInUse;
 use crate::topology::Topology;
 
 impl Pool {
@@ -157,16 +159,30 @@ impl Pool {
         suspects.filter_map(|m| topology.uuid(m)).collect()
     }
     /// Ends the suspicion of `members`: a scrub that began when they were suspected has read everything and
-    /// found nothing wrong. Those that were suspected.
+    /// found nothing wrong. Those that the labels called suspected.
     ///
     /// # Errors
-    /// [`PoolError::Device`] when the labels cannot be written.
+    /// [`ChangeError::ClearWhileOut`]: nothing would stand in for one that returns garbage after all;
+    /// [`PoolError::Device`] when the labels cannot be written. What this node has met of them counts as before.
     pub(crate) fn trust(&self, members: &[Uuid]) -> Result<Vec<MemberIndex>, PoolError> {
-        for member in members {
-            self.0.health.suspicion.forget(*member);
+        if members.is_empty() {
+            return Ok(Vec::new());
         }
         let _pass = self.1.pass()?;
-        self.0.set_marks(false, &|t, m| t.uuid(m).is_some_and(|uuid| members.contains(&uuid)))
+        let meant = |t: &Topology, m| t.uuid(m).is_some_and(|uuid| members.contains(&uuid));
+        self.0.changing(|| {
+            // A member may have failed since it was asked for.
+            let topology = self.0.epochs.write();
+            none_is_out(&topology)?;
+            let forget = || members.iter().for_each(|m| self.0.health.suspicion.forget(*m));
+            if to_mark(&topology, false, &meant).is_empty() {
+                forget();
+                return Ok(Vec::new());
+            }
+            let trusted = self.0.set_marks_of(topology, false, &meant)?;
+            forget();
+            Ok(trusted)
+        })
     }
     /// Ends the suspicion of a member, or of all, by an operator's word: its cable, say, was changed. Those that were
     /// suspected; what is damaged on them is still there, and a scrub finds it. New damage counts from zero on.
@@ -202,15 +218,15 @@ impl Pool {
         let is_meant = |m: &MemberIndex| named.is_none_or(|named| named == *m);
         let members = topology.members().filter(is_meant).filter(|m| topology.is_suspected(*m));
         let suspects: Vec<_> = members.filter_map(|m| Some((m, topology.uuid(m)?))).collect();
-        // Nothing would stand in for one that returns garbage after all.
         let is_out = |m: MemberIndex| {
             matches!(topology.state(m), MemberState::Failed | MemberState::Rebuilding)
         };
         let named_is_out = named.filter(|m| is_out(*m));
-        let some_is_out = topology.lost().next().filter(|_| !suspects.is_empty());
-        if let Some(out) = named_is_out.or(some_is_out) {
-            let (member, state) = (topology.name(out), state_word(topology.state(out)));
-            return Err(ChangeError::ClearWhileOut { member, state }.into());
+        if let Some(out) = named_is_out {
+            return Err(clear_while_out(&topology, out));
+        }
+        if !suspects.is_empty() {
+            none_is_out(&topology)?;
         }
         Ok(suspects)
     }
@@ -279,30 +295,52 @@ impl PoolState {
         suspected: bool,
         meant: &dyn Fn(&Topology, MemberIndex) -> bool,
     ) -> Result<Vec<MemberIndex>, PoolError> {
-        let to_change = |topology: &Topology| -> Vec<MemberIndex> {
-            let members = topology.members();
-            members.filter(|m| topology.is_marked(*m) != suspected && meant(topology, *m)).collect()
-        };
-        if to_change(&self.epochs.snapshot()).is_empty() {
+        if to_mark(&self.epochs.snapshot(), suspected, meant).is_empty() {
             return Ok(Vec::new());
         }
-        self.changing(|| {
-            let topology = self.epochs.write();
-            let members = to_change(&topology);
-            if members.is_empty() {
-                return Ok(members);
-            }
-            let mut next = next_epoch(&topology.label);
-            for member in &members {
-                if let Some(member) = next.members.get_mut(usize::from(member.0)) {
-                    member.suspected = suspected;
-                }
-            }
-            let devices = topology.devices.clone();
-            self.change(topology, next, devices)?;
-            Ok(members)
-        })
+        self.changing(|| self.set_marks_of(self.epochs.write(), suspected, meant))
     }
+    /// The same, once, by this topology.
+    fn set_marks_of(
+        &self,
+        topology: RwLockWriteGuard<'_, EpochInUse>,
+        suspected: bool,
+        meant: &dyn Fn(&Topology, MemberIndex) -> bool,
+    ) -> Result<Vec<MemberIndex>, PoolError> {
+        let members = to_mark(&topology, suspected, meant);
+        if members.is_empty() {
+            return Ok(members);
+        }
+        let mut next = next_epoch(&topology.label);
+        for member in &members {
+            if let Some(member) = next.members.get_mut(usize::from(member.0)) {
+                member.suspected = suspected;
+            }
+        }
+        let devices = topology.devices.clone();
+        self.change(topology, next, devices)?;
+        Ok(members)
+    }
+}
+
+/// Those that are `meant` and are not marked so yet.
+fn to_mark(
+    topology: &Topology,
+    suspected: bool,
+    meant: &dyn Fn(&Topology, MemberIndex) -> bool,
+) -> Vec<MemberIndex> {
+    let members = topology.members();
+    members.filter(|m| topology.is_marked(*m) != suspected && meant(topology, *m)).collect()
+}
+
+/// While a member is out, nothing would stand in for one that returns garbage after all.
+fn none_is_out(topology: &Topology) -> Result<(), PoolError> {
+    topology.lost().next().map_or(Ok(()), |out| Err(clear_while_out(topology, out)))
+}
+
+fn clear_while_out(topology: &Topology, out: MemberIndex) -> PoolError {
+    let (member, state) = (topology.name(out), state_word(topology.state(out)));
+    ChangeError::ClearWhileOut { member, state }.into()
 }
 
 #[cfg(test)]

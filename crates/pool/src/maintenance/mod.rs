@@ -259,7 +259,10 @@ impl Pool {
         device: &Arc<dyn Device>,
         force: bool,
     ) -> Result<(), PoolError> {
-        self.may_replace(&self.0.resolve_member(member.into())?, device, force)
+        let resolved = self.0.resolve_member(member.into())?;
+        // As for the change itself.
+        self.0.follow()?;
+        self.may_replace(&resolved, device, force)
     }
 
     fn may_replace(

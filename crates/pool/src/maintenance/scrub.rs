@@ -5,7 +5,7 @@
 use braid_device::AlignedBuf;
 use braid_format::{ByteOffset, Bytes, MemberIndex};
 
-use crate::error::PoolError;
+use crate::error::{ChangeError, PoolError};
 use crate::layout::group::{Group, Shape};
 use crate::layout::map::Place;
 use crate::layout::stretch::stretches;
@@ -51,7 +51,12 @@ impl Pool {
             self.flush()?;
         }
         if found.is_clean() && self.0.epochs.read().lost().next().is_none() {
-            for member in self.trust(&suspects)? {
+            let trusted = match self.trust(&suspects) {
+                // One has just failed: the others stay suspected.
+                Err(PoolError::Change(ChangeError::ClearWhileOut { .. })) => Vec::new(),
+                done => done?,
+            };
+            for member in trusted {
                 tracing::info!(%member, "a scrub found no damage: the member is no longer suspected to return garbage");
             }
         }

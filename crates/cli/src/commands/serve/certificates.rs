@@ -16,7 +16,7 @@ use crate::commands::identity;
 use crate::control::{self, session::NOTHING_CHANGED};
 use crate::pools::sources;
 use crate::terminal::{
-    answer::{self, say},
+    answer::{self, say, warning},
     ui,
 };
 
@@ -260,8 +260,8 @@ fn invite(args: &Invite) -> Result<()> {
     if made.role == Role::Client && !answer::is_json() {
         let server = made.servers.first().map_or("HOST", String::as_str);
         let pool = &made.pool;
-        eprintln!("braid: on the client, keep it in ~/.config/braid/bulk/{pool} (mode 600); then");
-        eprintln!("       braid cp FILE braid://{server}/{pool}/");
+        warning!("on the client, keep it in ~/.config/braid/bulk/{pool} (mode 600); then");
+        answer::note_line(format_args!("       braid cp FILE braid://{server}/{pool}/"));
     }
     Ok(())
 }

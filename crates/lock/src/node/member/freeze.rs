@@ -143,7 +143,9 @@ impl NodeState {
         let prepared =
             FreezeOrder { stage: FreezeStage::Prepared, id, seconds: seconds(patience) + 1 };
         self.say_own(prepared, None)?;
+        unless(given_up)?;
         on.prepare().map_err(NotFrozen::NotStable)?;
+        unless(given_up)?;
         self.await_followers(&prepared, deadline, given_up)?;
         let frozen = FreezeOrder { stage: FreezeStage::Frozen, seconds: seconds(time), ..prepared };
         let deadline = deadline.min(Instant::now() + ATTEMPT);
@@ -180,7 +182,14 @@ impl NodeState {
     /// See [`super::Membership::plan_freeze`].
     pub(super) fn plan_freeze(&self) -> Result<(), NotFrozen> {
         self.freezes.on.get().ok_or(NotFrozen::Busy)?;
-        self.may_freeze(&self.freezes.state.lock(), None)
+        self.may_freeze(&self.freezes.state.lock(), None)?;
+        self.may_see_all()
+    }
+
+    /// Whether each slot can be read, as far as is known: nobody can tell whether a node follows that may be there.
+    fn may_see_all(&self) -> Result<(), NotFrozen> {
+        let first = self.unreadable.lock().first().map(|u| u.slot);
+        first.map_or(Ok(()), |slot| Err(NotFrozen::Unreadable(slot)))
     }
 
     fn await_followers(
@@ -191,13 +200,12 @@ impl NodeState {
     ) -> Result<(), NotFrozen> {
         // Who joins takes its slot, and then looks for a freeze. Here it is the other way round: one sees the other.
         while *self.freezes.said.lock() != Some(*order) && Instant::now() < deadline {
+            unless(given_up)?;
             std::thread::sleep(LOOK);
         }
         self.read_slots().map_err(|e| NotFrozen::NotSeen(e.to_string()))?;
         loop {
-            if let Some(slot) = self.unreadable.lock().first().map(|u| u.slot) {
-                return Err(NotFrozen::Unreadable(slot));
-            }
+            self.may_see_all()?;
             let first = |(by, other): &&(Life, FreezeOrder)| {
                 by.slot < self.me.slot || other.stage == FreezeStage::Frozen
             };
@@ -211,9 +219,7 @@ impl NodeState {
             if missing.is_empty() {
                 return Ok(());
             }
-            if given_up() {
-                return Err(NotFrozen::GivenUp);
-            }
+            unless(given_up)?;
             let leaves = self.stopped() || self.freezes.state.lock().leaves;
             if Instant::now() >= deadline || leaves {
                 return Err(NotFrozen::NoAnswer(missing));
@@ -330,4 +336,9 @@ impl NodeState {
             std::thread::sleep(LOOK);
         }
     }
+}
+
+/// Whether somebody still waits for the freeze.
+fn unless(given_up: &dyn Fn() -> bool) -> Result<(), NotFrozen> {
+    if given_up() { Err(NotFrozen::GivenUp) } else { Ok(()) }
 }
