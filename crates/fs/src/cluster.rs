@@ -546,8 +546,9 @@ impl Others for Cluster {
     fn late(&self, tag: EpochTag) -> Vec<Life> {
         self.peer_observer.late(tag).unwrap_or_default()
     }
-    fn who_lacks(&self, features: Features) -> Vec<NodeId> {
-        self.peer_observer.who_lacks(features)
+    fn who_lacks(&self, features: Features) -> std::result::Result<Vec<NodeId>, PoolError> {
+        let who = self.peer_observer.who_lacks(features);
+        who.map_err(|error| PoolError::NodesUnasked(Arc::new(error)))
     }
     fn adopt(&self) {
         if let Some(adopted) = self.adopted.get() {

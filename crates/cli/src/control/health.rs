@@ -478,10 +478,10 @@ fn unanswering((dir, process): &(String, u32)) -> Finding {
     Finding {
         state: State::NodeSilent,
         meaning: format!(
-            "the node on {dir} (process {process}) does not answer: programs that use {dir} wait, and this is what the devices show"
+            "the node on {dir} (process {process}) does not answer: programs that use {dir} may wait, and this is what the devices show"
         ),
         action: format!(
-            "if it was stopped, `kill -CONT {process}`; if it hangs, `kill -KILL {process}` ends it, and another node, or the next mount, recovers it"
+            "look again in a while, it may be busy; if it was stopped, `kill -CONT {process}`; if it never answers, `kill -KILL {process}` ends it, and another node, or the next mount, recovers it"
         ),
     }
 }

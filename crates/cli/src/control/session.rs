@@ -142,10 +142,11 @@ impl Session {
     ) -> Result<T> {
         let session = Self::find(name, missing)?;
         let work = || -> Result<T> {
-            let done = work(&session)?;
+            let done = work(&session);
             if answer::is_dry_run() && !session.stays() {
                 say!("{ONLY_JOINED}");
             }
+            let done = done?;
             if answer::is_json() {
                 answer::add("pool", session.view().ok());
             }

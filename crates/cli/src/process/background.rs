@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::process::log;
-use crate::terminal::answer::warning;
+use crate::terminal::{answer::warning, lost_output};
 
 /// What a child says when it serves.
 const READY: &str = "ready";
@@ -38,7 +38,7 @@ pub fn start(mut command: Command) -> Result<()> {
     // Its end closes the pipe, and so does a child that serves.
     let why = told.and_then(|told| told.join().ok()).unwrap_or_default();
     if line.trim() == READY {
-        eprint!("{why}");
+        lost_output::print_error(format_args!("{why}"));
         return Ok(());
     }
     child.wait()?;

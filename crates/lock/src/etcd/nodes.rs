@@ -34,6 +34,9 @@ type Beats = HashMap<Life, u64>;
 /// A lease ends so long after its process, and etcd takes its time to see it.
 const LEASE_ENDS: Duration = TTL.saturating_add(Duration::from_secs(2));
 
+/// A wait is told of once it is longer.
+const SAID_AFTER: Duration = Duration::from_secs(2);
+
 /// The kernel's lock, and the lease: let go in this order, so that the lease never ends while this
 /// host could still be asked.
 struct LifeGuard {
@@ -162,10 +165,10 @@ impl NodeStore for EtcdNodes {
             since.retain(|life, _| silent.iter().any(|(record, _)| record.life == *life));
             for (record, who) in &silent {
                 let (life, timing) = (record.life, Timing::of_slot(record.io_timeout));
-                let begun = *since.entry(life).or_insert_with(|| {
+                let (begun, said) = since.entry(life).or_insert_with(|| (Instant::now(), false));
+                if begun.elapsed() > SAID_AFTER && !std::mem::replace(said, true) {
                     tracing::info!(of_node = %life.slot, host = who.host, "waits until it beats, or its lease ends");
-                    Instant::now()
-                });
+                }
                 // Who has died has a lease for so long.
                 if begun.elapsed() > timing.suspect_after().max(LEASE_ENDS) {
                     let (slot, host) = (life.slot, who.host.clone());

@@ -84,13 +84,10 @@ impl PeerObserver {
     /// The other nodes that say in their heartbeats that they do not know all of these features of the format: they
     /// could not go on if the pool had them. One that has not said yet that it lives looks at the pool's features once
     /// it has; one that is proven dead does not count. Waits for no lock and for no epoch.
-    pub fn who_lacks(&self, features: Features) -> Vec<NodeId> {
-        let who = self.try_who_lacks(features);
-        who.inspect_err(|e| tracing::warn!("cannot look at the other nodes: {e}"))
-            .unwrap_or_default()
-    }
-
-    fn try_who_lacks(&self, features: Features) -> Result<Vec<NodeId>, LockError> {
+    ///
+    /// # Errors
+    /// [`LockError::NodeStore`].
+    pub fn who_lacks(&self, features: Features) -> Result<Vec<NodeId>, LockError> {
         let known = self.unreadable.lock().clone();
         let slots = read_slots(&*self.store, &known)?;
         let beats = self.beats()?;
@@ -98,13 +95,19 @@ impl PeerObserver {
             let beat = beats.of(slot).filter(|b| is_it(b.life));
             beat.is_some_and(|b| !features.without(b.knows).is_empty()).then_some(slot)
         };
-        let unknown = slots.unreadable.iter().filter_map(|u| lacks(u.slot, &|_| true));
+        let mut who = Vec::new();
+        for slot in slots.unreadable.iter().map(|u| u.slot) {
+            if !self.is_deserted(slot, beats.of(slot).map(|b| b.sequence))? {
+                who.extend(lacks(slot, &|_| true));
+            }
+        }
         let others = slots.records.iter().filter(|r| self.proofs.of(r).is_none());
         let others = others.filter_map(|r| {
             let life = user_of(r).filter(|l| *l != self.me)?;
             lacks(life.slot, &|said| said == life)
         });
-        Ok(unknown.chain(others).collect())
+        who.extend(others);
+        Ok(who)
     }
 
     fn beats(&self) -> Result<Beats, LockError> {

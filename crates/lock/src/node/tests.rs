@@ -117,12 +117,12 @@ fn nodes_say_which_features_of_the_format_they_know() {
     wait_until("its first heartbeat", beats);
     let eyes = |me| PeerObserver::new(Arc::new(all.process()), me, &options());
     let new = eyes(Life { slot: NodeId(1), incarnation: Incarnation(1) });
-    assert_eq!(new.who_lacks(Features::KNOWN), [me.slot]);
-    assert_eq!(new.who_lacks(few), []);
-    assert_eq!(eyes(me).who_lacks(Features::KNOWN), [], "itself does not count");
+    assert_eq!(new.who_lacks(Features::KNOWN).unwrap(), [me.slot]);
+    assert_eq!(new.who_lacks(few).unwrap(), []);
+    assert_eq!(eyes(me).who_lacks(Features::KNOWN).unwrap(), [], "itself does not count");
     older.manager.shutdown().unwrap();
     older.member.leave().unwrap();
-    assert_eq!(new.who_lacks(Features::KNOWN), []);
+    assert_eq!(new.who_lacks(Features::KNOWN).unwrap(), []);
 }
 
 /// In ten beats two nodes wrote 20 heartbeats and read 40 times while each look was of its own beat.

@@ -41,7 +41,10 @@ pub trait Others: Send + Sync {
     }
     /// The other nodes that do not know all of these features of the format: they could not go on if the pool had
     /// them. Waits for no lock and for no epoch.
-    fn who_lacks(&self, features: Features) -> Vec<NodeId>;
+    ///
+    /// # Errors
+    /// That cannot be seen now.
+    fn who_lacks(&self, features: Features) -> Result<Vec<NodeId>, PoolError>;
     /// This node uses another epoch, and has not said so: what must be done before it does. It waits
     /// for no lock and for no epoch.
     fn adopt(&self);
@@ -80,13 +83,14 @@ pub(crate) struct ClusterView {
 }
 
 impl ClusterView {
-    /// That every node could go on if the pool had these features, too.
+    /// That every node could go on if the pool had these features, too. What every version knows is not asked.
     ///
     /// # Errors
     /// [`PoolError::UnknownToNodes`].
     pub fn check_known(&self, features: Features) -> Result<(), PoolError> {
+        let features = features.without(Features::UNSAID);
         let Some(shared) = self.shared().filter(|_| !features.is_empty()) else { return Ok(()) };
-        let nodes = shared.others.who_lacks(features);
+        let nodes = shared.others.who_lacks(features)?;
         if nodes.is_empty() {
             return Ok(());
         }

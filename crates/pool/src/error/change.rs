@@ -198,7 +198,7 @@ pub enum ChangeError {
     },
     /// A node uses a half of a split that is to join the other one.
     #[error(
-        "{path} was member {index} of this pool, and a node of this host has it mounted without the others: unmount it there first; nothing was changed"
+        "{path} was member {index} of this pool, and a node of this host holds it that has it mounted without the others, or has been a node of this pool since before: unmount it there first; nothing was changed"
     )]
     ApartInUse {
         /// The device.

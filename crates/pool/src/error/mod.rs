@@ -166,6 +166,9 @@ pub enum PoolError {
         /// Slots of the nodes.
         nodes: Vec<braid_format::NodeId>,
     },
+    /// What the other nodes know of the format cannot be read just now.
+    #[error("which features of the format the other nodes know cannot be seen now: {0}; try again")]
+    NodesUnasked(Arc<dyn std::error::Error + Send + Sync>),
     /// No device was given.
     #[error("no device given")]
     NoDevices,

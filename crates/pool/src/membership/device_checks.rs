@@ -166,10 +166,10 @@ fn check_new(
             });
         }
         match apart {
-            Some(_) => apart_is_quiet(device, index, held)?,
+            Some(_) => apart_is_quiet(topology, device, (index, &same), held)?,
             None => own_is_quiet(topology, device, (index, &same))?,
         }
-    } else if let Some(other) = newest.filter(|_| !left)
+    } else if let Some(other) = newest
         && node_lives(device)?
     {
         return Err(lives(device, &other.name));
@@ -202,10 +202,8 @@ fn own_is_quiet(
     device: &Arc<dyn Device>,
     (index, same): (MemberIndex, &[MemberIndex]),
 ) -> Result<(), PoolError> {
+    own_is_done(topology, device, (index, same))?;
     let busy = || Err(ChangeError::StillBusy { path: path_of(device), index }.into());
-    if same.iter().filter_map(|m| topology.devices.get(usize::from(m.0))).any(is_late) {
-        return busy();
-    }
     let bearers = bearers(topology);
     for byte in (0..NODE_SLOTS_MAX).map(|slot| 1 + slot) {
         if !device.abilities().locks.byte_locked(byte)? {
@@ -220,19 +218,34 @@ fn own_is_quiet(
 }
 
 /// Whether nobody uses the half of a split. Slots are counted in each half for itself: a byte that is held there is
-/// another node's, unless this process holds it since before the split (`held`).
+/// another node's, unless this process holds it since before the split (`held`), at the very same place.
 fn apart_is_quiet(
+    topology: &Topology,
     device: &Arc<dyn Device>,
-    index: MemberIndex,
+    (index, same): (MemberIndex, &[MemberIndex]),
     held: &HeldBytes,
 ) -> Result<(), PoolError> {
-    let found = Found::read(device.clone());
-    let member = found.newest().and_then(own_uuid);
+    own_is_done(topology, device, (index, same))?;
+    let place = device.info().lock_place;
+    let at_its_place = topology.device(index).info().lock_place == place && place.is_some();
+    let member = topology.uuid(index).filter(|_| at_its_place);
     for byte in (0..NODE_SLOTS_MAX).map(|slot| 1 + slot) {
         let is_ours = || member.is_some_and(|member| held.holds(byte, member));
         if device.abilities().locks.byte_locked(byte)? && !is_ours() {
             return Err(ChangeError::ApartInUse { path: path_of(device), index }.into());
         }
+    }
+    Ok(())
+}
+
+/// Whether this node has nothing more under way there that it gave up.
+fn own_is_done(
+    topology: &Topology,
+    device: &Arc<dyn Device>,
+    (index, same): (MemberIndex, &[MemberIndex]),
+) -> Result<(), PoolError> {
+    if same.iter().filter_map(|m| topology.devices.get(usize::from(m.0))).any(is_late) {
+        return Err(ChangeError::StillBusy { path: path_of(device), index }.into());
     }
     Ok(())
 }

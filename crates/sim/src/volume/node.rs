@@ -231,8 +231,8 @@ impl Others for Port {
         let mut others = state.nodes.iter().enumerate().filter(|(i, _)| *i != self.me);
         others.all(|(_, n)| !n.joined || n.tag == tag)
     }
-    fn who_lacks(&self, _: Features) -> Vec<NodeId> {
-        Vec::new()
+    fn who_lacks(&self, _: Features) -> Result<Vec<NodeId>, PoolError> {
+        Ok(Vec::new())
     }
     fn adopt(&self) {}
     fn announce(&self) {

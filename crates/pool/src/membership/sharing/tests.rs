@@ -12,7 +12,7 @@ use braid_device::{
     OpenOptions, Rule, ScriptedDevice,
 };
 use braid_format::features::Features;
-use braid_format::label::{MemberState, features};
+use braid_format::label::MemberState;
 use braid_format::lock_record::Life;
 use braid_format::redundancy::RawClaim;
 use braid_format::{Incarnation, MemberIndex, NodeId};
@@ -124,11 +124,11 @@ impl Others for Node {
         let said = self.world.said.lock();
         said.iter().filter(|(_, t)| **t != tag).map(|(life, _)| *life).collect()
     }
-    fn who_lacks(&self, features: Features) -> Vec<NodeId> {
+    fn who_lacks(&self, features: Features) -> Result<Vec<NodeId>, PoolError> {
         let older = self.world.older.lock();
         let lacks = |known: &Features| !features.without(*known).is_empty();
         let who = older.iter().filter(|(life, known)| **life != self.me && lacks(known));
-        who.map(|(life, _)| life.slot).collect()
+        Ok(who.map(|(life, _)| life.slot).collect())
     }
     fn adopt(&self) {
         if let Some(adopt) = &*self.world.adopt.lock() {
@@ -307,28 +307,19 @@ fn of_changes_at_once_each_is_made() {
     assert_eq!(tag.epoch, 4, "a member that two lose is lost once");
 }
 
+/// Features of today are known to everybody; of one that comes later each node is asked.
 #[test]
 fn a_pool_gets_no_feature_that_a_node_does_not_know() {
     let (nodes, _) = nodes(2, Redundancy::Mirror(2));
-    let set = |value: &str| {
-        let changes = [("comment".to_owned(), Some(value.to_owned()))];
-        while_all_follow(&nodes, || nodes[0].pool.set_properties(&changes))
-    };
-    let mirrors_only = Features::of_label(features::MIRROR);
-    nodes[0].world.older.lock().insert(nodes[1].me, mirrors_only);
-    let epoch = nodes[0].pool.label().epoch;
-    let refused = set("new").unwrap_err();
-    let PoolError::UnknownToNodes { features: lacking, nodes: older } = &refused else {
-        panic!("{refused}")
-    };
-    assert_eq!((lacking.as_slice(), older.as_slice()), (&["properties"][..], &[NodeId(1)][..]));
-    assert_eq!(nodes[0].pool.label().epoch, epoch, "nothing has changed");
-    // What the pool has already is nothing new, and what the node knows is no obstacle.
-    while_all_follow(&nodes, || nodes[0].pool.renew_epoch()).unwrap();
+    let pool = &nodes[0].pool;
+    let later = Features::of_label(1 << 40);
+    nodes[0].world.older.lock().insert(nodes[1].me, Features::KNOWN);
+    pool.check_known(Features::KNOWN).unwrap();
+    let refused = pool.check_known(later).unwrap_err();
+    let PoolError::UnknownToNodes { nodes: older, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(older.as_slice(), [NodeId(1)]);
     nodes[0].world.older.lock().clear();
-    set("new").unwrap();
-    nodes[0].world.older.lock().insert(nodes[1].me, mirrors_only);
-    set("newer").unwrap();
+    pool.check_known(later).unwrap();
 }
 
 #[test]
