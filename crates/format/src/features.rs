@@ -54,7 +54,9 @@ impl Features {
     /// What this version knows.
     pub const KNOWN: Self = Self { label: label::KNOWN, superblock: Superblock::KNOWN };
 
-    /// What a node knows that does not say it: what there was before nodes said it. It never grows.
+    /// What a node knows that does not say it: what there was before nodes said it. It never grows. A feature
+    /// that comes later is asked for where a pool gets it: those of labels with each epoch, one of the superblock by
+    /// whoever sets it (there is none yet).
     pub const UNSAID: Self = Self {
         label: label::MIRROR
             | label::PARITY
@@ -76,11 +78,6 @@ impl Features {
     /// Those of a label alone.
     pub const fn of_label(label: u64) -> Self {
         Self { label, superblock: 0 }
-    }
-
-    /// Those of a superblock alone.
-    pub const fn of_superblock(superblock: u64) -> Self {
-        Self { label: 0, superblock }
     }
 
     /// Those that `other` has not.
@@ -151,7 +148,7 @@ mod tests {
         let (few, more) = (Features::of_label(label::MIRROR), Features::KNOWN);
         assert!(few.without(more).is_empty() && !more.without(few).is_empty());
         assert_eq!(few.names(), ["mirror"]);
-        let lacks = Features::of_superblock(Superblock::REGIONS).without(few);
+        let lacks = Features { label: 0, superblock: Superblock::REGIONS }.without(few);
         assert_eq!(lacks.names(), ["regions"]);
     }
 }

@@ -10,7 +10,6 @@
 
 use std::sync::Arc;
 
-use braid_format::features::Features;
 use braid_format::meta::{MetaHeader, MetaKind};
 use braid_format::superblock::{RawLeaving, RawRegions, RawSuperblock};
 use braid_format::{BlockNo, ByteOffset, LockNo, MemberIndex};
@@ -40,10 +39,7 @@ fn pending(volume: &Volume, pool: &PoolInfo) -> Result<Vec<Addition>> {
 
 /// Whether the file system could use a pool that is, or would be, like this.
 pub(crate) fn may_grow(core: &Core, pool: &PoolInfo) -> Result<()> {
-    if !pending(&core.volume, pool)?.is_empty() && core.volume.groups.added() == 0 {
-        core.volume.pool.check_known(Features::of_superblock(RawSuperblock::REGIONS))?;
-    }
-    Ok(())
+    pending(&core.volume, pool).map(drop)
 }
 
 /// Uses all of the pool; blocks that came with it.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use braid_format::features::{FEATURES, FeatureIn};
+use braid_format::features::{FEATURES, Features};
 use braid_format::superblock::RawSuperblock;
 use serde_json::json;
 
@@ -29,22 +29,6 @@ pub struct Args {
     pool: Option<String>,
 }
 
-/// What a pool uses.
-struct Used {
-    label: u64,
-    superblock: u64,
-}
-
-impl Used {
-    fn has(&self, place: FeatureIn, bit: u64) -> bool {
-        let bits = match place {
-            FeatureIn::Label => self.label,
-            FeatureIn::Superblock => self.superblock,
-        };
-        bits & bit != 0
-    }
-}
-
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     if !args.list {
@@ -61,13 +45,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     say!("format version {}", RawSuperblock::VERSION);
     let mut table = ui::table(&["feature", "in", "bit", "used", "a pool that has it has"]);
     for f in &FEATURES {
-        let used = shown.map_or("-", |used| if used.has(f.place, f.bit) { "yes" } else { "no" });
+        let used = shown.map_or("-", |used| if used.has(f) { "yes" } else { "no" });
         table.add_row([f.name, f.place.word(), &f.bit.to_string(), used, f.meaning]);
     }
     say!("{table}");
     answer::add("format", RawSuperblock::VERSION);
     let features = FEATURES.iter().map(|f| {
-        let used = shown.map(|used| used.has(f.place, f.bit));
+        let used = shown.map(|used| used.has(f));
         json!({"name": f.name, "in": f.place.word(), "bit": f.bit, "used": used})
     });
     answer::add("features", features.collect::<Vec<_>>());
@@ -77,10 +61,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// # Errors
 /// There is no such pool; it has features that this version does not know.
-fn used(name: &str) -> Result<Used> {
+fn used(name: &str) -> Result<Features> {
     let mounted = control::look(name)?;
     let devices = mounted.map_or_else(|| vec![name.to_owned()], |mount| mount.sources);
     let pool = sources::open_to_read(&devices, true)?;
     let label = pool.label().features_incompat();
-    Ok(Used { label, superblock: braid_fs::inspect(pool)?.features_incompat })
+    Ok(Features { label, superblock: braid_fs::inspect(pool)?.features_incompat })
 }

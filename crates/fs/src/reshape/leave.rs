@@ -18,8 +18,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use braid_format::features::Features;
-use braid_format::label::{MemberState, features};
+use braid_format::label::MemberState;
 use braid_format::meta::MetaKind;
 use braid_format::superblock::{RawLeaving, RawSuperblock};
 use braid_format::{ByteOffset, Bytes, MemberIndex};
@@ -55,9 +54,6 @@ pub struct Leaving {
     /// Free blocks of the rest of the pool.
     pub room: u64,
 }
-
-/// What the pool has when a part of it leaves, and has left.
-const FEATURES: Features = Features { label: features::HOLES, superblock: RawSuperblock::LEAVING };
 
 /// How it ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -254,9 +250,6 @@ impl Fs {
     fn plan(&self, whole: &[Region]) -> Result<Leaving> {
         let core = self.core();
         let pool = &core.volume.pool;
-        let superblock = core.volume.sb.features_incompat.get();
-        let has = Features { label: pool.label().features_incompat(), superblock };
-        pool.check_known(FEATURES.without(has))?;
         self.sync()?;
         core.alloc.shrink()?;
         let groups = groups_of(core, whole);

@@ -369,7 +369,8 @@ impl Membership {
                 "it has shown heartbeats of late: turn its host off and wait until it is silent",
             );
         }
-        super::vouch::refuse_if_it_lives_elsewhere(&*inner.store, &inner.identity, record)?;
+        let seen = inner.sees_lock_of(record);
+        super::vouch::refuse_if_it_lives_elsewhere(&*inner.store, record, seen)?;
         Ok(record)
     }
     /// Why this node has withdrawn, if it did so itself: its heartbeat could not be written, it was fenced,

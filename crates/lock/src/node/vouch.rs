@@ -71,7 +71,7 @@ fn may_vouch(store: &dyn NodeStore, slot: NodeId) -> Result<(SlotRecord, bool), 
     if !record.vouched {
         await_silence(store, &record)?;
     }
-    refuse_if_it_lives_elsewhere(store, &this, &record)?;
+    refuse_if_it_lives_elsewhere(store, &record, seen)?;
     Ok((record, seen))
 }
 
@@ -116,17 +116,16 @@ pub(super) fn refuse_if_it_lives_here(
 }
 
 /// Refuses a person's word for a node that is silent on these devices and shows in another way that it lives, or did a
-/// moment ago.
+/// moment ago. `seen`: its lock would be seen here.
 ///
 /// # Errors
 /// [`LockError::NotDead`], [`LockError::NodeStore`].
 pub(super) fn refuse_if_it_lives_elsewhere(
     store: &dyn NodeStore,
-    this: &HostIdentity,
     record: &SlotRecord,
+    seen: bool,
 ) -> Result<(), LockError> {
     let slot = record.life.slot;
-    let seen = this.sees_lock_of(record, &store.lock_places());
     if seen || !store.life_held(slot).map_err(LockError::NodeStore)? {
         return Ok(());
     }

@@ -86,7 +86,7 @@ impl ClusterView {
     /// That every node could go on if the pool had these features, too. What every version knows is not asked.
     ///
     /// # Errors
-    /// [`PoolError::UnknownToNodes`].
+    /// [`PoolError::UnknownToNodes`], [`PoolError::NodesUnasked`].
     pub fn check_known(&self, features: Features) -> Result<(), PoolError> {
         let features = features.without(Features::UNSAID);
         let Some(shared) = self.shared().filter(|_| !features.is_empty()) else { return Ok(()) };

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use braid_format::features::Features;
 use braid_format::lock_record::Life;
 use braid_format::{ByteOffset, Bytes};
 
@@ -144,14 +143,6 @@ impl Pool {
         }
         let tag = self.0.epochs.read().tag();
         Ok(Some(self.0.cluster.shared().map_or_else(Vec::new, |s| s.others.late(tag))))
-    }
-
-    /// That every node which has the pool mounted could go on if it had these features of the format, too.
-    ///
-    /// # Errors
-    /// [`PoolError::UnknownToNodes`].
-    pub fn check_known(&self, features: Features) -> Result<(), PoolError> {
-        self.0.cluster.check_known(features)
     }
 
     /// Whether other nodes may use the pool, and agree with this one on each change of it.

@@ -311,15 +311,15 @@ fn of_changes_at_once_each_is_made() {
 #[test]
 fn a_pool_gets_no_feature_that_a_node_does_not_know() {
     let (nodes, _) = nodes(2, Redundancy::Mirror(2));
-    let pool = &nodes[0].pool;
+    let cluster = &nodes[0].pool.0.cluster;
     let later = Features::of_label(1 << 40);
     nodes[0].world.older.lock().insert(nodes[1].me, Features::KNOWN);
-    pool.check_known(Features::KNOWN).unwrap();
-    let refused = pool.check_known(later).unwrap_err();
+    cluster.check_known(Features::KNOWN).unwrap();
+    let refused = cluster.check_known(later).unwrap_err();
     let PoolError::UnknownToNodes { nodes: older, .. } = &refused else { panic!("{refused}") };
     assert_eq!(older.as_slice(), [NodeId(1)]);
     nodes[0].world.older.lock().clear();
-    pool.check_known(later).unwrap();
+    cluster.check_known(later).unwrap();
 }
 
 #[test]
