@@ -122,6 +122,44 @@ fn images_of_a_pool_in_use_are_refused_with_its_etcd() {
     // A second node of the pool itself is let in.
     c.mount(&["io_timeout=2"]);
     assert_eq!(fs::read(c.node(1).join("file")).unwrap(), b"it goes on");
+    c.unmount_all();
+    // Nobody lives, and the images are older than what etcd knows of the devices.
+    let before: Vec<Vec<u8>> = images.iter().map(|image| fs::read(image).unwrap()).collect();
+    let said = refused(&["mount"], &dir);
+    assert!(said.contains("behind the locks in etcd") && said.contains("check --repair"), "{said}");
+    assert!(images.iter().zip(&before).all(|(image, bytes)| fs::read(image).unwrap() == *bytes));
+    // By a person's word they take the place of the pool's own devices, which are refused then.
+    let names: Vec<&str> = images.iter().map(String::as_str).collect();
+    common::braid(&[&["check", "--repair"], &*names].concat());
+    ok(&[&["mount"], &*names, &[&*dir]].concat());
+    ok(&["unmount", &dir]);
+    let own = fails(&c.disks.with(&["mount"], &[&dir]));
+    assert!(own.contains("behind the locks in etcd"), "{own}");
+}
+
+/// A copy of etcd's data that is put back while nobody lives is older than the devices.
+#[test]
+fn an_older_copy_of_etcd_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let Some(mut server) = Server::start() else { return };
+    let address = server.address("pool");
+    let mut c = Cluster::of(Disks::new(2, 128), 1, &["--locks", &address]);
+    fs::write(c.node(0).join("f"), "first").unwrap();
+    c.unmount_all();
+    server.keep();
+    let dir = c.mount(&[]);
+    fs::write(dir.join("f"), "second").unwrap();
+    c.unmount_all();
+    server.put_back();
+    let dir = c.disks.path("mnt");
+    fs::create_dir(&dir).unwrap();
+    let said = fails(&c.disks.with(&["mount"], &[&dir]));
+    assert!(said.contains("behind these devices") && said.contains("check --repair"), "{said}");
+    common::braid(&c.disks.with(&["check", "--repair"], &[]));
+    let dir = c.mount(&[]);
+    assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "second");
     c.finish();
 }
 

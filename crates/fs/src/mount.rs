@@ -489,6 +489,7 @@ fn join_thawed(
     let membership = Membership::join(nodes, join, recoverer.clone())?;
     // Whoever freezes the pool from now on sees this node, and waits for its answer.
     membership.await_thaw()?;
+    membership.remember_heartbeat();
     Ok(membership)
 }
 

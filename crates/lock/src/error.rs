@@ -333,6 +333,26 @@ pub enum EtcdError {
         /// Its process.
         pid: u32,
     },
+    /// The devices were used since, after they were copied.
+    #[error(
+        "these devices are behind the locks in etcd ({address}): a later heartbeat of node slot {slot} is known there than they have. They are copies (images, clones) that were made before the pool was last used, or they were put back from such copies. Mount the pool's own devices. If those are gone, and these shall take their place: `braid check --repair` with these, then they have the locks, and the others are refused (docs/GUIDE.md, \"Back up\")"
+    )]
+    OldDevices {
+        /// A slot whose heartbeats show it.
+        slot: NodeId,
+        /// Where the locks are.
+        address: String,
+    },
+    /// A copy of etcd's data was put back.
+    #[error(
+        "the locks in etcd ({address}) are behind these devices: these have a later heartbeat of node slot {slot} than is known there. etcd was put back from an older copy, or these are images that were used with another etcd: unmount all nodes, then run `braid check --repair`"
+    )]
+    OldKeys {
+        /// A slot whose heartbeats show it.
+        slot: NodeId,
+        /// Where the locks are.
+        address: String,
+    },
     /// A node lives, on this host or another.
     #[error("node {slot} has it mounted on host {host} (process {pid})")]
     Mounted {

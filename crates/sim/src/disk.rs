@@ -67,6 +67,9 @@ impl std::fmt::Debug for Answer {
     }
 }
 
+/// In place of a device, where lock records and slots stand in etcd.
+pub(crate) const ETCD: u16 = u16::MAX;
+
 /// Bytes of a record, and the smallest part of a write that survives by itself.
 pub(crate) const LEN: usize = 512;
 
@@ -123,6 +126,8 @@ pub(crate) struct Disk {
     slots: u16,
     /// Flushes do nothing.
     pub(crate) lies: bool,
+    /// Lock records and slots stand in etcd: what is changed there is stable.
+    pub(crate) etcd: bool,
 }
 
 fn write(memory: &MemoryDevice, at: u64, bytes: &[u8]) {
@@ -151,7 +156,7 @@ impl Disk {
             cached: Vec::new(),
         };
         let media = image.memories.iter().map(media).collect();
-        Self { image, media, slots: slots.min(SLOTS), lies: false }
+        Self { image, media, slots: slots.min(SLOTS), lies: false, etcd: false }
     }
     fn place(&self, address: Address) -> (Place, usize) {
         let (places, n) = match address {
@@ -166,7 +171,14 @@ impl Disk {
     }
     /// Whose fence matters to a request.
     pub(crate) fn device_of(&self, address: Address) -> u16 {
+        if self.is_in_etcd(address) {
+            return ETCD;
+        }
         self.place(address).0.0
+    }
+    /// Whether a request goes to etcd. (Who reads all slots reads the heartbeats, too, from the device.)
+    pub(crate) fn is_in_etcd(&self, address: Address) -> bool {
+        self.etcd && matches!(address, Address::Lock(_) | Address::Slot(_) | Address::Slots)
     }
     fn media(&mut self, device: u16) -> &mut Media {
         self.media.get_mut(usize::from(device)).expect("a device of the image")
@@ -190,9 +202,14 @@ impl Disk {
             }
             return;
         }
+        let is_stable = self.is_in_etcd(address);
         let media = self.media(device);
         write(&media.seen, at, &bytes);
-        media.cached.push(Cached { pid, at, bytes, data, compared });
+        if is_stable {
+            write(&media.stable, at, &bytes);
+        } else {
+            media.cached.push(Cached { pid, at, bytes, data, compared });
+        }
         self.copy_record((device, at));
     }
     /// What a write of a pool changes: records that nodes change as a whole, on both copies, are left as they are.

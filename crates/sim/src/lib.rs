@@ -60,6 +60,10 @@
 //!   has a pool of its own (`mirrors`). Of the members one at a time fails a write or a flush, answers nothing but
 //!   errors, or loses its power alone, and comes back (`members`); the device of the metadata does so, too, and
 //!   then nodes withdraw.
+//! * **Locks in etcd** ([`Cluster::of_etcd`]; `sim --etcd SEED`). Lock records and slots stand in etcd: what is changed
+//!   there is stable at once, no fence ends it, and what a dead process has sent may land at any time, also after a
+//!   power cut. etcd answers nobody for a while; what was asked before is done at once or later, and answered later.
+//!   Leases in etcd are left out: without them less is known of who lives.
 //! * **Leave and join.** Nodes leave in good order and come back, also after a crash, in any slot, now and
 //!   then not before the faults have ceased.
 //! * A recoverer may crash at any step of a recovery.
@@ -191,6 +195,8 @@ pub struct Cluster {
     pub clones: bool,
     /// There is a file under each lock: opened, overwritten under concurrent holds, unlinked.
     pub files: bool,
+    /// Lock records and slots stand in etcd.
+    pub etcd: bool,
     /// Contents of files stand on mirrors, and each node has a pool of its own.
     pub mirrors: Option<Mirrors>,
     /// Locks on regions there: where there is one, what stands on all groups meets.
@@ -336,6 +342,7 @@ impl Cluster {
             containers: false,
             clones: false,
             files: false,
+            etcd: false,
             mirrors: None,
             regions: 1,
             faults,
@@ -356,6 +363,10 @@ impl Cluster {
         let hosts = Random::new(seed ^ 0xf11e_5000).below(2) == 0;
         let cluster = if hosts { Self::of_hosts(seed) } else { Self::from_seed(seed) };
         Self { files: true, ..cluster }
+    }
+    /// A cluster with files, and locks in etcd; half of them on hosts.
+    pub fn of_etcd(seed: u64) -> Self {
+        Self { etcd: true, ..Self::of_files(seed) }
     }
     /// A cluster with files on mirrors; half of them on hosts.
     pub fn of_mirrors(seed: u64) -> Self {
@@ -387,6 +398,7 @@ impl Cluster {
         match self {
             Self { mirrors: Some(mirrors), .. } if mirrors.is_parity() => "--parity ",
             Self { mirrors: Some(_), .. } => "--mirrors ",
+            Self { etcd: true, .. } => "--etcd ",
             Self { files: true, .. } => "--files ",
             Self { hosts: true, .. } => "--hosts ",
             _ => "",

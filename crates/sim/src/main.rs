@@ -1,6 +1,6 @@
 //! `sim SEED [--trace]` replays one run; `sim FIRST LAST` runs many, and goes on after a failure.
 //! `sim --hosts ...` is the same with nodes on hosts of their own, `sim --files ...` with files, `sim --mirrors ...`
-//! with files on mirrors, `sim --parity ...` on parity.
+//! with files on mirrors, `sim --parity ...` on parity, `sim --etcd ...` with files and with locks in etcd.
 //! `sim --volumes FIRST [LAST] [--trace]` runs volumes, `sim --offline ...` those whose members go offline.
 
 #![forbid(unsafe_code)]
@@ -11,7 +11,7 @@ use braid_sim::{
     Cluster, Report, VolumeFailure, VolumeReport, run, run_offline, run_volume, trace_volume,
 };
 
-const USAGE: &str = "usage: sim [--hosts | --files | --mirrors | --parity] SEED [--trace] | sim [--hosts | --files | --mirrors | --parity] FIRST LAST | sim [--volumes | --offline] FIRST [LAST] [--trace], FIRST <= LAST";
+const USAGE: &str = "usage: sim [--hosts | --files | --etcd | --mirrors | --parity] SEED [--trace] | sim [--hosts | --files | --etcd | --mirrors | --parity] FIRST LAST | sim [--volumes | --offline] FIRST [LAST] [--trace], FIRST <= LAST";
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +19,7 @@ enum Kind {
     Usual,
     Hosts,
     Files,
+    Etcd,
     Mirrors,
     Parity,
     Volumes,
@@ -44,6 +45,7 @@ impl Asked {
                 "--offline" => kinds.push(Kind::Offline),
                 "--hosts" => kinds.push(Kind::Hosts),
                 "--files" => kinds.push(Kind::Files),
+                "--etcd" => kinds.push(Kind::Etcd),
                 "--mirrors" => kinds.push(Kind::Mirrors),
                 "--parity" => kinds.push(Kind::Parity),
                 seed => seeds.push(seed.parse().ok()?),
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Kind::Usual => Cluster::from_seed,
         Kind::Hosts => Cluster::of_hosts,
         Kind::Files => Cluster::of_files,
+        Kind::Etcd => Cluster::of_etcd,
         Kind::Mirrors => Cluster::of_mirrors,
         Kind::Parity => Cluster::of_parity,
         Kind::Volumes => {
@@ -141,6 +144,7 @@ mod tests {
         assert_eq!(volumes, Some((0, u64::MAX, false, Kind::Volumes)));
         assert_eq!(asked("--offline 3"), Some((3, 3, false, Kind::Offline)));
         assert_eq!(asked("--hosts 3"), Some((3, 3, false, Kind::Hosts)));
+        assert_eq!(asked("--etcd 3"), Some((3, 3, false, Kind::Etcd)));
         assert_eq!(asked("--mirrors 3"), Some((3, 3, false, Kind::Mirrors)));
         assert_eq!(asked("--parity 3"), Some((3, 3, false, Kind::Parity)));
         assert_eq!(asked("3 9 --files"), Some((3, 9, false, Kind::Files)));

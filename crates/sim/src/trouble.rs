@@ -44,8 +44,24 @@ impl World {
             9 | 10 => self.leave(pid),
             11 | 12 => self.cut_off(pid),
             13 => self.reset_host(pid),
+            _ if self.cluster.etcd => self.etcd_goes_away(),
             _ => self.spoil_slot(),
         }
+    }
+
+    /// etcd has lost its leader, or is started anew: nobody is answered for a while.
+    fn etcd_goes_away(&mut self) {
+        let until = self.now + self.random.time(self.cluster.faults.stall_max * 2);
+        self.note(|| format!("etcd answers nobody until {until:?}"));
+        self.report.etcd_away += 1;
+        self.etcd_away_until = self.etcd_away_until.max(until);
+    }
+    /// How much longer a request takes that goes to etcd: to the disks of several servers, and if it is away until it is
+    /// back. Now and then what it asks is done at once, before etcd is gone, and only the answer comes late.
+    pub(crate) fn etcd_takes(&mut self) -> Duration {
+        let usual = self.random.time(Duration::from_millis(5));
+        let away = self.etcd_away_until.saturating_sub(self.now);
+        if away.is_zero() || self.random.below(8) == 0 { usual } else { away + usual }
     }
 
     /// As SIGSTOP; or its host is `suspended`, and with it the clock that rests meanwhile.

@@ -162,6 +162,8 @@ pub struct Report {
     pub resets: u64,
     /// Slot records that could not be read.
     pub bad_slots: u64,
+    /// Times that etcd answered nobody.
+    pub etcd_away: u64,
     /// Journal headers that rotted.
     pub rotten: u64,
     /// Faults of devices under mirrors.
@@ -221,6 +223,7 @@ impl std::ops::AddAssign<&Report> for Report {
         self.cut_offs += other.cut_offs;
         self.resets += other.resets;
         self.bad_slots += other.bad_slots;
+        self.etcd_away += other.etcd_away;
         self.rotten += other.rotten;
         self.member_faults += other.member_faults;
         self.replaced += other.replaced;
@@ -277,6 +280,8 @@ pub(crate) struct World {
     pub(crate) lives: HashMap<(LockPlace, u16), Pid>,
     pub(crate) model: Model,
     pub(crate) files: Files,
+    /// Until when etcd answers nobody.
+    pub(crate) etcd_away_until: Time,
     /// What the nodes' pools know of each other.
     pub(crate) peers: Arc<Peers>,
     pub(crate) members: Members,
@@ -303,6 +308,7 @@ impl World {
         let image = Image::on(cluster.devices, cluster.large_blocks, cluster.mirrors);
         let mut disk = Disk::new(image, cluster.slots);
         disk.lies = cluster.sabotage == Some(Sabotage::LyingFlush);
+        disk.etcd = cluster.etcd;
         let mut world = Self {
             seed,
             cluster: cluster.clone(),
@@ -315,6 +321,7 @@ impl World {
             lives: HashMap::new(),
             model: Model::new(),
             files: Files::default(),
+            etcd_away_until: Time::ZERO,
             peers: Arc::default(),
             members: Members::new(seed),
             well_since: None,
@@ -480,12 +487,16 @@ impl World {
             let all = self.random.below(6) == 0;
             self.after(pause, if all { Event::PowerCut } else { Event::Crash { pid } });
         }
+        let in_etcd = self.disk.is_in_etcd(address);
+        if in_etcd {
+            latency += self.etcd_takes();
+        }
         let Some(process) = self.processes.get_mut(pid) else { return };
         latency += process.cut_off_until.saturating_sub(self.now);
         process.tokens += 1;
         let token = process.tokens;
         process.requests.insert(token, purpose);
-        process.in_flight += 1;
+        process.in_flight += u32::from(!in_etcd);
         let mut tells = Tells::Truth;
         let mut lands = latency;
         if fails && (compares && !data || reads || beats) {
@@ -525,12 +536,14 @@ impl World {
     }
 
     pub(crate) fn land(&mut self, pid: Pid, token: u64, address: Address, op: &Op, tells: Tells) {
+        let in_etcd = self.disk.is_in_etcd(address);
         let Some(process) = self.processes.get_mut(pid) else { return };
-        if process.cut {
+        if process.cut && !in_etcd {
             return;
         }
-        process.in_flight -= 1;
-        let (dead, fenced) = (process.state == State::Gone, process.fenced && *op != Op::Read);
+        process.in_flight -= u32::from(!in_etcd);
+        let dead = process.state == State::Gone;
+        let fenced = process.fenced && *op != Op::Read && !in_etcd;
         if self.refused(pid, Some(token), address, op) {
             return self.refuse(pid, token, tells);
         }
@@ -570,7 +583,10 @@ impl World {
         if dead {
             self.fence_if_quiet(pid);
         } else if tells != Tells::Nothing {
-            let back = self.random.time(Duration::from_micros(50));
+            let mut back = self.random.time(Duration::from_micros(50));
+            if in_etcd {
+                back += self.etcd_away_until.saturating_sub(self.now);
+            }
             self.after(back, Event::Answer { pid, token, answer });
         }
     }

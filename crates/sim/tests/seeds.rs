@@ -77,6 +77,19 @@ fn files_are_deleted_in_time_and_contents_are_the_latest() {
     }
 }
 
+/// Files, and locks in etcd: it is away for a while, and nothing of it goes with the power. `BRAID_SIM_ETCD=FIRST..LAST`
+/// chooses others.
+#[test]
+fn locks_in_etcd_outlast_its_outages() {
+    let range = common::seeds("BRAID_SIM_ETCD", 60);
+    let total = common::run_all(range.clone(), |seed| run(seed, &Cluster::of_etcd(seed), false));
+    println!("{} seeds: {total:?}", range.end - range.start);
+    if range.end - range.start >= 60 {
+        assert!(total.etcd_away > 20 && total.recoveries > 90, "too little happens: {total:?}");
+        assert!(total.overwrites > 1800 && total.fences > 25, "too little happens: {total:?}");
+    }
+}
+
 /// Contents of files on mirrors: writes made at once, recoveries, and members that fail and come back.
 /// `BRAID_SIM_MIRRORS=FIRST..LAST` chooses others.
 #[test]
@@ -146,6 +159,14 @@ fn bugs_put_in_on_purpose_are_found() {
             run(seed, &Cluster { sabotage: Some(sabotage), ..cluster }, false).err()
         });
         let failure = found.unwrap_or_else(|| panic!("{sabotage:?} was not found"));
+        println!("{sabotage:?}: {failure}");
+    }
+    for sabotage in [S::KeepDirty, S::ReleaseEarly, S::BreakLiving, S::SkipReplay] {
+        let found = (0..1000).find_map(|seed| {
+            let cluster = Cluster { sabotage: Some(sabotage), ..Cluster::of_etcd(seed) };
+            run(seed, &cluster, false).err()
+        });
+        let failure = found.unwrap_or_else(|| panic!("{sabotage:?} was not found with etcd"));
         println!("{sabotage:?}: {failure}");
     }
 }

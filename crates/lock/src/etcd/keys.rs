@@ -137,3 +137,8 @@ pub(super) fn shown(mark: &[Pair]) -> String {
 pub(super) fn slot_name(kind: &str, slot: NodeId) -> String {
     format!("{kind}/{:04x}", slot.0)
 }
+
+/// Of which slot a key is that [`slot_name`] made.
+pub(super) fn slot_number(key: &str) -> Option<NodeId> {
+    u16::from_str_radix(key.rsplit('/').next()?, 16).ok().map(NodeId)
+}

@@ -13,7 +13,7 @@ use braid_format::node::LockPlace;
 use parking_lot::{Condvar, Mutex};
 
 use super::client::{Act, Compare, Pair};
-use super::keys::{Etcd, slot_name};
+use super::keys::{Etcd, slot_name, slot_number};
 use crate::HostIdentity;
 use crate::error::EtcdError;
 
@@ -80,8 +80,7 @@ impl Who {
 
 /// The slots in keys of lives.
 pub(super) fn slots(lives: &[Pair]) -> HashMap<NodeId, Who> {
-    let slot = |key: &str| u16::from_str_radix(key.rsplit('/').next()?, 16).ok().map(NodeId);
-    lives.iter().filter_map(|(k, v)| Some((slot(k)?, Who::decode(v)))).collect()
+    lives.iter().filter_map(|(k, v)| Some((slot_number(k)?, Who::decode(v)))).collect()
 }
 
 /// Refuses where anybody lives, or keeps others away.

@@ -7,6 +7,7 @@
 //!  PREFIX/locks/NNNN   the record of a lock (16 hexadecimal digits), once it was changed
 //!  PREFIX/slots/NNNN   the record of a node slot (4), once it was changed
 //!  PREFIX/lives/NNNN   who lives in the slot, as long as its lease lasts
+//!  PREFIX/beats/NNNN   a heartbeat of the slot that the devices have had: whether they belong to these keys
 //!  PREFIX/hints/NNNN   the last hint to the slot: watched by its node
 //!  PREFIX/claim        a check or create that keeps nodes away, as long as its lease lasts
 //! ```
@@ -21,10 +22,12 @@
 //!  address, client      where etcd is; how it is asked
 //!  keys                 the keys of one file system, under its identity
 //!  hints, lives         what is said to a slot's node; keys that last as long as a lease
+//!  beats                whether the devices and etcd belong together
 //!  store, nodes         lock records; node slots
 //! ```
 
 mod address;
+mod beats;
 mod client;
 mod hints;
 mod keys;
@@ -151,8 +154,8 @@ impl Etcd {
         }
         let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let incarnation = seconds.map_or(0, |s| u32::try_from(s.as_secs()).unwrap_or(0));
-        let locks = self.key("locks/");
-        self.client.txn(&[], &[Act::DeleteAll(&locks)], &[])?;
+        let (locks, beats) = (self.key("locks/"), self.key("beats/"));
+        self.client.txn(&[], &[Act::DeleteAll(&locks), Act::DeleteAll(&beats)], &[])?;
         let all: Vec<u16> = (0..slots).collect();
         for some in all.chunks(Self::PUTS_MAX) {
             let records: Vec<(String, Vec<u8>)> = some

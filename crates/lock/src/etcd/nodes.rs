@@ -9,6 +9,7 @@ use braid_format::NodeId;
 use braid_format::node::{Heartbeat, LockPlace, RawSlot, SlotRecord, SlotState};
 use parking_lot::Mutex;
 
+use super::beats::{Beat, Behind, Remembered, first_behind};
 use super::client::{Act, Pair};
 use super::keys::{Etcd, slot_name};
 use super::lives::{Leased, LockDomain, TTL, Who, slots};
@@ -27,12 +28,18 @@ pub struct EtcdNodes {
     pool: PoolNodes,
     identity: HostIdentity,
     lives: Mutex<Option<(Instant, HashMap<NodeId, Who>)>>,
+    /// This node's heartbeat that was written last.
+    written: Mutex<Option<(NodeId, Beat)>>,
 }
 
 type Beats = HashMap<Life, u64>;
 
 /// A lease ends so long after its process, and etcd takes its time to see it.
 const LEASE_ENDS: Duration = TTL.saturating_add(Duration::from_secs(2));
+
+/// A new heartbeat is waited for so long, before the one that is known is remembered: more than the usual time
+/// between two.
+const NEW_BEAT: Duration = Duration::from_secs(2);
 
 /// A wait is told of once it is longer.
 const SAID_AFTER: Duration = Duration::from_secs(2);
@@ -48,7 +55,7 @@ impl EtcdNodes {
     /// Slots at `etcd`, the rest on `pool`.
     pub fn new(etcd: Arc<Etcd>, pool: PoolNodes) -> Self {
         let identity = crate::node::watch::this_host();
-        Self { etcd, pool, identity, lives: Mutex::new(None) }
+        Self { etcd, pool, identity, lives: Mutex::new(None), written: Mutex::new(None) }
     }
     /// What a slot has that was never taken.
     fn untaken(slot: NodeId) -> Sector {
@@ -91,6 +98,39 @@ impl EtcdNodes {
             is_silent.then(|| (record, who.clone()))
         };
         Ok(slots.chunks_exact(self.sector_len()).zip(0..).filter_map(silent).collect())
+    }
+    /// Refuses devices that are behind etcd, and the other way round.
+    fn check_age(&self) -> Result<(), StoreError> {
+        let all = self.etcd.key("beats/");
+        let remembered =
+            self.etcd.ask(&[Act::GetAll(&all)])?.into_iter().next().unwrap_or_default();
+        // The slots last: one that is still free then had no heartbeat since it became free.
+        let beats = self.beats()?;
+        let slots = self.read_slots()?;
+        let slots = slots.chunks_exact(self.sector_len()).zip(0..);
+        let slots: Vec<SlotRecord> =
+            slots.filter_map(|(sector, n)| SlotRecord::decode(sector, NodeId(n)).ok()).collect();
+        let lives: Vec<Life> = beats.keys().copied().collect();
+        let found = first_behind(&remembered, &slots, &lives, &|life| beats.get(&life).copied());
+        let Some((slot, behind)) = found else { return Ok(()) };
+        let address = self.etcd.address().to_string();
+        let error = match behind {
+            Behind::Devices => EtcdError::OldDevices { slot, address },
+            Behind::Etcd => EtcdError::OldKeys { slot, address },
+        };
+        Err(error.into())
+    }
+    /// The heartbeat of this node that was written last, once it is another than the one before it is `asked` for.
+    fn new_beat(&self, ask: &dyn Fn()) -> Option<(NodeId, Beat)> {
+        let (before, begun) = (*self.written.lock(), Instant::now());
+        ask();
+        loop {
+            let written = *self.written.lock();
+            if written != before || begun.elapsed() > NEW_BEAT {
+                return written;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
     fn lives_elsewhere(&self, slot: NodeId) -> Result<bool, StoreError> {
         let known = {
@@ -177,10 +217,20 @@ impl NodeStore for EtcdNodes {
                 }
             }
             if silent.is_empty() {
-                return Ok(());
+                return self.check_age();
             }
             std::thread::sleep(LIVES_FRESH);
         }
+    }
+    fn remember_heartbeat(&self, ask_for_new: Option<&dyn Fn()>) -> Result<(), StoreError> {
+        let written = ask_for_new.map_or_else(|| *self.written.lock(), |ask| self.new_beat(ask));
+        let Some((slot, beat)) = written else { return Ok(()) };
+        // It must not be lost where it is, once it is known elsewhere.
+        self.pool.pool().flush()?;
+        let key = self.etcd.key(&slot_name("beats", slot));
+        let value = Remembered { beat, last: ask_for_new.is_none() }.encode();
+        self.etcd.ask(&[Act::Put(&key, value.as_bytes())])?;
+        Ok(())
     }
     fn write_heartbeat(&self, slot: NodeId, bytes: &[u8]) -> Result<(), StoreError> {
         if self.etcd.is_lost() {
@@ -189,7 +239,11 @@ impl NodeStore for EtcdNodes {
             let gone = std::io::Error::other("etcd went back to an older state");
             return Err(StoreError::Device(Arc::new(gone)));
         }
-        self.pool.write_heartbeat(slot, bytes)
+        self.pool.write_heartbeat(slot, bytes)?;
+        if let Ok(Heartbeat { life, sequence, .. }) = Heartbeat::decode(bytes, slot) {
+            *self.written.lock() = Some((slot, Beat { incarnation: life.incarnation, sequence }));
+        }
+        Ok(())
     }
     fn lock_life(&self, slot: NodeId) -> Result<Option<Box<dyn Send + Sync>>, StoreError> {
         let Some(kernel) = self.pool.lock_life(slot)? else { return Ok(None) };

@@ -213,6 +213,11 @@ impl Membership {
     pub fn announce(&self) {
         self.inner.announce();
     }
+    /// Notes this node's heartbeat beside slots that are not on the devices, so that older images of them are known.
+    /// Where the slots are on the devices it does nothing.
+    pub fn remember_heartbeat(&self) {
+        self.inner.remember_heartbeat(Some(&|| self.announce()));
+    }
     /// What a freeze asks of this node. Once.
     pub fn on_freeze(&self, on: Arc<dyn OnFreeze>) {
         self.inner.freezes.on.set(on).ok();
@@ -255,7 +260,12 @@ impl Membership {
     /// # Errors
     /// [`NotFrozen::NotHere`]; [`NotFrozen::Broken`]: it is thawed, but some nodes may not have waited all the time.
     pub fn thaw(&self) -> Result<(), NotFrozen> {
-        self.inner.thaw()
+        let thawed = self.inner.thaw();
+        if !matches!(thawed, Err(NotFrozen::NotHere)) {
+            // Images that were made meanwhile do not have the next heartbeat.
+            self.remember_heartbeat();
+        }
+        thawed
     }
     /// Which node has frozen the pool, if changes of this node wait for that.
     pub fn frozen_by(&self) -> Option<NodeId> {
@@ -392,6 +402,7 @@ impl Membership {
                     if self.life.lock().is_none() {
                         return Ok(());
                     }
+                    self.inner.remember_heartbeat(None);
                     leave::Event::Stopped
                 }
                 leave::Action::EndLease => {

@@ -52,8 +52,19 @@ pub trait NodeStore: Send + Sync {
     /// on the devices, copies of these have the same slots. May wait for a heartbeat of each node.
     ///
     /// # Errors
-    /// [`crate::error::EtcdError::Copies`]; the store's.
+    /// [`crate::error::EtcdError::Copies`], [`crate::error::EtcdError::OldDevices`],
+    /// [`crate::error::EtcdError::OldKeys`]; the store's.
     fn check_not_copies(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+    /// Where slots are not on the devices: notes beside them the heartbeat that this node has written there, so that
+    /// [`Self::check_not_copies`] knows older images of the devices. Asks for a new heartbeat and waits for that first;
+    /// `None`: this node has written its last one. Flushes the devices.
+    ///
+    /// # Errors
+    /// The device's, the store's: nothing may be noted.
+    fn remember_heartbeat(&self, ask_for_new: Option<&dyn Fn()>) -> Result<(), StoreError> {
+        let _ = ask_for_new;
         Ok(())
     }
     /// All slot records, and all heartbeats, packed, by one request where they are side by side.

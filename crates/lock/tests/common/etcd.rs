@@ -24,6 +24,13 @@ fn port() -> u16 {
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port is free")
 }
 
+/// A folder with all that is in it.
+#[allow(dead_code, reason = "not every test that includes this file")]
+fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(done.success());
+}
+
 pub struct Server {
     dir: tempfile::TempDir,
     client: u16,
@@ -98,6 +105,23 @@ impl Server {
     pub fn empty(&mut self) {
         self.kill();
         std::fs::remove_dir_all(self.dir.path().join("data")).unwrap();
+        assert!(self.run());
+    }
+
+    /// Keeps a copy of its data, as it is now.
+    #[allow(dead_code, reason = "not every test that includes this file")]
+    pub fn keep(&mut self) {
+        self.kill();
+        copy(&self.dir.path().join("data"), &self.dir.path().join("kept"));
+        assert!(self.run());
+    }
+
+    /// Has the data of that copy again.
+    #[allow(dead_code, reason = "not every test that includes this file")]
+    pub fn put_back(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.dir.path().join("data")).unwrap();
+        copy(&self.dir.path().join("kept"), &self.dir.path().join("data"));
         assert!(self.run());
     }
 

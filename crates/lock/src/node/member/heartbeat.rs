@@ -71,6 +71,13 @@ impl NodeState {
         }
     }
 
+    /// See [`super::NodeStore::remember_heartbeat`]. Without it images are found less often, and nothing else is amiss.
+    pub(super) fn remember_heartbeat(&self, ask_for_new: Option<&dyn Fn()>) {
+        if let Err(e) = self.store.remember_heartbeat(ask_for_new) {
+            tracing::warn!("older copies of the devices may not be found: {e}");
+        }
+    }
+
     /// Until the next heartbeat; true if there is none.
     fn rest(&self) -> bool {
         let since = Instant::now();
