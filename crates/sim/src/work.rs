@@ -74,8 +74,9 @@ pub(crate) enum Task {
     Sync { count: usize, from: u64, skimps: bool },
     /// Puts all that is durable in place.
     Checkpoint,
-    /// Puts everything under a lock in place.
-    Demote { lock: usize },
+    /// Puts everything under a lock in place; of this node's transactions `count` were closed when it began, up to the
+    /// last that changed something there.
+    Demote { lock: usize, count: usize },
     /// Replays the journal of a dead node; `believing` a header that says clean.
     Recover { dead: Life, by: Option<Life>, believing: bool },
     /// Leaves the journal clean.
@@ -378,7 +379,7 @@ fn job(task: &Task, tools: Tools, me: Option<Life>) -> Option<Job> {
         | Task::Heard { .. }
         | Task::Replace { .. }
         | Task::Rebuild { .. } => return pool_job(task, &tools),
-        Task::Demote { lock } => {
+        Task::Demote { lock, .. } => {
             let metadata = metadata?;
             Box::new(move || Outcome::Synced(metadata.sync_owner(tools.image.lock_no(lock))))
         }
@@ -584,9 +585,8 @@ impl World {
                 self.synced(pid, count, from);
             }
             (Task::Checkpoint, Outcome::Synced(Ok(()))) => {}
-            (Task::Demote { lock }, Outcome::Synced(Ok(()))) => {
+            (Task::Demote { lock, count }, Outcome::Synced(Ok(()))) => {
                 if let Some(me) = me {
-                    let count = self.model.last_in(me, &blocks_of(lock));
                     self.model.durable(me, count);
                 }
                 self.demoted(pid, lock);
@@ -709,11 +709,13 @@ impl World {
             Some(Sabotage::KeepDirty) => return self.demoted(pid, lock),
             Some(Sabotage::ReleaseEarly) => {
                 self.demoted(pid, lock);
-                return self.work(pid, Task::Demote { lock });
             }
             _ => {}
         }
-        self.work(pid, Task::Demote { lock });
+        let Some(me) = self.processes.get(pid).map(|p| p.me) else { return };
+        // A thread may change more meanwhile; then the lock is not given up.
+        let count = me.map_or(0, |me| self.model.last_in(me, &blocks_of(lock)));
+        self.work(pid, Task::Demote { lock, count });
     }
     fn replayed(&mut self, pid: Pid, dead: Life, done: Result<Replayed, NotRecovered>) {
         if let Some(work) = self.processes.get_mut(pid).and_then(|p| p.work.as_mut()) {
