@@ -57,6 +57,54 @@ os.chdir("/")
     c.finish();
 }
 
+/// A working directory, or an `O_PATH` handle of a directory, that another node has removed leads nowhere, also when an
+/// inode of the same number has been made since.
+#[test]
+fn a_removed_directory_never_becomes_another() {
+    if !can_mount() {
+        return;
+    }
+    let c = Cluster::new(2, 256, 2);
+    python(
+        &c,
+        r#"
+import errno
+def stale(call, *args):
+    try: found = call(*args)
+    except OSError as e: assert e.errno == errno.ESTALE, e
+    else: raise AssertionError(f"{call} {args}: {found}")
+os.mkdir(B + "/hidden", 0o700)
+os.mkdir(B + "/gone"); os.chdir(A + "/gone"); number = os.stat(".").st_ino
+handle = os.open(".", os.O_PATH)
+os.rmdir(B + "/gone")
+os.sync()
+for n in range(2000):
+    other = f"{B}/hidden/{n}"
+    os.mkdir(other)
+    if os.stat(other).st_ino == number: break
+else: raise AssertionError("the number was not used again")
+open(other + "/secret", "w").write("x")
+os.sync()
+stale(os.listdir, ".")
+stale(os.open, "secret", os.O_RDONLY)
+stale(os.open, "made", os.O_CREAT | os.O_WRONLY)
+stale(os.remove, "secret")
+stale(os.mkdir, "made")
+stale(os.rename, A + "/hidden", "moved")
+stale(os.listdir, f"/proc/self/fd/{handle}")
+assert os.listdir(other) == ["secret"]
+# Who looks the other one up finds it, and the old one still leads nowhere.
+assert os.listdir(A + f"/hidden/{n}") == ["secret"]
+try: os.listdir(".")
+except OSError as e: assert e.errno in (errno.ESTALE, errno.EIO), e
+else: raise AssertionError("the old directory is the other one")
+os.close(handle)
+os.chdir("/")
+"#,
+    );
+    c.finish();
+}
+
 /// Space of what was removed is there when it is asked for, although the kernel gives the inode back
 /// only after the removal was answered.
 #[test]

@@ -20,6 +20,7 @@ use crate::dirty_files::DirtyFiles;
 use crate::error::{Error, Result};
 use crate::inflight_writes::InflightWrites;
 use crate::inode::{Inode, InodeTable, Locked, load};
+use crate::kept::generation_meant;
 use crate::meta::Meta;
 use crate::options::MountOptions;
 use crate::plock_table::bucket::Lives;
@@ -256,7 +257,12 @@ impl Core {
     fn loaded(&self, ino: InodeNo, guard: Guard) -> Result<Locked> {
         let inode = self.inodes.get(ino);
         load(&self.meta, &inode, &guard)?;
-        Ok(Locked { inode, guard })
+        let locked = Locked { inode, guard };
+        let meant = generation_meant(ino);
+        if meant.is_some_and(|meant| meant != locked.st().raw.inode_generation.get()) {
+            return Err(Error::Stale(ino));
+        }
+        Ok(locked)
     }
     /// Whether a program of this node has the inode open, or this node's kernel refers to it.
     pub fn is_used_here(&self, inode: &Inode) -> bool {

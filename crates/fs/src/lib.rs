@@ -82,6 +82,7 @@
 //!  options          what may be chosen when mounting
 //!  jobs             work on the whole pool, one piece at a time
 //!  readahead        reads that fill pages take turns at the devices
+//!  kept             which inodes a request names by number, as its caller knows them
 //!  stop_flag        how a thread that works now and then is told to end
 //!  groups           where resource groups are: pure functions of the superblock
 //!  external_store   where lock records and node slots are
@@ -171,6 +172,7 @@ mod inode_tree;
 mod inspect;
 mod jobs;
 mod journal;
+mod kept;
 mod maintenance;
 pub mod make;
 mod map;
@@ -227,6 +229,7 @@ pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
 pub use files_at::{FileAt, FilesAt};
 pub use holds::Holds;
 pub use inspect::{ClusterView, inspect};
+pub use kept::KeptNumbers;
 pub use maintenance::{MaintenanceStatus, SCRUB_BEGUN, SCRUB_ENDED, WorkBegan};
 pub use meta::MetaStats;
 pub use mount::{

@@ -6,7 +6,7 @@
 
 use braid_format::InodeNo;
 use braid_fs::mode::{S_ISGID, S_ISVTX};
-use braid_fs::{Attr, Cred, Errno, FileSystem, Person};
+use braid_fs::{Attr, Cred, Errno, FileSystem, KeptNumbers, Person};
 
 use super::options::{ServerOptions, Squash};
 use super::outcome::seen;
@@ -88,6 +88,7 @@ pub struct Visit<'a, F: FileSystem> {
     /// Nothing but the root is reached without its generation.
     is_bound: bool,
     visited: usize,
+    kept: KeptNumbers,
 }
 
 impl<'a, F: FileSystem> Visit<'a, F> {
@@ -96,7 +97,8 @@ impl<'a, F: FileSystem> Visit<'a, F> {
         let generations = caller.map_or([0; 2], |caller| caller.generations);
         let pins = Pins::new(&served.files, &served.references);
         let is_bound = caller.is_some() && !principal.is_root();
-        Self { served, pins, principal, generations, is_bound, visited: 0 }
+        let kept = KeptNumbers::none();
+        Self { served, pins, principal, generations, is_bound, visited: 0, kept }
     }
 
     /// The next inode that the request names.
@@ -112,6 +114,8 @@ impl<'a, F: FileSystem> Visit<'a, F> {
         if !is_any && generation != attr.generation {
             return Err(Status::of(Errno::STALE));
         }
+        // Until the request is carried out it may become another's.
+        self.kept.add(ino, attr.generation);
         Ok(attr)
     }
     /// The same; the caller needs `want` of it.

@@ -57,6 +57,8 @@ impl Hasher for NumberHasher {
 struct Node {
     /// Entries handed out and not forgotten.
     lookups: u64,
+    /// The generation of the inode in the last of them that went out; 0: none did.
+    generation: u64,
     /// When the last of them was, in milliseconds since [`Nodes::origin`], wrapping.
     entered: u32,
     /// The kernel may have its attributes, or will when it reads an answer that is being made.
@@ -200,6 +202,14 @@ impl Nodes {
             n.promised = n.promised.wrapping_add(u32::from(promised));
             promised
         })
+    }
+    /// An entry with that generation of the inode is about to go out.
+    pub fn shown(&self, node: u64, generation: u64) {
+        self.with(node, |n| n.generation = generation);
+    }
+    /// The generation by which the kernel knows an inode, if it refers to one of that number.
+    pub fn generation(&self, node: u64) -> Option<u64> {
+        Some(self.with(node, |n| n.generation)).filter(|generation| *generation != 0)
     }
     /// An entry of directory `dir` leads to directory `node` and is about to be handed out. Returns
     /// the one that the kernel has `node` in, if that is another.

@@ -37,6 +37,7 @@ use crate::waits::killed_programs::{
 use crate::waits::lock_owners::LockOwners;
 use crate::waits::lock_waits::{LockWaits, RingWaits};
 use crate::waits::user_shares::Shares;
+use braid_fs::KeptNumbers;
 use braid_fs::lock::interrupt;
 use braid_fs::{Answer, FileSystem};
 use braid_fs::{Attr, Cred};
@@ -53,6 +54,36 @@ fn may_be_killed(opcode: u32) -> bool {
             | op::BATCH_FORGET
             | op::DESTROY
             | op::INTERRUPT
+    )
+}
+
+/// Whether a request is about inodes that the kernel knows by number alone. What is about an open file needs no
+/// look: its inode stays as long as it is open.
+fn names_by_number(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        op::LOOKUP
+            | op::GETATTR
+            | op::SETATTR
+            | op::READLINK
+            | op::SYMLINK
+            | op::MKNOD
+            | op::MKDIR
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2
+            | op::LINK
+            | op::OPEN
+            | op::OPENDIR
+            | op::CREATE
+            | op::TMPFILE
+            | op::ACCESS
+            | op::STATX
+            | op::SETXATTR
+            | op::GETXATTR
+            | op::LISTXATTR
+            | op::REMOVEXATTR
     )
 }
 
@@ -130,6 +161,8 @@ struct Call<'a, F: FileSystem> {
     scratch: &'a mut Vec<u8>,
     /// Bytes that it has read or written.
     moved: u64,
+    /// What the request names by number.
+    kept: KeptNumbers,
 }
 
 impl<F: FileSystem> Server<F> {
@@ -259,7 +292,11 @@ impl<F: FileSystem> Server<F> {
             reply,
             scratch,
             moved: 0,
+            kept: KeptNumbers::none(),
         };
+        if names_by_number(header.opcode) {
+            call.means(header.nodeid);
+        }
         let _pages = call.holds_pages();
         let holds_pages = call.may_hold_pages();
         let admitted = self.link.gate().admit(header.opcode, holds_pages).map_err(Fault::from);
@@ -312,6 +349,7 @@ impl<F: FileSystem> Server<F> {
         let most = self.files.attr_timeout();
         let keep = if most.is_some_and(|most| most.is_zero()) { Keep::No } else { keep };
         let cache = self.nodes().promise(shown, stamp, keep, Instant::now());
+        self.nodes().shown(nodeid, attr.generation);
         let (attr_valid, attr_valid_nsec) = wire::valid(cache, most);
         EntryOut {
             nodeid,
@@ -344,6 +382,17 @@ impl<F: FileSystem> Server<F> {
         let contested = self.nodes().contested(dir, Instant::now());
         if contested { Keep::IfKnown } else { Keep::Yes }
     }
+    /// Whether an entry in a listing may go out with its inode. The kernel may take it for what it knows by the same
+    /// number and name, and does not look at the generation: if it knows another inode so, a lookup tells it.
+    fn may_be_listed(&self, attr: &Attr) -> bool {
+        let nodeid = self.node(attr.ino);
+        let known = self.nodes().generation(nodeid);
+        let may = known.is_none_or(|known| known == attr.generation);
+        if !may {
+            self.forgot(nodeid, 1);
+        }
+        may
+    }
     /// What may stay valid of entries in a listing.
     fn keep_listed(&self) -> Keep {
         if self.single { Keep::Yes } else { Keep::No }
@@ -360,6 +409,12 @@ impl<F: FileSystem> Server<F> {
 impl<'a, F: FileSystem> Call<'a, F> {
     fn files(&self) -> &F {
         &self.server.files
+    }
+    /// The kernel means the inode that it was told of by that number.
+    fn means(&mut self, nodeid: u64) {
+        if let Some(generation) = self.server.nodes().generation(nodeid) {
+            self.kept.add(self.server.ino(nodeid), generation);
+        }
     }
     fn ino(&self) -> InodeNo {
         self.server.ino(self.nodeid)

@@ -175,6 +175,7 @@ impl<F: FileSystem> Call<'_, F> {
     }
     fn rename_to(&mut self, newdir: u64, flags: u32) -> Outcome<()> {
         let (name, new_name) = (self.body.name()?, self.body.name()?);
+        self.means(newdir);
         let to = (self.server.ino(newdir), new_name);
         self.done(self.files().rename((self.ino(), name), to, flags))
     }
@@ -182,6 +183,7 @@ impl<F: FileSystem> Call<'_, F> {
         let old: LinkIn = self.body.take()?;
         let name = self.body.name()?;
         let stamp = self.stamp();
+        self.means(old.oldnodeid);
         let attr = self.files().link(self.server.ino(old.oldnodeid), self.ino(), name)?;
         // The kernel has the inode and takes these attributes over without ordering them.
         self.entry(&attr, stamp, Keep::No);
@@ -242,7 +244,8 @@ impl<F: FileSystem> Call<'_, F> {
                 return true;
             }
             if plus {
-                let head = entry.attr.map_or_else(EntryOut::default, |attr| {
+                let attr = entry.attr.filter(|attr| server.may_be_listed(attr));
+                let head = attr.map_or_else(EntryOut::default, |attr| {
                     let head = server.entry(&attr, stamp, server.keep_listed());
                     if is_dir(&attr) {
                         // The kernel may not take it: if it is elsewhere, that is left to a lookup.
