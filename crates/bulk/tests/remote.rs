@@ -237,6 +237,73 @@ fn what_was_written_under_a_lock_is_not_written_again_over_what_came_after_it() 
     host.finish();
 }
 
+/// The lock may be on another file than what is written under it.
+#[test]
+fn what_was_written_under_the_lock_of_another_file_is_not_written_again_either() {
+    let host = Host::new(256);
+    let mut server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    let root = fs.root();
+    let (guard, _) = fs.create(root, b"lock", 0o600, O_RDWR, &ROOT).unwrap();
+    let (data, fh) = fs.create(root, b"data", 0o600, O_RDWR, &ROOT).unwrap();
+    let theirs = FileSystem::open(&host.fs, data.ino, O_RDWR).unwrap();
+    fs.flock(guard.ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+    write(&fs, fh, 0, b"old");
+    fs.flock(guard.ino, &lock(PlockKind::Unlock, 1)).unwrap();
+    FileSystem::flock(&host.fs, guard.ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+    let what = Write { offset: 0, bytes: b"new", flags: WriteFlags::default() };
+    FileSystem::write(&host.fs, theirs, what, &mut ()).unwrap();
+    FileSystem::fsync(&host.fs, theirs, false).unwrap();
+    FileSystem::flock(&host.fs, guard.ino, &lock(PlockKind::Unlock, 1)).unwrap();
+    server = host.restart(server, &proxy);
+    assert_eq!(read(&fs, fh, 0, 100), b"new");
+    fs.fsync(fh, false).unwrap();
+    FileSystem::release(&host.fs, theirs).unwrap();
+    fs.finish().unwrap();
+    drop(server);
+    host.finish();
+}
+
+/// A program of another node may have had the lock before the client could take it again, and have changed what it
+/// protects: the lock is lost, and what was not durable is not written over that.
+#[test]
+fn a_lock_is_not_taken_again_beside_another_node() {
+    let host = Host::new(256);
+    let other = host.second();
+    let mut server = host.serve();
+    let proxy = Proxy::to(server.address());
+    let fs = mount(client_options(proxy.address));
+    let (file, fh) = fs.create(fs.root(), b"file", 0o600, O_RDWR, &ROOT).unwrap();
+    fs.flock(file.ino, &lock(PlockKind::Exclusive, 1)).unwrap();
+    write(&fs, fh, 0, b"old");
+    let attr = FileSystem::lookup(&other, fs.root(), b"file").unwrap();
+    let theirs = FileSystem::open(&other, attr.ino, O_RDWR).unwrap();
+    proxy.close();
+    drop(server);
+    wait_until("the lock is free", || {
+        FileSystem::flock(&other, attr.ino, &lock(PlockKind::Exclusive, 1)).is_ok()
+    });
+    let what = Write { offset: 0, bytes: b"new", flags: WriteFlags::default() };
+    FileSystem::write(&other, theirs, what, &mut ()).unwrap();
+    FileSystem::fsync(&other, theirs, false).unwrap();
+    FileSystem::flock(&other, attr.ino, &lock(PlockKind::Unlock, 1)).unwrap();
+    server = host.serve();
+    proxy.open_to(server.address());
+    wait_until("the lock is lost", || {
+        matches!(fs.read_into(fh, 0, 10, false, &mut [0; 10]), Err(Errno::IO))
+    });
+    fs.release(fh).ok();
+    let mut found = [0; 10];
+    let (n, _) = FileSystem::read_into(&other, theirs, 0, 10, false, &mut found).unwrap();
+    assert_eq!(&found[..n], b"new");
+    FileSystem::release(&other, theirs).unwrap();
+    fs.finish().ok();
+    drop(server);
+    other.unmount().unwrap();
+    host.finish();
+}
+
 /// One program's close does not give up what another has locked, also at a server that has begun anew.
 #[test]
 fn a_close_leaves_the_locks_of_others_alone_after_a_restart() {

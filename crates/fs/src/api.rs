@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use braid_format::{InodeNo, LockNo, MemberIndex};
-use braid_lock::{Life, Local, Mode, NodeView, NodeWait};
+use braid_lock::{Company, Life, Local, Mode, NodeView, NodeWait};
 use braid_pool::device::{AlignedBuf, Change, Device};
 use braid_pool::{CatchUp, MemberSelector, Pool, PropertyChange};
 
@@ -112,6 +112,11 @@ impl Fs {
     /// fenced. What it held locked may still have to be recovered. In doubt not. Reads the node's slot.
     pub fn life_has_ended(&self, life: Life) -> bool {
         self.core().membership.life_has_ended(life)
+    }
+    /// Who else can have used the file system since `life` ended, this node's own or one that it came after: others may
+    /// have had what that one held. Reads the node slots.
+    pub fn company_since(&self, life: Life) -> Company {
+        self.core().membership.company_since(life)
     }
     /// The root directory's number.
     pub fn root(&self) -> InodeNo {

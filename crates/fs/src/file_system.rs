@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use braid_format::InodeNo;
-use braid_lock::Life;
+use braid_lock::{Company, Life};
 use parking_lot::Mutex;
 pub use rustix::io::Errno;
 
@@ -52,6 +52,10 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Whether nothing that another node was asked for can reach the devices any more. In doubt not.
     fn life_has_ended(&self, _life: Life) -> bool {
         false
+    }
+    /// Who else can have used the file system since a life of a node ended. In doubt others.
+    fn company_since(&self, _life: Life) -> Company {
+        Company::Others
     }
     /// For how long the kernel may keep the attributes that the last call of this thread has returned, though it
     /// is not told to drop them. `None`: until it is told.
@@ -210,6 +214,9 @@ impl FileSystem for Fs {
     }
     fn life_has_ended(&self, life: Life) -> bool {
         self.life_has_ended(life)
+    }
+    fn company_since(&self, life: Life) -> Company {
+        self.company_since(life)
     }
     fn lookup(&self, dir: InodeNo, name: &[u8]) -> Answer<Attr> {
         seen(self.lookup(dir, name))

@@ -51,7 +51,7 @@ pub use glock::{
 };
 pub use hints::{HintsBy, MessageWay, TcpHints};
 pub use node::{
-    Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Membership, MemoryNodes,
+    Company, Deltas, FenceMethod, FenceOptions, HostIdentity, JoinOptions, Membership, MemoryNodes,
     NodeAreas, NodeStore, NodeView, NodeWait, NotFrozen, NotRecovered, OnFreeze, OnLease,
     PeerObserver, PoolNodes, PoolSide, Proofs, Recover, SERVED_WAIT, SilentSlots, Timing,
     await_thaw, plan_vouch, vouch,

@@ -25,6 +25,7 @@
 mod await_thaw;
 mod cached;
 mod claim;
+mod company;
 mod fencer;
 pub mod fencing;
 pub mod freeze;
@@ -64,6 +65,7 @@ use crate::peers::Liveness;
 use crate::{Life, Mode};
 
 pub use await_thaw::await_thaw;
+pub use company::Company;
 pub use fencer::{FenceOptions, NotFenced, Proofs, key_of};
 pub use fencing::FenceMethod;
 pub use member::{Membership, NotFrozen, OnFreeze, OnLease};

@@ -81,11 +81,11 @@ impl Remote {
         Ok(())
     }
 
-    /// Gives a lock up. First what was written becomes durable: whoever has the lock next may write there, and what
-    /// is written once more, to a server that was started anew, would lie over that.
+    /// Gives a lock up. First what was written becomes durable, to whatever file: whoever has the lock next may write
+    /// there, and what is written once more, to a server that was started anew, would lie over that.
     fn give_up(&self, whose: Whose, lock: Plock) -> Answer<()> {
         // Another failure is a loss, which is said to whoever asks for durability.
-        if let Err(errno @ (Errno::INTR | Errno::NOTCONN)) = self.commit_pending(whose.ino) {
+        if let Err(errno @ (Errno::INTR | Errno::NOTCONN)) = self.flush() {
             return Err(errno);
         }
         // From now on no new session brings it back.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_fs::FileSystem;
+use braid_fs::lock::Life;
 
 use super::counts::Counted;
 use super::operations::Asked;
@@ -209,11 +210,11 @@ impl<F: FileSystem> Shared<F> {
             return Err(Status::REVOKED);
         }
         let session = match begin {
-            Begin::Session => self.begin(link, &hello, peer)?,
+            Begin::Session => self.begin(link, &hello, (peer, None))?,
             Begin::Join(id) => self.find(id, peer.as_ref())?,
             Begin::After(id, life) => match self.follow((id, life), peer.as_ref())? {
                 Some(session) => session,
-                None => self.begin(link, &hello, peer)?,
+                None => self.begin(link, &hello, (peer, Some(life.life)))?,
             },
         };
         let cutter = link.cutter().map_err(|_| Status::LIMIT)?;
@@ -221,12 +222,12 @@ impl<F: FileSystem> Shared<F> {
         Ok((session, slot, version))
     }
 
-    /// Begins a session.
+    /// Begins a session, perhaps after one that was with another life of a node.
     fn begin(
         &self,
         link: &Link,
         hello: &Hello,
-        peer: Option<Peer>,
+        (peer, after): (Option<Peer>, Option<Life>),
     ) -> Result<Arc<Session>, Status> {
         if let Some((tls, peer)) = self.served.options.tls.as_ref().zip(peer.as_ref()) {
             tls.seen(peer);
@@ -236,7 +237,7 @@ impl<F: FileSystem> Shared<F> {
             keeps.then(|| self.served.references.leases().enter(name))
         };
         let who = (peer, link.peer_ip());
-        let (session, former) = self.sessions.begin(&hello.client, who, holder)?;
+        let (session, former) = self.sessions.begin(&hello.client, (who, after), holder)?;
         if let Some(former) = former {
             self.served.leaves(&former, false);
             former.close_all(&self.served.files);

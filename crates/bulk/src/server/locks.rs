@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_format::InodeNo;
+use braid_fs::lock::Company;
 use braid_fs::{Errno, FileSystem, Plock, PlockKind};
 
 use super::outcome::{Outcome, seen};
@@ -41,8 +42,7 @@ impl<F: FileSystem> Served<F> {
                 self.in_the_way(session, file(handle)?, lock)?
             }
             LockRequest::Lock { handle, whole, again, lock } => {
-                // Later somebody else may have had it meanwhile.
-                if again && !self.is_grace() {
+                if again && !self.is_still_held(session) {
                     return Err(Status::of(Errno::NOLCK));
                 }
                 if !again && lock.kind != PlockKind::Unlock {
@@ -81,6 +81,19 @@ impl<F: FileSystem> Served<F> {
         while self.is_grace() && !session.is_ended() {
             std::thread::sleep(LOOK);
         }
+    }
+    /// Whether nobody can have had a lock meanwhile that a client's program had at the server before: no other client,
+    /// since those wait for a while first, and no program of another node.
+    fn is_still_held(&self, session: &Session) -> bool {
+        let Some(before) = session.after else { return false };
+        while self.is_grace() && !session.is_ended() {
+            match self.files.company_since(before) {
+                Company::Nobody => return true,
+                Company::NotYet => std::thread::sleep(LOOK),
+                Company::Others => return false,
+            }
+        }
+        false
     }
     /// Whether the server has begun so lately that nobody has locks but who had them before.
     fn is_grace(&self) -> bool {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_fs::FileSystem;
+use braid_fs::lock::Life;
 use parking_lot::Mutex;
 
 use super::counts::{ClientView, Counters};
@@ -65,6 +66,8 @@ pub struct Session {
     pub peer: Option<Peer>,
     /// Where it has come from.
     from: Option<IpAddr>,
+    /// The node's life with whose server the client's former session was.
+    pub after: Option<Life>,
     /// By which it has leases. `None`: it speaks a version without.
     pub holder: Option<Holder>,
     slots: Vec<Slot>,
@@ -205,7 +208,7 @@ impl Sessions {
     pub fn begin(
         &self,
         client: &[u8],
-        (peer, from): (Option<Peer>, Option<IpAddr>),
+        ((peer, from), after): ((Option<Peer>, Option<IpAddr>), Option<Life>),
         holder: impl FnOnce(&str) -> Option<Holder>,
     ) -> Result<(Arc<Session>, Option<Arc<Session>>), Status> {
         let share = (self.most / if peer.is_some() { 4 } else { 2 }).max(1);
@@ -238,6 +241,7 @@ impl Sessions {
             client,
             peer,
             from,
+            after,
             holder,
             slots: (0..self.slots).map(|_| Slot::default()).collect(),
             files: Mutex::default(),

@@ -80,6 +80,8 @@ pub(super) struct Claimed {
     pub hints: Hints,
     /// Its liveness lock.
     pub life: Box<dyn Send + Sync>,
+    /// The dead nodes that were recovered for it.
+    pub recovered: Vec<Life>,
 }
 
 /// Claims a slot.
@@ -95,6 +97,7 @@ pub(super) struct Claim<'a> {
     begun: Moment,
     /// Slots that could not be read at the last look; each is logged once.
     unreadable: Vec<Unreadable>,
+    recovered: Vec<Life>,
 }
 
 impl<'a> Claim<'a> {
@@ -106,7 +109,8 @@ impl<'a> Claim<'a> {
         recover: &'a dyn Recover,
     ) -> Self {
         let (life, hints, begun, unreadable) = (None, None, Moment::now(), Vec::new());
-        Self { store, options, identity, recover, life, hints, begun, unreadable }
+        let recovered = Vec::new();
+        Self { store, options, identity, recover, life, hints, begun, unreadable, recovered }
     }
 
     /// Claims the slot that was asked for, or any. If all are taken, but another node is recovering the
@@ -136,7 +140,7 @@ impl<'a> Claim<'a> {
         let (Some(hints), Some(life)) = (self.hints, self.life) else {
             return Err(LockError::Withdrawn);
         };
-        Ok(Claimed { mine, begun: self.begun, hints, life })
+        Ok(Claimed { mine, begun: self.begun, hints, life, recovered: self.recovered })
     }
 
     fn perform(&mut self, action: Action) -> Result<Event, LockError> {
@@ -198,7 +202,11 @@ impl<'a> Claim<'a> {
                     super::await_clients(&record);
                     recover.recover(dead, by).and_then(|()| recover.finish(dead, by))
                 };
-                Event::Recovered(self.while_beating(&mine, all))
+                let done = self.while_beating(&mine, all);
+                if done.is_ok() {
+                    self.recovered.push(dead);
+                }
+                Event::Recovered(done)
             }
             Action::LetGo { registered } => {
                 if registered {

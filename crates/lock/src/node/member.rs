@@ -41,6 +41,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::cached::Cached;
 use super::claim::{Claim, Claimed, sweep};
+use super::company::Company;
 use super::leave::{self, Leave};
 use super::slot_write::Outcome;
 use super::{
@@ -88,7 +89,7 @@ impl Membership {
     ) -> Result<Arc<Self>, LockError> {
         let identity = options.identity.clone().unwrap_or_else(super::watch::this_host);
         let claim = Claim::new(&*store, &options, &identity, &*recover);
-        let Claimed { mine, begun, hints, life } = claim.run()?;
+        let Claimed { mine, begun, hints, life, recovered } = claim.run()?;
         store.pool().flush().map_err(LockError::NodeStore)?;
         // The pool may have been changed by others who did not see this node yet.
         store.pool().follow().map_err(LockError::NodeStore)?;
@@ -120,6 +121,8 @@ impl Membership {
             stuck: Mutex::default(),
             freezes: freezes::Freezes::default(),
             stop: (Mutex::new(false), Condvar::new()),
+            at_join: OnceLock::new(),
+            recovered: Mutex::new(recovered),
             hurry: AtomicBool::new(false),
             withdrawn: OnceLock::new(),
             has_claimed: AtomicBool::new(false),
@@ -135,6 +138,7 @@ impl Membership {
         *inner.slots.write() =
             (0..inner.store.slots()).map(|n| Cached::unknown(NodeId(n))).collect();
         inner.read_slots()?;
+        inner.at_join.set(inner.all_slots()).ok();
         let this =
             Arc::new(Self { inner, threads: Mutex::new(Vec::new()), life: Mutex::new(Some(life)) });
         let inner = this.inner.clone();
@@ -472,5 +476,9 @@ impl Membership {
     /// What it held may not be recovered yet. In doubt not. Reads the slot.
     pub fn life_has_ended(&self, life: Life) -> bool {
         self.inner.life_has_ended(life)
+    }
+    /// Who else can have used the pool since `life` ended, this node's own or one that it came after. Reads the slots.
+    pub fn company_since(&self, life: Life) -> Company {
+        self.inner.company_since(life)
     }
 }

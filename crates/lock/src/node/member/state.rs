@@ -24,6 +24,7 @@ use crate::error::LockError;
 use crate::glock::LockManager;
 use crate::hints::{Hints, Receivers};
 use crate::node::cached::Cached;
+use crate::node::company::{Company, Since};
 use crate::node::life::{has_ended, is_over};
 use crate::node::observation::Heartbeats;
 use crate::node::slots::{Unreadable, write_slot};
@@ -61,6 +62,10 @@ pub(in crate::node) struct NodeState {
     /// The freeze of this node or of another one, if there is one.
     pub(super) freezes: Freezes,
     pub(super) stop: (Mutex<bool>, Condvar),
+    /// The slots as they were when this node had joined.
+    pub(super) at_join: OnceLock<Vec<SlotRecord>>,
+    /// The lives that this node has recovered.
+    pub(super) recovered: Mutex<Vec<Life>>,
     /// The next heartbeat has news.
     pub(super) hurry: AtomicBool,
     /// Why this node has withdrawn, if it has.
@@ -142,6 +147,21 @@ impl NodeState {
         let is_slot = usize::from(life.slot.0) < self.slots.read().len();
         let read = is_slot.then(|| Cached::read(&*self.store, life.slot)).flatten();
         read.is_some_and(|cached| has_ended(&cached.record, life))
+    }
+
+    /// Reads all slots. One that cannot be read is left out.
+    pub(super) fn all_slots(&self) -> Vec<SlotRecord> {
+        let slots = (0..self.store.slots()).map(NodeId);
+        slots.filter_map(|slot| Cached::read(&*self.store, slot)).map(|c| c.record).collect()
+    }
+    /// Who else can have used the pool since `life` ended. Reads the slots.
+    pub(super) fn company_since(&self, life: Life) -> Company {
+        let at_join = self.at_join.get().map_or(&[][..], Vec::as_slice);
+        if at_join.len() < usize::from(self.store.slots()) {
+            return Company::Others;
+        }
+        let (now, recovered) = (self.all_slots(), self.recovered.lock().clone());
+        Since { me: self.me, at_join, now: &now, recovered: &recovered }.company(life)
     }
 
     /// Writes a slot record; an unknown outcome is settled by reading.

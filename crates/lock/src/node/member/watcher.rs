@@ -140,8 +140,13 @@ impl NodeState {
             WatchAction::Finish(record) => {
                 let dead = record.life;
                 let this = self.clone();
-                let run =
-                    move || WatchEvent::Finished(outcome(dead, this.recover.finish(dead, this.me)));
+                let run = move || {
+                    let done = this.recover.finish(dead, this.me);
+                    if done.is_ok() {
+                        this.recovered.lock().push(dead);
+                    }
+                    WatchEvent::Finished(outcome(dead, done))
+                };
                 let name = format!("finish-{}", dead.slot);
                 self.send_out(&name, run, WatchEvent::Finished(Recovery::Failed))
             }
