@@ -4,7 +4,10 @@
 
 mod common;
 
+use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::remote::Remote;
@@ -261,6 +264,46 @@ unprivileged(lambda: open("open/as-user", "w").close()); assert os.stat("open/as
     assert!(said.contains("Permission denied"), "{said}");
     remote.unmount();
     served.end();
+    // The pool's user 1000 is 2000 at clients.
+    let map = ["--insecure", "--listen", &address, "--map", "u2000-2009:1000,g77:3000"];
+    served = Served::new(&disks, &map);
+    let remote = Remote::plain(&disks, "remote", &served);
+    remote.python(
+        &disks,
+        &remote.dir,
+        r#"
+os.chdir(A)
+listed = {e.name: e.stat() for e in os.scandir("open")}
+assert listed["as-user"].st_uid == 2000 and listed["as-user"].st_gid == 1000 and listed["roots"].st_uid == 0
+assert os.stat("group").st_gid == 77
+refused(errno.EINVAL, os.chown, "open/roots", 1000, -1); os.chown("open/roots", 2001, 77)
+assert (os.stat("open/roots").st_uid, os.stat("open/roots").st_gid) == (2001, 77)
+def owner():
+    os.setgroups([77]); os.setgid(1000); os.setuid(2000)
+    os.chmod("open/as-user", 0o600); open("open/as-user", "w").write("mine"); open("group/more", "w").close()
+    os._exit(0)
+def other():
+    os.setgroups([]); os.setgid(1000); os.setuid(1000)
+    refused(errno.EACCES, open, "open/as-user"); refused(errno.EPERM, os.chmod, "open/as-user", 0o666)
+    os._exit(0)
+for who in owner, other:
+    pid = os.fork()
+    if pid == 0: who()
+    assert ended(pid) == 0
+if subprocess.call("command -v setfacl >/dev/null", shell=True) == 0:
+    said = subprocess.check_output(["getfacl", "-n", "secret"], text=True); assert "user:2000:r--" in said, said
+    subprocess.check_call(["setfacl", "-m", "u:2003:rw", "secret"])
+    assert subprocess.call(["setfacl", "-m", "u:1003:rw", "secret"], stderr=subprocess.DEVNULL) != 0
+"#,
+    );
+    remote.unmount();
+    served.end();
+    let dir = disks.path("node");
+    fs::create_dir(&dir).unwrap();
+    ok(&disks.with(&["mount"], &[&dir]));
+    let owner = fs::metadata(Path::new(&dir).join("open/roots")).unwrap();
+    assert_eq!((owner.uid(), owner.gid()), (1001, 3000));
+    ok(&["unmount", &dir]);
     clean(&disks);
 }
 

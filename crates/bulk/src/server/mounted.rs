@@ -114,7 +114,9 @@ impl<F: FileSystem> Served<F> {
             MountRequest::GetXattr { ino, name } => {
                 let attr = visit.inode(ino)?;
                 may_read(visit, &attr, &name)?;
-                return self.data(buffer, &seen(files.getxattr(ino, &name))?);
+                let mut value = seen(files.getxattr(ino, &name))?;
+                self.options.ids.xattr_shown(&name, &mut value);
+                return self.data(buffer, &value);
             }
             MountRequest::ListXattr { ino } => {
                 visit.inode(ino)?;
@@ -126,8 +128,10 @@ impl<F: FileSystem> Served<F> {
                 if data_len > XATTR_MAX {
                     return Err(Status::of(Errno::TOOBIG));
                 }
-                let flags = flags.cast_signed();
-                seen(files.setxattr(ino, &name, buffer.take(data_len), flags))?;
+                let (value, flags) = (buffer.take(data_len), flags.cast_signed());
+                let mapped = self.options.ids.xattr_in_pool(&name, value);
+                mapped.ok_or(Status::of(Errno::INVAL))?;
+                seen(files.setxattr(ino, &name, value, flags))?;
                 Reply::Done
             }
             MountRequest::RemoveXattr { ino, name } => {

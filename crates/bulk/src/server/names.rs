@@ -141,7 +141,8 @@ impl<F: FileSystem> Served<F> {
             visit.may(&attr, READ)?;
         }
         let mut entries = Vec::new();
-        let mut emit = |entry: braid_fs::DirEntry<'_>| {
+        let mut emit = |mut entry: braid_fs::DirEntry<'_>| {
+            entry.attr = entry.attr.map(|attr| self.options.ids.shown(&attr));
             if !with_attributes {
                 return !write_entry(&mut entries, most, &entry);
             }

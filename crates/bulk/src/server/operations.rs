@@ -83,7 +83,21 @@ impl<F: FileSystem> Served<F> {
         seen(synced.and(released))
     }
 
-    fn execute(
+    /// What a client asks for, whose users and groups may have other numbers than the pool's.
+    fn execute(&self, session: &Session, asked: Asked<'_>, buffer: &mut Buffer) -> Outcome {
+        let ids = &self.options.ids;
+        let Asked { header, caller, mut request } = asked;
+        let caller = caller.map(|caller| ids.caller(&caller));
+        if let Request::SetAttr { set, .. } = &mut request {
+            // As a user namespace answers for whom it has no number.
+            *set = ids.set(*set).ok_or(Status::of(Errno::INVAL))?;
+        }
+        let asked = Asked { header, caller, request };
+        let (reply, data_len) = self.execute_in_pool(session, asked, buffer)?;
+        Ok((ids.reply(reply), data_len))
+    }
+
+    fn execute_in_pool(
         &self,
         session: &Session,
         Asked { header, caller, request }: Asked<'_>,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::id_map::IdMap;
 use crate::tls::ServerTls;
 
 /// Whose word of a client counts.
@@ -26,6 +27,8 @@ pub struct ServerOptions {
     pub owner: (u32, u32),
     /// Whose word of a client counts.
     pub squash: Squash,
+    /// Users and groups that have other numbers at clients.
+    pub ids: IdMap,
     /// Who may be a client. `None`: plain TCP, and whoever reaches the port.
     pub tls: Option<Arc<ServerTls>>,
     /// Connections at a time.
@@ -54,6 +57,7 @@ impl ServerOptions {
             pool: pool.to_owned(),
             owner: (0, 0),
             squash: Squash::None,
+            ids: IdMap::default(),
             tls: None,
             connections_max: 256,
             connections_from_one: 128,

@@ -22,6 +22,9 @@ pub const SEARCH: u32 = 1;
 /// The attribute with a file's ACL.
 pub const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
+/// The attribute with the ACL that files in a directory get.
+pub const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+
 /// For whom a request is done.
 #[derive(Debug, Clone)]
 pub struct Principal {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use braid_bulk::client::PORT;
-use braid_bulk::server::{References, Server, ServerOptions, Squash};
+use braid_bulk::server::{IdMap, IdRule, NOBODY, References, Server, ServerOptions, Squash};
 use braid_fs::{Fs, Holds, MountOptions};
 use serde_json::json;
 
@@ -50,6 +50,10 @@ pub struct Args {
     /// --owner
     #[arg(long, value_enum, default_value = "none")]
     squash: SquashWord,
+    /// Users and groups that have other numbers at clients than in the pool: 1000:5000 (client, pool), 1000-1999:5000,
+    /// u1000:5000 for users alone, g1000:5000 for groups alone. A number that is taken on the other side is nobody there
+    #[arg(long, value_name = "CLIENT:POOL,...", value_delimiter = ',')]
+    map: Vec<IdRule>,
     /// Serve metrics of this node and of its clients for Prometheus, at ADDRESS:PORT or unix:/PATH
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     metrics: Option<Address>,
@@ -62,9 +66,6 @@ enum SquashWord {
     Root,
     All,
 }
-
-/// User and group of a client whose own do not count: `nobody`.
-const NOBODY: (u32, u32) = (65_534, 65_534);
 
 /// Between two looks at whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -98,6 +99,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn serve(args: &Args, name: &str) -> Result<ExitCode> {
+    let ids = IdMap::new(&args.map).context("--map")?;
     let listener = listen(args)?;
     let address = listener.local_addr()?;
     let address = if address.ip().is_unspecified() {
@@ -134,11 +136,11 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     let neighbours = left_behind::LeftBehindWatch::start(move || neighbours.has_silent_neighbour());
     let (squash, usual) = match args.squash {
         SquashWord::None => (Squash::None, (0, 0)),
-        SquashWord::Root => (Squash::Root, NOBODY),
-        SquashWord::All => (Squash::All, NOBODY),
+        SquashWord::Root => (Squash::Root, (NOBODY, NOBODY)),
+        SquashWord::All => (Squash::All, (NOBODY, NOBODY)),
     };
     let owner = args.owner.unwrap_or(usual);
-    let options = ServerOptions { owner, squash, tls, ..ServerOptions::new(&name) };
+    let options = ServerOptions { owner, squash, ids, tls, ..ServerOptions::new(&name) };
     let mut server = Server::start(listener, fs.clone(), references, options)?;
     let (requests, begun) = (Arc::default(), Instant::now());
     let node = Node { fs: fs.clone(), requests, begun, service: Some(server.observer()) };
