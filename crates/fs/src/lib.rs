@@ -242,4 +242,4 @@ pub use plock_table::{LockDone, Plock, PlockKind, WaitId};
 pub use reshape::{Fill, Leaving, Left, Rebalanced, Successor};
 pub use trim::{TrimRange, Trimmed};
 pub use unseen_writes::UnseenWrite;
-pub use xattr::{KILL_GROUP, Person};
+pub use xattr::{ACCESS_LIST, DEFAULT_LIST, KILL_GROUP, Person};

@@ -6,9 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use braid_fs::{Attr, SetAttr};
+use braid_fs::{ACCESS_LIST, Attr, DEFAULT_LIST, SetAttr};
 
-use super::permissions::{ACCESS_LIST, DEFAULT_LIST};
 use crate::wire::{Caller, Reply};
 
 /// User and group of whom there is none on the other side.

@@ -6,7 +6,7 @@
 
 use braid_format::InodeNo;
 use braid_fs::mode::{S_ISGID, S_ISVTX};
-use braid_fs::{Attr, Cred, Errno, FileSystem, KeptNumbers, Person};
+use braid_fs::{ACCESS_LIST, Attr, Cred, Errno, FileSystem, KeptNumbers, Person};
 
 use super::options::{ServerOptions, Squash};
 use super::outcome::seen;
@@ -18,12 +18,6 @@ use crate::wire::{Caller, SessionId, Status};
 pub const READ: u32 = 4;
 pub const WRITE: u32 = 2;
 pub const SEARCH: u32 = 1;
-
-/// The attribute with a file's ACL.
-pub const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-
-/// The attribute with the ACL that files in a directory get.
-pub const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 
 /// For whom a request is done.
 #[derive(Debug, Clone)]

@@ -8,10 +8,10 @@
 
 use crate::attr::Attr;
 
-/// The attribute with the list that permissions are checked against.
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of a directory with the list that what is made in it gets.
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+/// The attribute with the ACL that permissions are checked against.
+pub const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute of a directory with the ACL that what is made in it gets.
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// The value that means no list.
 pub(super) const NONE: &[u8] = &VERSION.to_le_bytes();

@@ -11,7 +11,7 @@ pub(crate) mod place;
 #[cfg(test)]
 mod tests;
 
-pub use acl::Person;
+pub use acl::{ACCESS as ACCESS_LIST, DEFAULT as DEFAULT_LIST, Person};
 pub use attributes::KILL_GROUP;
 pub(crate) use attributes::{
     Inherited, default_acl, drop_capability, get, has_capability, is_access_list, is_sound, list,

@@ -194,20 +194,7 @@ impl<'a> Claim<'a> {
                 store.pool().follow().map_err(LockError::NodeStore)?;
                 Event::Done
             }
-            Action::Recover { dead: record, mine } => {
-                let dead = record.life;
-                tracing::info!(%dead, "recovering a dead node in order to take its slot");
-                let (recover, by) = (self.recover, mine.life);
-                let all = || {
-                    super::await_clients(&record);
-                    recover.recover(dead, by).and_then(|()| recover.finish(dead, by))
-                };
-                let done = self.while_beating(&mine, all);
-                if done.is_ok() {
-                    self.recovered.push(dead);
-                }
-                Event::Recovered(done)
-            }
+            Action::Recover { dead, mine } => Event::Recovered(self.recover(&dead, &mine)),
             Action::LetGo { registered } => {
                 if registered {
                     store.pool().unregister();
@@ -217,6 +204,21 @@ impl<'a> Claim<'a> {
             }
             Action::End(_) => Event::Done,
         })
+    }
+
+    /// Recovers a dead node while the own slot, which is `mine`, goes on beating.
+    fn recover(&mut self, record: &SlotRecord, mine: &SlotRecord) -> Result<(), NotRecovered> {
+        let (recover, dead, by) = (self.recover, record.life, mine.life);
+        tracing::info!(%dead, "recovering a dead node in order to take its slot");
+        let all = || {
+            super::await_clients(record);
+            recover.recover(dead, by).and_then(|()| recover.finish(dead, by))
+        };
+        let done = self.while_beating(mine, all);
+        if done.is_ok() {
+            self.recovered.push(dead);
+        }
+        done
     }
 
     fn look(&self, records: Vec<SlotRecord>) -> Event {

@@ -124,32 +124,8 @@ impl NodeState {
                 let run = move || WatchEvent::Fenced(slot, this.fence(&record));
                 self.send_out(&name, run, WatchEvent::Fenced(slot, false))
             }
-            WatchAction::Recover(record) => {
-                let dead = record.life;
-                tracing::info!(%dead, "recovering a dead node");
-                let this = self.clone();
-                let run = move || {
-                    this.fencer().forget(&record);
-                    crate::node::await_clients(&record);
-                    let done = outcome(dead, this.recover.recover(dead, this.me));
-                    WatchEvent::Recovered(dead.slot, done)
-                };
-                let name = format!("recover-{}", dead.slot);
-                self.send_out(&name, run, WatchEvent::Recovered(dead.slot, Recovery::Failed))
-            }
-            WatchAction::Finish(record) => {
-                let dead = record.life;
-                let this = self.clone();
-                let run = move || {
-                    let done = this.recover.finish(dead, this.me);
-                    if done.is_ok() {
-                        this.recovered.lock().push(dead);
-                    }
-                    WatchEvent::Finished(outcome(dead, done))
-                };
-                let name = format!("finish-{}", dead.slot);
-                self.send_out(&name, run, WatchEvent::Finished(Recovery::Failed))
-            }
+            WatchAction::Recover(record) => self.recover(*record),
+            WatchAction::Finish(record) => self.finish(&record),
             WatchAction::Suspect(life) => {
                 crate::node::log_suspect(life);
                 None
@@ -181,6 +157,36 @@ impl NodeState {
                 None
             }
         }
+    }
+
+    /// Begins the recovery of a dead node, on a thread of its own.
+    fn recover(self: &Arc<Self>, record: SlotRecord) -> Option<WatchEvent> {
+        let dead = record.life;
+        tracing::info!(%dead, "recovering a dead node");
+        let this = self.clone();
+        let run = move || {
+            this.fencer().forget(&record);
+            crate::node::await_clients(&record);
+            let done = outcome(dead, this.recover.recover(dead, this.me));
+            WatchEvent::Recovered(dead.slot, done)
+        };
+        let name = format!("recover-{}", dead.slot);
+        self.send_out(&name, run, WatchEvent::Recovered(dead.slot, Recovery::Failed))
+    }
+
+    /// Ends the recovery of a dead node, on a thread of its own.
+    fn finish(self: &Arc<Self>, record: &SlotRecord) -> Option<WatchEvent> {
+        let dead = record.life;
+        let this = self.clone();
+        let run = move || {
+            let done = this.recover.finish(dead, this.me);
+            if done.is_ok() {
+                this.recovered.lock().push(dead);
+            }
+            WatchEvent::Finished(outcome(dead, done))
+        };
+        let name = format!("finish-{}", dead.slot);
+        self.send_out(&name, run, WatchEvent::Finished(Recovery::Failed))
     }
 
     pub(super) fn fencer(&self) -> Fencer<'_> {
