@@ -264,9 +264,32 @@ unprivileged(lambda: open("open/as-user", "w").close()); assert os.stat("open/as
     assert!(said.contains("Permission denied"), "{said}");
     remote.unmount();
     served.end();
+    clean(&disks);
+}
+
+/// Users have other numbers at clients than in the pool: what a client sees, sets, may do, and what the pool then has.
+#[test]
+fn users_of_clients_have_numbers_of_their_own() {
+    if !can_mount() {
+        return;
+    }
+    let disks = pool();
+    let served = serve(&disks, "127.0.0.1:0");
+    let program = r#"
+os.chdir(A); os.chmod(".", 0o755)
+os.mkdir("open"); os.chmod("open", 0o1777); os.mkdir("group"); os.chown("group", 0, 3000); os.chmod("group", 0o2770)
+open("secret", "w").write("s"); os.chmod("secret", 0o600); open("open/roots", "w").close()
+unprivileged(lambda: open("open/as-user", "w").close())
+if subprocess.call("command -v setfacl >/dev/null", shell=True) == 0:
+    subprocess.check_call(["setfacl", "-m", "u:1000:r", "secret"])
+"#;
+    let remote = Remote::plain(&disks, "remote", &served);
+    remote.python(&disks, &remote.dir, program);
+    remote.unmount();
+    served.end();
     // The pool's user 1000 is 2000 at clients.
-    let map = ["--insecure", "--listen", &address, "--map", "u2000-2009:1000,g77:3000"];
-    served = Served::new(&disks, &map);
+    let map = ["--insecure", "--listen", "127.0.0.1:0", "--map", "u2000-2009:1000,g77:3000"];
+    let served = Served::new(&disks, &map);
     let remote = Remote::plain(&disks, "remote", &served);
     remote.python(
         &disks,
