@@ -17,6 +17,7 @@ use crate::control::session::NOTHING_CHANGED;
 use crate::nfs::{Order, State, list};
 use crate::process::in_use;
 use crate::process::mounts::{self, Mount, MountEnd};
+use crate::process::others;
 use crate::terminal::answer::{self, say, warning};
 
 /// Unmount, and wait until this node has written everything and left the pool.
@@ -42,6 +43,11 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(other) = others::at(&args.dir)
+        && !rustix::process::geteuid().is_root()
+    {
+        bail!("{other}; root may unmount it, too");
+    }
     let dir = mounts::resolved(&args.dir).with_context(|| args.dir.display().to_string())?;
     let mount = refuse_others(&dir)?;
     answer::add("mount_point", &dir);
@@ -221,12 +227,6 @@ fn refuse_others(dir: &Path) -> Result<Option<TableEntry>> {
     match table.iter().find(|m| Some(m.id) == id) {
         Some(mount) if mount.kind != "fuse.braid" => {
             bail!("{}: no pool is mounted there", dir.display())
-        }
-        Some(mount) if mount.is_of_another_user() && !rustix::process::geteuid().is_root() => {
-            bail!(
-                "{}: mounted by another user; only that user and root may unmount it",
-                dir.display()
-            )
         }
         mount => Ok(mount.cloned()),
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use braid_lock::runtime::private_dir;
-use braid_pool::device::{MountTable, TableEntry};
+use braid_pool::device::MountTable;
 use serde::{Deserialize, Serialize};
 
 use crate::process::notes::{self, Writer};
@@ -200,22 +200,6 @@ fn mounts_in(dir: &Path, kind: &str) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = living.map(of_note).collect();
     mounts.sort_by(|a, b| a.mount_point.cmp(&b.mount_point));
     mounts
-}
-
-/// What to add where a user is told that nothing is mounted: mounts of other users, whose nodes this user does
-/// not find. Empty if there are none.
-pub fn of_others() -> String {
-    let known: Vec<Mount> = mounts().into_iter().chain(remotes()).collect();
-    let table = MountTable::own().unwrap_or_default();
-    let unknown = |m: &&TableEntry| {
-        let ours = || known.iter().any(|known| known.mount_point == m.dir);
-        m.kind == "fuse.braid" && m.is_of_another_user() && !ours()
-    };
-    let dirs: Vec<_> = table.iter().filter(unknown).map(|m| m.dir.display().to_string()).collect();
-    if dirs.is_empty() {
-        return String::new();
-    }
-    format!(" (mounted by another user, who may ask its node: {})", dirs.join(", "))
 }
 
 /// Where the process that serves a mount takes orders.
