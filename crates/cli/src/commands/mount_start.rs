@@ -70,6 +70,16 @@ pub fn each(options: &[String]) -> impl Iterator<Item = &str> {
     options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty())
 }
 
+/// What is refused where an option stands that only has a meaning for a mount.
+pub const ONLY_REMOUNT: &str = "option remount is for what is mounted: `mount -o remount,... DIR`, or `braid mount -o remount,... NAME DIR`";
+
+/// The options that the note of a mount says: not those that may have secrets.
+pub fn noted(options: &[String]) -> Vec<String> {
+    let is_secret =
+        |option: &&str| ["devices=", "identity="].iter().any(|secret| option.starts_with(secret));
+    each(options).filter(|option| !is_secret(option)).map(str::to_owned).collect()
+}
+
 /// Sends messages where they are to go. In the `background` this process lets go of the terminal.
 pub fn begin_log(log: Option<File>, format: LineFormat, background: bool) -> Result<()> {
     if background {

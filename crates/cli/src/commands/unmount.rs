@@ -62,6 +62,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.dry_run {
         return planned(&dir, mount.as_ref(), args);
     }
+    if mount.as_ref().is_some_and(TableEntry::is_of_another_user) && server.is_none() {
+        warning!(
+            "{}: mounted by another user: the node may go on writing for a while after this command has ended",
+            dir.display()
+        );
+    }
     let copies = mount.as_ref().map_or_else(HashSet::new, copies_of);
     detach(&dir, args)?;
     if let (Some(server), false) = (server, args.lazy) {
@@ -76,8 +82,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn planned(dir: &Path, mount: Option<&TableEntry>, args: &Args) -> Result<ExitCode> {
     let shown = dir.display();
     let Some(mount) = mount else { bail!("{shown}: nothing is mounted there") };
-    let user = if args.lazy { None } else { in_use::user_of(mount) };
-    if let Some((pid, command)) = user {
+    let user = if args.lazy { Ok(None) } else { in_use::user_soon(mount) };
+    if let Err(time) = user {
+        warning!("{shown}: whether a program uses it could not be seen within {time:?}");
+    }
+    if let Ok(Some((pid, command))) = user {
         let command = command.escape_debug();
         bail!("{shown}: in use by process {pid} ({command}); --lazy detaches anyway");
     }

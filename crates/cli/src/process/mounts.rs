@@ -31,6 +31,9 @@ pub struct Mount {
     pub device: Option<(u32, u32)>,
     /// What was named when it was mounted: devices, or the pool.
     pub sources: Vec<String>,
+    /// Its mount options, the pool's own first, each perhaps several; without devices, which may have secrets.
+    #[serde(default)]
+    pub options: Vec<String>,
     /// Its process says how it has ended ([`MountEnd`]). Those of older versions do not.
     #[serde(default)]
     pub says_ending: bool,
@@ -146,8 +149,13 @@ impl Note {
         LastWord(self.begun.as_ref().map(notes::Note::last_word))
     }
 
-    /// Says what is mounted where.
-    pub fn write(&self, mount_point: &Path, pool: &str, sources: &[String]) {
+    /// Says what is mounted where, with which options.
+    pub fn write(
+        &self,
+        mount_point: &Path,
+        pool: &str,
+        (sources, options): (&[String], &[String]),
+    ) {
         let Some(note) = &self.begun else { return };
         let table = MountTable::own().unwrap_or_default();
         let mut here = table.iter().filter(|m| m.kind == "fuse.braid" && m.dir == mount_point);
@@ -163,6 +171,7 @@ impl Note {
                     Err(_) => s.clone(),
                 })
                 .collect(),
+            options: options.to_vec(),
             says_ending: true,
             server: Writer::default(),
             is_service: false,
@@ -230,6 +239,7 @@ mod tests {
             mount_point,
             device,
             sources,
+            options: Vec::new(),
             says_ending,
             server,
             is_service,
