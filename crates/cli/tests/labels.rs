@@ -352,7 +352,7 @@ fn lost_labels_are_told_from_another_device() {
     for at in [Label::COPY0_AT, second] {
         file.write_all_at(b"rot", at.0 + 300).unwrap();
     }
-    assert!(fails(&with("status")).contains("label restore --member '1="));
+    assert!(fails(&with("status")).contains("label restore --member 1='"));
     // Another file system, an empty disk of the same size, a member of another pool that has lost its labels, too: it is
     // never offered to write labels on these.
     let mut xfs = vec![0; own.len()];

@@ -149,7 +149,9 @@ fn a_node_that_is_killed_during_an_order_is_told_in_words() {
         let dir = node(&c, 0);
         let (command, rest) = order.split_first().unwrap();
         let said = cut(&c, &[&[*command, dir.as_str()], rest].concat());
-        for wanted in [&format!("the node that serves {dir} has ended"), stands, "braid history test"] {
+        for wanted in
+            [&format!("the node that serves {dir} has ended"), stands, "braid history test"]
+        {
             assert!(said.contains(wanted), "{order:?}: {said}");
         }
         for bad in ["os error", "EOF", "panicked"] {
@@ -213,12 +215,17 @@ fn work_in_the_background_is_begun_and_its_end_is_told() {
     let dir = node(&c, 0);
     let ended = |order: &str| {
         let begun = format!("{order} --background");
-        let told = |how: &str| history(&dir).iter().any(|e| e.starts_with(&format!("{begun} {how}")));
+        let told =
+            |how: &str| history(&dir).iter().any(|e| e.starts_with(&format!("{begun} {how}")));
         wait_until(&format!("{order} has ended"), || told("has ended") || told("has failed"));
         told("has ended")
     };
     sh(&format!("head -c 100M /dev/urandom >{dir}/file && sync {dir}/file"));
     let before = sh(&format!("sha256sum <{dir}/file"));
+    // What is refused is refused by the command.
+    let said = fails(&["remove", &dir, "0", "--background", "--json"]);
+    assert!(said.contains("made with"), "{said}");
+    assert!(!history(&dir).iter().any(|e| e.starts_with("remove: member 0 --background")));
     ok(&["add", &dir, &more[0], &more[1]]);
     for words in [&["rebalance", "--background"][..], &["trim", "--background"]] {
         ok(&[words, &[dir.as_str()]].concat());
@@ -233,10 +240,6 @@ fn work_in_the_background_is_begun_and_its_end_is_told() {
         assert!(fails(&["replace", &dir, "0", word]).contains("not being moved"));
         assert!(fails(&["evacuate", &dir, "0", word]).contains("not being moved"));
     }
-    // What is refused is refused by the command.
-    let said = fails(&["remove", &dir, "0", "--background", "--json"]);
-    assert!(said.contains("made with"), "{said}");
-    assert!(!history(&dir).iter().any(|e| e.starts_with("remove: member 0 --background")));
     ok(&["remove", &dir, "2", "--background"]);
     assert!(ended("remove: member 2"), "{:?}", history(&dir));
     let members = || ok(&["status", &dir]);
@@ -269,7 +272,9 @@ fn an_error_in_the_background_is_in_the_history_and_in_the_log() {
     let stopped = braid(&["remove", &dir, "--cancel"]);
     assert!(stopped.status.success(), "{stopped:?}");
     let told = |how: &str| {
-        history(&dir).into_iter().find(|e| e.starts_with(&format!("remove: member 1 --background {how}")))
+        history(&dir)
+            .into_iter()
+            .find(|e| e.starts_with(&format!("remove: member 1 --background {how}")))
     };
     wait_until("it has ended", || told("has").is_some());
     if let Some(failed) = told("has failed") {

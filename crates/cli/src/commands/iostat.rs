@@ -109,8 +109,9 @@ fn look(names: &[String]) -> Result<Vec<(Mount, IoView)>> {
     };
     let mounts: Vec<Mount> = mounts::mounts().into_iter().filter(named).collect();
     if mounts.is_empty() {
+        others::refuse(names)?;
         bail!(
-            "nothing of that name is mounted on this host: `braid status` lists what is{}",
+            "nothing of that name is mounted on this host{}: `braid status` lists what is",
             others::besides()
         );
     }

@@ -2,7 +2,7 @@
 //! rest is refused by name.
 //!
 //! The kernel can change how programs see this one mount: `ro` and `rw`, `nosuid`, `nodev`, `noexec` and their
-//! contraries. What the node was mounted with it keeps until it ends.
+//! contraries. mount(8) says all of these that are to be; `braid mount` those that change. What the node was mounted with it keeps until it ends.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -66,6 +66,10 @@ pub fn run(args: &Args, devices: &[String], dir: &Path) -> Result<ExitCode> {
     refuse_another(&mounted, entry, devices)?;
     let before = flags_of(&entry.flags);
     let mut after = before;
+    if args.shown_as.is_some() {
+        // mount(8) says all that is to be, and leaves words out that are the default.
+        after.remove(MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC);
+    }
     for option in each(&args.options).filter(|option| *option != REMOUNT) {
         if let Some((_, flag, set)) = FLAGS.iter().find(|(word, ..)| *word == option) {
             after.set(*flag, *set);

@@ -22,8 +22,9 @@ pub fn show(sources: &[String]) -> Result<()> {
     let nodes = mounts::mounts().into_iter().chain(mounts::services());
     let mounts: Vec<Mount> = nodes.filter(|m| named(m, sources)).collect();
     if mounts.is_empty() {
+        others::refuse(sources)?;
         bail!(
-            "nothing of that name is mounted on this host: `braid status` lists what is{}",
+            "nothing of that name is mounted on this host{}: `braid status` lists what is",
             others::besides()
         );
     }

@@ -132,7 +132,7 @@ fn asked_about(what: &str) -> Result<(About, Vec<Mount>)> {
     }
     let Some((mount, path)) = place else {
         bail!(
-            "{what}: no process, no path in a pool that is mounted on this host, and no such pool{}",
+            "{what}: no process, no path in a pool that is mounted on this host{}, and no such pool",
             others::besides()
         );
     };
