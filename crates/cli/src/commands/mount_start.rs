@@ -24,6 +24,9 @@ use crate::terminal::answer;
 ///
 /// That is encrypted, and wants an identity (`braid serve invite`), by default the one in ~/.config/braid/bulk/POOL.
 /// Several servers of the pool may be named: braid://HOST,HOST.../POOL. One is used; if it dies, another.
+///
+/// What is mounted may be changed in a few ways: -o remount with ro or rw, nosuid, nodev, noexec or their contraries.
+/// Options that the mount has already may stand beside them; another one is refused by name.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, override_usage = "braid mount [OPTIONS] <NAME|DEVICE>... <DIR>")]
 #[command(after_long_help = mount_options::help())]

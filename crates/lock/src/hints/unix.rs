@@ -79,7 +79,7 @@ impl HintSocket {
         self.path.display().to_string()
     }
     /// Sends if that is possible at once; returns whether somebody listens. If the listener's socket is
-    /// full, they are lost, and their sender polls the locks instead. At most [`TOGETHER_MAX`].
+    /// full, they are lost, and their sender polls the locks instead. At most `TOGETHER_MAX`.
     pub fn send(&self, path: &str, to: Life, hints: &[(LockNo, Hint)]) -> bool {
         let mut datagram = Vec::with_capacity(hints.len() * HINT);
         for (lock, hint) in hints {
