@@ -11,5 +11,7 @@ step "lints"
 cargo clippy --locked --workspace -- -D warnings
 step "tidy"
 cargo run -q --locked -p xtask -- tidy
+step "documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc -q --locked --workspace --no-deps
 step "tests"
 cargo run -q --locked -p xtask -- test

@@ -2,7 +2,7 @@
 //!
 //! A message that has begun must go on: without a byte for [`STALL`], or not whole after [`MESSAGE`], the
 //! connection is given up. Between messages a side waits as long as its caller says. A host that is gone is
-//! noticed by the kernel ([`KEEPALIVE`]).
+//! noticed by the kernel (`KEEPALIVE`).
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};

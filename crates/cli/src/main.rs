@@ -16,6 +16,11 @@
 //! their command lines.
 
 #![forbid(unsafe_code)]
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    rustdoc::invalid_rust_codeblocks,
+    reason = "comments on arguments are the help texts: brackets say there what may be left out"
+)]
 
 mod commands;
 mod control;

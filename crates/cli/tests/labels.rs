@@ -38,7 +38,7 @@ fn a_pool_comes_back_from_its_members_and_from_a_dump() {
     assert!(said.contains(names[1]), "{said}");
     let member = format!("1={}", names[1]);
     let restore = ["label", "restore", names[0], names[2], "--member", &member];
-    let said = ok(&restore);
+    let said = fails(&restore);
     assert!(said.contains("nothing was written") && said.contains("labels at 65536"), "{said}");
     fails(&d.with(&["status"], &[]));
     // What contradicts is refused: another member's place, a member that is there.
@@ -57,7 +57,8 @@ fn a_pool_comes_back_from_its_members_and_from_a_dump() {
     let members: Vec<String> = (0..).zip(&names).map(|(i, n)| format!("{i}={n}")).collect();
     let mut restore = vec!["label", "restore", "--from", &dump];
     members.iter().for_each(|m| restore.extend(["--member", m]));
-    ok(&restore);
+    fails(&restore);
+    ok(&[&restore[..], &["-n"]].concat());
     assert!(fails(&d.with(&["status"], &[])).contains("not a member"));
     ok(&[&restore[..], &["--yes"]].concat());
     assert!(bytes(&d) == made, "not byte for byte what was there");
@@ -224,6 +225,9 @@ fn restore(c: &Cluster, pairs: &[(usize, usize)], more: &[&str]) -> (bool, Strin
     let mut words: Vec<String> = vec!["label".into(), "restore".into()];
     words.extend(others.map(|n| names[n].to_owned()));
     words.extend(more.iter().map(|w| (*w).to_owned()));
+    if !more.contains(&"--yes") {
+        words.push("--dry-run".into());
+    }
     for (member, disk) in pairs {
         words.extend(["--member".into(), format!("{member}={}", names[*disk])]);
     }
@@ -310,5 +314,59 @@ fn a_device_of_another_pool_or_an_empty_one_is_no_member() {
         let (done, said) = restore(&c, &[(1, 1)], &["--yes"]);
         assert!(done && said.contains("its contents agree"), "{said}");
         ok(&c.disks.with(&["check"], &[]));
+    }
+}
+
+/// A device that has lost its labels, among all of the pool's: the command that is advised works as it stands.
+#[test]
+fn lost_labels_are_told_from_another_device() {
+    let d = Disks::new(3, 192);
+    let strange = d.path("a disk, not b's");
+    fs::rename(&d.paths[1], &strange).unwrap();
+    let names = [d.names()[0], &strange, d.names()[2]].map(str::to_owned);
+    let with = |command: &'static str| {
+        [vec![command], names.iter().map(String::as_str).collect()].concat()
+    };
+    ok(&[&["create", "p"][..], &with("--force")[1..]].concat());
+    let own = fs::read(&strange).unwrap();
+    wipe(Path::new(&strange));
+    for command in ["status", "check", "scrub"] {
+        // A scrub has nothing to do here, and needs the pool all the same.
+        let said = fails(&with(command));
+        if command != "scrub" {
+            assert!(said.contains("lost or damaged") && said.contains("member 1 of"), "{said}");
+            assert!(!said.contains("leave it out"), "{said}");
+        }
+    }
+    let said = fails(&with("status"));
+    let advised = said.split('`').find(|word| word.starts_with("braid label restore")).unwrap();
+    let script = format!("braid() {{ {} \"$@\"; }}; {advised}", env!("CARGO_BIN_EXE_braid"));
+    let shown = common::sh(&format!("{script} -n"));
+    assert!(shown.contains("its contents agree"), "{shown}");
+    common::sh(&format!("{script} --yes"));
+    assert!(fs::read(&strange).unwrap() == own, "not byte for byte what was there");
+    ok(&with("check"));
+    // Both labels damaged, by a few bits.
+    let file = OpenOptions::new().write(true).open(&strange).unwrap();
+    let second = Label::copy1_at(Bytes(own.len() as u64)).unwrap();
+    for at in [Label::COPY0_AT, second] {
+        file.write_all_at(b"rot", at.0 + 300).unwrap();
+    }
+    assert!(fails(&with("status")).contains("label restore --member 1='"));
+    // Another file system, an empty disk of the same size, a member of another pool that has lost its labels, too: it is
+    // never offered to write labels on these.
+    let mut xfs = vec![0; own.len()];
+    xfs[..4].copy_from_slice(b"XFSB");
+    let other = Disks::new(3, 192);
+    ok(&other.with(&["create", "q"], &[]));
+    wipe(&other.paths[1]);
+    for (what, bytes) in [
+        ("XFS", xfs),
+        ("not a member", vec![0; own.len()]),
+        ("not a member", fs::read(&other.paths[1]).unwrap()),
+    ] {
+        fs::write(&strange, bytes).unwrap();
+        let said = fails(&with("status"));
+        assert!(said.contains(what) && !said.contains("label restore"), "{said}");
     }
 }

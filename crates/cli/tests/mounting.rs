@@ -275,3 +275,33 @@ fn copies_of_all_members_are_refused_beside_the_original() {
     assert_eq!(sh(&format!("cat {other}/f")), "one\n");
     unmount_idle(Path::new(&other));
 }
+
+#[test]
+fn a_dry_run_says_what_a_mount_would_be_refused_for() {
+    if !can_mount() {
+        return;
+    }
+    let disks = Disks::new(1, 256);
+    ok(&disks.with(&["create", "one"], &["--nodes", "1"]));
+    let (first, second) = (disks.path("first"), disks.path("second"));
+    std::fs::create_dir(&first).unwrap();
+    std::fs::create_dir(&second).unwrap();
+    let dry = |tail: &[&str]| disks.with(&["mount", "-n"], tail).join(" ");
+    let braid = env!("CARGO_BIN_EXE_braid");
+    let limited = format!("ulimit -n 100; if {braid} {} 2>&1; then exit 1; fi", dry(&[&second]));
+    let said = sh(&limited);
+    assert!(said.contains("the limit of open files"), "{said}");
+    let said = fails(&disks.with(&["mount", "-n"], &[&second, "-o", "slot=1"]));
+    assert!(said.contains("node slots 0 to 0"), "{said}");
+    ok(&disks.with(&["mount"], &[&first]));
+    let said = fails(&disks.with(&["mount", "-n"], &[&second]));
+    assert!(said.contains("all 1 node slots are taken by nodes that live"), "{said}");
+    let said = fails(&disks.with(&["mount", "-n"], &[&second, "-o", "slot=0"]));
+    assert!(said.contains("node 0 on") && said.contains(&first), "{said}");
+    // That of a dead node is free for the mount.
+    pool::kill(&first);
+    ok(&disks.with(&["mount", "-n"], &[&second]));
+    ok(&disks.with(&["mount"], &[&second]));
+    unmount_idle(second.as_ref());
+    braid(&["unmount", "--lazy", &first]);
+}

@@ -86,7 +86,46 @@ fn the_page_is_drawn_says_values_and_asks_the_network_for_nothing() {
     browser.resize(1280);
     browser.point_at("document.querySelector('h1')");
     assert_eq!(browser.value(shown), "");
+    styles(&mut browser);
+    assert!(
+        browser.value("document.querySelector('#verdict').textContent.length").as_u64() > Some(10)
+    );
+    // Every link of the contents leads to a heading.
+    let led = "[...document.querySelectorAll('nav a')].map(a => \
+               document.querySelector(a.getAttribute('href'))?.tagName).join()";
+    assert_eq!(browser.value(led), "H2,H2,H2,H2,H2");
     assert_eq!(browser.requested, [format!("file://{}", html.display())]);
+}
+
+/// In the dark light letters on dark paper, and on paper dark ones on white, without what is of no use there.
+fn styles(browser: &mut Browser) {
+    let brightness = |browser: &mut Browser, of: &str| {
+        let parts = format!(
+            "getComputedStyle(document.body).{of}.match(/[0-9]+/g).slice(0, 3).reduce((a, b) => +a + +b, 0) / 3"
+        );
+        browser.value(&parts).as_f64().unwrap()
+    };
+    let displayed = |browser: &mut Browser, what: &str| {
+        let style = format!("getComputedStyle(document.querySelector('{what}')).display != 'none'");
+        browser.value(&style) == true
+    };
+    for (media, scheme, is_dark) in
+        [("", "light", false), ("", "dark", true), ("print", "dark", false)]
+    {
+        browser.media(media, scheme);
+        let (paper, ink) = (brightness(browser, "backgroundColor"), brightness(browser, "color"));
+        assert_eq!(
+            (ink > 180.0, paper < 60.0),
+            (is_dark, is_dark),
+            "{media} {scheme}: {ink} on {paper}"
+        );
+        assert!((ink - paper).abs() > 150.0, "{media} {scheme}: {ink} on {paper}");
+        for what in ["nav", "label"] {
+            assert_eq!(displayed(browser, what), media != "print", "{what} {media}");
+        }
+        assert!(displayed(browser, "svg.plot") && displayed(browser, "#verdict"));
+    }
+    browser.media("", "light");
 }
 
 #[test]

@@ -137,4 +137,4 @@ pub use signature::{Foreign, probe};
 pub use times::{TimeCounters, Times};
 pub use traffic::{IoCounters, Issued, SIZE_CLASSES, Traffic};
 pub use traits::{Device, Intact, RingTarget, Route, Threaded, Timed, UnderWay};
-pub use user_dir::user_dirs;
+pub use user_dir::{in_user_dir, user_dir};

@@ -17,6 +17,10 @@ pub struct TableEntry {
     pub kind: String,
     /// What is mounted, as it was named: a pool's name, for example.
     pub source: String,
+    /// How it is mounted here, words separated by commas: `rw,noatime`.
+    pub flags: String,
+    /// The options of the file system itself, in the same way.
+    pub options: String,
     /// The user who mounted it, as this process counts users, if the file system says that. FUSE does.
     pub user: Option<u32>,
 }
@@ -79,6 +83,8 @@ fn entry(line: &[u8]) -> Option<TableEntry> {
         dir: unescape(words.get(4)?),
         kind: word(dash + 1)?.to_owned(),
         source: unescape(words.get(dash + 2).unwrap_or(&&b""[..])).display().to_string(),
+        flags: word(5).unwrap_or_default().to_owned(),
+        options: word(dash + 3).unwrap_or_default().to_owned(),
         user: options.find_map(|o| o.strip_prefix("user_id=")?.parse().ok()),
     })
 }
@@ -122,6 +128,7 @@ mod tests {
         assert_eq!(dir((8, 19)), None);
         let on = table.on(Path::new("/media/my disk")).unwrap();
         assert_eq!((on.id, on.device, on.kind.as_str()), (43, (0, 51), "fuse.braid"));
+        assert_eq!((on.flags.as_str(), on.options.as_str()), ("rw", "rw,user_id=7,group_id=8"));
         assert_eq!((on.user, table.of_device((8, 18)).unwrap().user), (Some(7), None));
         assert_eq!(table.on(Path::new("/media")), None);
         assert_eq!(table.of_device((8, 18)).unwrap().kind, "ext4");

@@ -270,7 +270,7 @@ impl Fs {
     /// As [`Fs::freeze`], until `given_up`: whoever wants it may end.
     ///
     /// # Errors
-    /// As there; [`NotFrozen::GivenUp`].
+    /// As there; [`NotFrozen::GivenUp`](braid_lock::NotFrozen::GivenUp).
     pub fn freeze_unless(
         &self,
         time: Duration,

@@ -1,8 +1,9 @@
 //! Work on the whole pool, of which a node does one piece at a time: how it begins and is ended.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use braid_format::Bytes;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
@@ -16,6 +17,17 @@ pub(crate) enum Job {
     Leave,
     /// [`crate::Fs::trim`], in a slot of its own.
     Trim,
+}
+
+/// How far a job of this node is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobProgress {
+    /// Bytes done.
+    pub done: Bytes,
+    /// Bytes in all.
+    pub total: Bytes,
+    /// Since it began.
+    pub ran: Duration,
 }
 
 /// Room for one job at a time.
@@ -94,21 +106,21 @@ impl JobSlot {
     }
 }
 
-/// Blocks still to be moved, and all that had to be, for people.
+/// Blocks still to be done, and all that had to be, for people.
 #[derive(Debug, Default)]
-pub(crate) struct LeaveProgress {
+pub(crate) struct Progress {
     left: AtomicU64,
     total: AtomicU64,
     begun: Mutex<Option<Instant>>,
 }
 
-impl LeaveProgress {
+impl Progress {
     pub fn set(&self, left: u64) {
         self.begun.lock().get_or_insert_with(Instant::now);
         self.left.store(left, Ordering::Relaxed);
         self.total.fetch_max(left, Ordering::Relaxed);
     }
-    /// Blocks still to be moved, and all.
+    /// Blocks still to be done, and all.
     pub fn get(&self) -> (u64, u64) {
         let total = self.total.load(Ordering::Relaxed);
         (self.left.load(Ordering::Relaxed).min(total), total)
@@ -116,6 +128,12 @@ impl LeaveProgress {
     /// Since when.
     pub fn begun(&self) -> Option<Instant> {
         *self.begun.lock()
+    }
+    /// The same for people; `shift`: of a block's size. `None`: nothing is under way.
+    pub fn told(&self, shift: u32) -> Option<JobProgress> {
+        let ((left, total), begun) = (self.get(), self.begun()?);
+        let [done, total] = [total - left, total].map(|blocks| Bytes(blocks << shift));
+        Some(JobProgress { done, total, ran: begun.elapsed() })
     }
     pub fn end(&self) {
         *self.begun.lock() = None;

@@ -229,6 +229,7 @@ pub use file_system::{Answer, Errno, FileSystem, LockAnswer};
 pub use files_at::{FileAt, FilesAt};
 pub use holds::Holds;
 pub use inspect::{ClusterView, inspect};
+pub use jobs::JobProgress;
 pub use kept::KeptNumbers;
 pub use maintenance::{MaintenanceStatus, SCRUB_BEGUN, SCRUB_ENDED, WorkBegan};
 pub use meta::MetaStats;

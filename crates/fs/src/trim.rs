@@ -9,7 +9,7 @@ use crate::Fs;
 use crate::alloc::trim::{Span, Step};
 use crate::core::Core;
 use crate::error::{Error, Result};
-use crate::jobs::Job;
+use crate::jobs::{Job, JobProgress, Progress};
 use crate::plock::Canceller;
 
 /// Which free space goes back: as `struct fstrim_range` of linux/fs.h.
@@ -55,7 +55,15 @@ impl Fs {
         let switch = &self.mounted.trim;
         let _running = switch.begin(Job::Trim).map_err(|_| Error::Trimming)?;
         let stop = || switch.stops() || canceller.is_cancelled() || core.withdrawn.get().is_some();
-        core.watch(trim(core, span, &stop))
+        let progress = &self.mounted.trimming;
+        let trimmed = core.watch(trim(core, span, progress, &stop));
+        progress.end();
+        trimmed
+    }
+
+    /// How far a trim of this node is: what it has looked at.
+    pub fn trimming(&self) -> Option<JobProgress> {
+        self.mounted.trimming.told(self.core().volume.geo.block_size.shift())
     }
 
     /// Ends a trim that is under way, soon.
@@ -76,10 +84,15 @@ fn span(core: &Core, range: TrimRange) -> Result<Span> {
     Ok(Span { from, to, least: range.least.get().div_ceil(size.bytes().get()).max(1) })
 }
 
-fn trim(core: &Core, span: Span, stop: &dyn Fn() -> bool) -> Result<Trimmed> {
+fn trim(core: &Core, span: Span, progress: &Progress, stop: &dyn Fn() -> bool) -> Result<Trimmed> {
     core.alloc.give_up_unused()?;
     let mut given = 0;
-    for index in 0..core.volume.groups.count() {
+    let groups = &core.volume.groups;
+    let blocks = |index| groups.shape(index).map_or(0, |shape| shape.block_count);
+    let mut left: u64 = (0..groups.count()).map(blocks).sum();
+    for index in 0..groups.count() {
+        progress.set(left);
+        left = left.saturating_sub(blocks(index));
         let mut step = Step::default();
         loop {
             if stop() {

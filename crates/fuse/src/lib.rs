@@ -19,16 +19,16 @@
 //! request is answered early, a second answer may follow, which the kernel drops); (2) no
 //! message of the kernel, however short or odd, panics; (3) a thread that answers requests never
 //! sends a notification, except to drop attributes alone; (4) what the kernel may cache is covered
-//! by a lock that this node holds, and is dropped before the lock goes ([`caches::nodes`] has the races);
+//! by a lock that this node holds, and is dropped before the lock goes (`caches::nodes` has the races);
 //! (5) a request blocked on a lock holds up no other, but that each large write beyond the memory
-//! for them holds up what comes behind it for some ms ([`transport::payloads`]); one that waits for a lock of
+//! for them holds up what comes behind it for some ms (`transport::payloads`); one that waits for a lock of
 //! another program has no thread.
 //!
 //! How data flows. A file open for reading only is read through the kernel's page cache, filled
 //! while the inode's lock is held ([`braid_fs::FileSystem::read_reply`]). A file that may be written, or that is
 //! opened with `O_DIRECT`, goes past the page cache, with parallel writes; mapping it shared still
 //! works. After a write, pages that others on this node may have filled meanwhile are dropped
-//! before the program goes on ([`caches::notify`]).
+//! before the program goes on (`caches::notify`).
 
 #![forbid(unsafe_code)]
 

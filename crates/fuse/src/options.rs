@@ -63,16 +63,16 @@ pub struct FuseOptions {
     /// When the kernel may cache names.
     pub cache_names: CacheNames,
     /// Files open for reading only may be read through the kernel's page cache, except while other
-    /// nodes pull at them ([`crate::caches::nodes`]). Off: reads are exact whatever happens, and slower.
+    /// nodes pull at them (`crate::caches::nodes`). Off: reads are exact whatever happens, and slower.
     pub cache_data: bool,
     /// Pages of mapped files may stay in the kernel from one open to the next: the file system drops them when others
     /// change the file. Off: each open drops them.
     pub keep_pages: bool,
     /// While requests come fast, the processors of this machine may not sleep deeply when idle
-    /// ([`crate::transport::cpu_latency`]): programs get their answers sooner, for some power. Needs root.
+    /// (`crate::transport::cpu_latency`): programs get their answers sooner, for some power. Needs root.
     pub keep_awake: bool,
     /// Requests come by io_uring, answered on the processor of the program that makes them, if the
-    /// kernel can do that (Linux 6.14; [`crate::transport::ring`]). Root switches it on for the whole host.
+    /// kernel can do that (Linux 6.14; `crate::transport::ring`). Root switches it on for the whole host.
     pub rings: bool,
     /// Mount through fusermount3 even as root.
     pub use_helper: bool,

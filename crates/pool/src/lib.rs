@@ -68,7 +68,7 @@ pub use assembly::{member_verify, restore};
 pub use background_io::BackgroundIo;
 pub use cluster::reservations::TakenOver;
 pub use cluster::{HeldRegions, Others, RegionHold, RegionLocks};
-pub use error::{ChangeError, MissingMember, PoolError};
+pub use error::{ChangeError, LostMember, MissingMember, PoolError};
 pub use health::silent::{NoticedSilence, SilentMember};
 pub use health::slow::Noticed;
 pub use io::PoolRequest;

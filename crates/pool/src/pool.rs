@@ -205,7 +205,7 @@ impl Pool {
 
     /// Ends all changes through this handle and its clones: on return none is under way, however
     /// long the devices take, and each later one fails with [`PoolError::Closed`]. The windows of
-    /// [`PoolQueue`] are not covered.
+    /// `PoolQueue` are not covered.
     pub fn close(&self) {
         self.1.close();
     }
@@ -288,7 +288,7 @@ impl Pool {
 
     /// Batches of requests so far on what is mirrored or protected by parity, and requests on a
     /// member that is being moved: whether the pool is in use, for work that gives way. Those of
-    /// [`BackgroundIo`] are not counted.
+    /// `BackgroundIo` are not counted.
     pub fn requests(&self) -> u64 {
         let moved = self
             .0

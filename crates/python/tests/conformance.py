@@ -1,4 +1,5 @@
-"""fsspec's own suite (fsspec.tests.abstract), natively. Run by hand: it needs pytest, and Debian's fsspec lacks it."""
+"""fsspec's own suite (fsspec.tests.abstract), natively. It needs pytest, and Debian's fsspec lacks it: scripts/setup.sh
+fetches both."""
 
 import os
 

@@ -165,6 +165,11 @@ fn assemble(mut devices: Vec<Arc<dyn Device>>) -> Result<Pool, PoolError> {
             Ok(pool) => return Ok(pool),
             Err(error) => error,
         };
+        // A search finds no device without labels.
+        if let PoolError::LabelsLost { lost, .. } = &error {
+            devices.retain(|d| !lost.iter().any(|m| m.path == d.info().name));
+            continue;
+        }
         let (PoolError::NotAMember { path, .. }
         | PoolError::Removed { path, .. }
         | PoolError::LabelsDamaged { path, .. }) = &error

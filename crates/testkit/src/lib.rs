@@ -10,5 +10,5 @@ mod wait;
 
 pub use pattern::pattern;
 pub use sample::{ALL_PLACES, places};
-pub use skip::{REQUIRE_ALL, SKIPPED, skip};
+pub use skip::{REQUIRE_ALL, SKIPPED, skip, skip_without_network};
 pub use wait::{PATIENCE, wait_until};

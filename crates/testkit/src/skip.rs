@@ -19,6 +19,19 @@ pub const SKIPPED: &str = "BRAID_TESTS_SKIPPED";
 pub fn skip(reason: &str) {
     let required = std::env::var(REQUIRE_ALL).is_ok_and(|value| value == "1");
     assert!(!required, "{REQUIRE_ALL}=1, but this test cannot run here: {reason}");
+    record(reason);
+}
+
+/// As [`skip`], also if [`REQUIRE_ALL`] is `1`: what the test needs had to be fetched, and could not be. That says
+/// nothing of this machine.
+///
+/// # Panics
+/// If the test cannot be recorded.
+pub fn skip_without_network(reason: &str) {
+    record(reason);
+}
+
+fn record(reason: &str) {
     eprintln!("SKIPPED: {reason}");
     let Some(path) = std::env::var_os(SKIPPED) else { return };
     let thread = std::thread::current();

@@ -43,7 +43,7 @@ pub(super) fn plots(report: &Report, colours: &Colours) -> Vec<Markup> {
 /// The median, and the least and the highest repeat.
 fn spread(samples: &Samples) -> Value {
     let (low, high) = samples.spread();
-    Value { middle: samples.median(), low, high }
+    Value { middle: samples.median(), low, high, repeated: samples.0.len() > 1 }
 }
 
 /// Rate and ratio over one parameter, a line for each system and each value of the others; over a

@@ -28,19 +28,18 @@ pub(super) struct Value {
     pub middle: f64,
     pub low: f64,
     pub high: f64,
+    /// It was measured several times: whoever looks sees how much that differed, also if it did not.
+    pub repeated: bool,
 }
 
 impl Value {
     /// One that is known alone.
     pub fn exact(middle: f64) -> Self {
-        Self { middle, low: middle, high: middle }
-    }
-    fn is_spread(&self) -> bool {
-        self.low < self.high
+        Self { middle, low: middle, high: middle, repeated: false }
     }
     fn said(&self, unit: &str) -> String {
         let middle = human(self.middle, unit);
-        if self.is_spread() {
+        if self.low < self.high {
             return format!("{middle} ({} to {})", human(self.low, unit), human(self.high, unit));
         }
         middle
@@ -126,13 +125,13 @@ fn slanted(x: f64, text: &str) -> Markup {
     html! { text x=(x) y=(y) text-anchor="end" transform={ "rotate(-30 " (x) " " (y) ")" } { (text) } }
 }
 
-/// From the least to the highest repeat.
+/// From the least to the highest repeat; a line across, if all are alike.
 fn whisker(x: f64, axis: &Axis, value: &Value) -> Markup {
     let [low, high] = [value.low, value.high].map(|v| at(height_of(axis, v)));
     let (left, right) = (at(x - 4.0), at(x + 4.0));
     let x = at(x);
     html! {
-        @if value.is_spread() {
+        @if value.repeated {
             path.whisker d={ "M" (x) " " (low) "V" (high) "M" (left) " " (low) "H" (right) "M" (left) " " (high) "H" (right) } {}
         }
     }

@@ -155,6 +155,76 @@ mod tests {
         assert!(!page(&[(String::new(), Report::new("x"))]).contains("NaN"));
     }
     #[test]
+    fn the_page_begins_with_a_verdict_and_what_it_has() {
+        let met = |goal: &str| {
+            let mut report = surface();
+            report.verdicts = crate::report::acceptance::judge(&report, &[goal.parse().unwrap()]);
+            page(&[("one.json".to_owned(), report.clone()), ("two.json".to_owned(), report)])
+        };
+        let (good, bad) = (met("0.95"), met("2"));
+        assert!(good.contains("<p class=\"met\" id=\"verdict\">All 8 goals"));
+        assert!(bad.contains("<p class=\"short\" id=\"verdict\">8 of 8 goals"));
+        let none = page(&[(String::new(), Report::new("x"))]);
+        assert!(none.contains("No goals were judged."));
+        // The contents lead to each section.
+        let nav = good.split_once("<nav>").unwrap().1.split_once("</nav>").unwrap().0;
+        for (n, name) in [(1, "one.json"), (2, "two.json")] {
+            assert!(
+                nav.contains(&format!("<a href=\"#result{n}\">surface</a> <small>{name}")),
+                "{nav}"
+            );
+            assert!(good.contains(&format!("<h2 id=\"result{n}\">")));
+        }
+        assert_eq!(nav.matches("<a ").count(), 2);
+    }
+    #[test]
+    fn load_of_other_programs_is_a_banner() {
+        let page_of = |foreign: &[f64]| {
+            let mut report = surface();
+            let rounds = report.rounds.get_or_insert_default();
+            rounds.foreign = foreign.to_vec();
+            page(&[(String::new(), report)])
+        };
+        let banner = "<p class=\"banner\">Other programs used up to 1.5 processors";
+        assert!(page_of(&[0.0, 1.5, 0.2]).contains(banner));
+        for quiet in [&[][..], &[0.0, 0.1]] {
+            assert!(!page_of(quiet).contains("Other programs used"), "{quiet:?}");
+        }
+        let failed = Report { failed: Some("a device failed".to_owned()), ..surface() };
+        let html = page(&[(String::new(), failed)]);
+        assert!(html.contains("<p class=\"banner\">Ended early: a device failed"));
+    }
+    #[test]
+    fn repeats_have_a_whisker_also_if_they_are_alike() {
+        let whiskers = |rates: &[f64]| {
+            let mut report = Report::new("ladder").against("raw", "MB/s");
+            for n in [1.0, 2.0] {
+                report.row("raw", "read", &at(&[("load", n)])).rate.0.extend(rates);
+            }
+            let html = page(&[(String::new(), report)]);
+            let paths = html.split("class=\"whisker\" d=\"").skip(1);
+            paths.map(|path| path.split('"').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        // From the lower end to the upper one; a line across, if these are the same.
+        let ends = |path: &String| -> (f64, f64) {
+            let (low, rest) = path.split_once('V').unwrap();
+            let (low, high) = (low.split(' ').nth(1).unwrap(), rest.split('M').next().unwrap());
+            (low.parse().unwrap(), high.parse().unwrap())
+        };
+        let spread = whiskers(&[100.0, 130.0, 110.0]);
+        assert!(
+            spread.len() >= 2 && spread.iter().all(|path| ends(path).0 > ends(path).1),
+            "{spread:?}"
+        );
+        let alike = whiskers(&[100.0, 100.0]);
+        assert!(
+            alike.len() >= 2 && alike.iter().all(|path| ends(path).0 == ends(path).1),
+            "{alike:?}"
+        );
+        assert!(alike.iter().all(|path| path.matches('H').count() == 2), "{alike:?}");
+        assert_eq!(whiskers(&[100.0]), [""; 0], "nobody knows how much one measurement differs");
+    }
+    #[test]
     fn results_are_read_as_they_were_written_and_nothing_else_is() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.json");

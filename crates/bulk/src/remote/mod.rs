@@ -23,10 +23,10 @@
 //!  file_system  their list
 //! ```
 //!
-//! What another host may change is kept here and in the kernel only under leases ([`leases`]). A server that does not answer is waited for. A server that was
+//! What another host may change is kept here and in the kernel only under leases (`leases`). A server that does not answer is waited for. A server that was
 //! started anew knows neither open files nor locks, and may have lost what was not durable: files are opened again by
 //! number and generation, locks asked for again, and writes sent again, before any program's next request
-//! ([`calls`]).
+//! (`calls`).
 
 mod ahead;
 mod caller;

@@ -149,8 +149,8 @@ fn with_work<R>(look: impl FnOnce(&mut Work) -> R) -> Option<R> {
 }
 
 impl KernelCache for References {
-    /// Returns when no client keeps anything of it, which may take [`super::leases::TERM`] and
-    /// [`super::leases::MARGIN`].
+    /// Returns when no client keeps anything of it, which may take `super::leases::TERM` and
+    /// `super::leases::MARGIN`.
     fn invalidate_inode(&self, ino: InodeNo, _data: bool) {
         self.leases.recall(ino, None, false);
         self.leases.wait(Some(&[ino]), None, None);

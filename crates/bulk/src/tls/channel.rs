@@ -238,7 +238,7 @@ impl Channel {
         })
     }
 
-    /// Encrypts at most [`PIECE`] bytes behind what is in [`Channel::outgoing`]; how many it took. Nothing:
+    /// Encrypts at most `PIECE` bytes behind what is in [`Channel::outgoing`]; how many it took. Nothing:
     /// that must be sent first.
     ///
     /// # Errors

@@ -32,9 +32,9 @@ pub struct Args {
     #[arg(long)]
     force: bool,
     /// Take the old device out of the pool when it holds nothing any more
-    #[arg(long, conflicts_with_all = ["background", "cancel"])]
+    #[arg(long, conflicts_with = "cancel")]
     remove: bool,
-    /// Do not wait until it is done (if the pool is mounted, and there is a device to move to)
+    /// Do not wait until it is done (if the pool is mounted)
     #[arg(long)]
     background: bool,
     /// End a move that is under way: the new device becomes a spare
@@ -71,6 +71,10 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     if args.dry_run {
         return session.plan(order);
     }
+    if args.background && args.remove && session.stays() {
+        session.begin(order, true)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let view = session.order(&order)?;
     if args.background && session.stays() {
         control::show(&view);
@@ -82,6 +86,12 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
 
 /// Moves what is on a member to the rest of the pool, which becomes smaller.
 fn shrink(args: &Args, session: &Session, before: &View, member: &MemberId) -> Result<ExitCode> {
+    if args.background && session.stays() && !args.dry_run {
+        let order = Order::Leave { member: member.clone(), dry_run: false };
+        let view = session.begin(order, args.remove)?;
+        answer::say_lines(view.said.as_deref().unwrap_or_default());
+        return Ok(ExitCode::SUCCESS);
+    }
     let view = leave(session, member, args.dry_run)?;
     answer::say_lines(view.said.as_deref().unwrap_or_default());
     if args.dry_run {

@@ -58,7 +58,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["nfs", "stop"])]
     list: bool,
     /// No longer export it; without a directory, nothing of the pool
-    #[arg(long, conflicts_with = "nfs")]
+    #[arg(long, visible_alias = "cancel", conflicts_with = "nfs")]
     stop: bool,
     /// Stay in the foreground
     #[arg(short, long, requires = "nfs")]
@@ -101,18 +101,36 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let begin = nfs::Begin { background: args.ready, takeover: args.takeover };
         return nfs::run(server, export, begin, &mount.server);
     }
-    if let Some(noted) = list::of_node(&mount.server) {
-        let view = noted.order(&Order::Look)?;
-        refuse_another_server(args, &view)?;
+    // Before anything is started: a mistake is said by this process.
+    if let Exporter::Running(noted, _) = exporter(args, &mount)? {
         say(&noted.order(&Order::Put(export.clone()))?, &export);
         return Ok(ExitCode::SUCCESS);
     }
-    // Before anything is started: a mistake is said by this process.
-    server(args, &mount)?;
     background::start(again()?)?;
     let noted = list::of_node(&mount.server).context("the server has ended already")?;
     say(&noted.order(&Order::Look)?, &export);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who exports a mount.
+enum Exporter {
+    /// A server that is there, and how it is.
+    Running(list::Noted, View),
+    /// One that would be started.
+    New(Server),
+}
+
+/// The server that is there or, if there is none, the one that would be started.
+///
+/// # Errors
+/// It is another one than was asked for, or cannot be started.
+fn exporter(args: &Args, mount: &Mount) -> Result<Exporter> {
+    let Some(noted) = list::of_node(&mount.server) else {
+        return Ok(Exporter::New(server(args, mount)?));
+    };
+    let view = noted.order(&Order::Look)?;
+    refuse_another_server(args, &view)?;
+    Ok(Exporter::Running(noted, view))
 }
 
 /// The mount, and the directory in it that a user names: `NAME`, `NAME:/SUBTREE`.
@@ -267,12 +285,9 @@ fn say(view: &View, export: &Export) {
 
 /// What would be exported.
 fn plan_export(args: &Args, mount: &Mount, export: &Export) -> Result<ExitCode> {
-    let port = if let Some(noted) = list::of_node(&mount.server) {
-        let view = noted.order(&Order::Look)?;
-        refuse_another_server(args, &view)?;
-        view.server.port
-    } else {
-        server(args, mount)?.port
+    let port = match exporter(args, mount)? {
+        Exporter::Running(_, view) => view.server.port,
+        Exporter::New(server) => server.port,
     };
     say!("{} would be exported on port {port}", export.path(&mount.pool));
     say!("{NOTHING_CHANGED}");

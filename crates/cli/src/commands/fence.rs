@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         (Some(mount), Some(node)) => {
             answer::add("node", node);
             if args.dry_run {
-                return Session::Mounted(mount).plan(Order::Fence { node });
+                return Session::of(mount).plan(Order::Fence { node });
             }
             control::value(&mount, &Order::Fence { node })?;
             say!(

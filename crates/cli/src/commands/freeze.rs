@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mount = control::find(&args.pool)?;
     let order = Order::Freeze { seconds: args.time, timeout: args.timeout };
     if args.dry_run {
-        return Session::Mounted(mount).plan(order);
+        return Session::of(mount).plan(order);
     }
     let asked = catch()?;
     if control::order_unless(&mount, &order, &asked)?.is_none() {

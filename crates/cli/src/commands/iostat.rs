@@ -10,6 +10,7 @@ use crate::commands::status_io;
 use crate::control::requests::{Flow, IoView, MemberIo};
 use crate::control::{self, Order};
 use crate::process::mounts::{self, Mount};
+use crate::process::others;
 use crate::terminal::{
     answer::{self, say},
     size, ui,
@@ -108,9 +109,10 @@ fn look(names: &[String]) -> Result<Vec<(Mount, IoView)>> {
     };
     let mounts: Vec<Mount> = mounts::mounts().into_iter().filter(named).collect();
     if mounts.is_empty() {
+        others::refuse(names)?;
         bail!(
-            "nothing of that name is mounted on this host: `braid status` lists what is{}",
-            mounts::of_others()
+            "nothing of that name is mounted on this host{}: `braid status` lists what is",
+            others::besides()
         );
     }
     let said = control::values(&mounts, &Order::Io).into_iter();

@@ -37,6 +37,7 @@ pub mod probe;
 mod properties;
 pub mod rebalance;
 mod remote;
+mod remount;
 pub mod remove;
 pub mod rename;
 pub mod replace;

@@ -15,16 +15,18 @@ use anyhow::{Context, Result, bail};
 use braid_format::label::MemberState;
 use braid_format::superblock::RawSuperblock;
 use braid_format::{Bytes, Incarnation, NodeId};
-use braid_fs::lock::{HintsBy, Life, Timing};
-use braid_fs::{Fs, Holds, MountOptions};
+use braid_fs::lock::{HintsBy, Life, NodeView, Timing};
+use braid_fs::{ClusterView, Fs, Holds, MountOptions};
 use braid_fuse::{FuseOptions, Session};
 use braid_pool::Pool;
 use braid_pool::device::{Device, MountTable, answers, bounded};
 use braid_pool::labels::Found;
 
 pub use super::mount_start::Args;
-use super::mount_start::{begin_in_background, begin_log, each, started_again};
-use super::{copies, mount_remote};
+use super::mount_start::{
+    ONLY_REMOUNT, begin_in_background, begin_log, each, noted, started_again,
+};
+use super::{copies, mount_remote, remount};
 use crate::control::{Control, Node, history, session::NOTHING_CHANGED};
 use crate::metrics::{self, Address};
 use crate::pools::{
@@ -67,6 +69,10 @@ impl Plan {
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (dir, devices) = args.words.split_last().context("name a directory")?;
+    if remount::is_asked(&args.options) {
+        let dir = mounts::resolved(dir.as_ref()).with_context(|| dir.clone())?;
+        return remount::run(args, devices, &dir);
+    }
     if devices.is_empty() {
         bail!(
             "{dir}: name the pool, or its devices, and then the directory (`braid mount NAME DIR`)"
@@ -119,6 +125,7 @@ fn planned(plan: Plan, dir: &Path, args: &Args) -> Result<ExitCode> {
     answers::wait_for(plan.device_timeout);
     let paths = sources::members(&plan.devices)?;
     let paths: Vec<_> = paths.iter().map(|p| sources::absolute(p)).collect::<Result<_>>()?;
+    limits::suffice(plan.need(&paths))?;
     // What cannot be written is refused, and nothing is written.
     let (devices, protected) = sources::open_as_can_be(&paths)?;
     if protected && !plan.fs.read_only {
@@ -129,6 +136,7 @@ fn planned(plan: Plan, dir: &Path, args: &Args) -> Result<ExitCode> {
     copies::refuse(&pool)?;
     let plan = with_pool_options(plan, (&pool, &paths), &args.options)?;
     let (name, cluster) = (pool.info().name.clone(), braid_fs::inspect(pool)?);
+    refuse_without_slot(&cluster, plan.fs.slot)?;
     let access = if plan.fs.read_only { " for reading" } else { "" };
     say!(
         "{name} would be mounted on {}{access}; {} of its {} node slots are taken",
@@ -138,6 +146,29 @@ fn planned(plan: Plan, dir: &Path, args: &Args) -> Result<ExitCode> {
     );
     say!("{NOTHING_CHANGED}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// # Errors
+/// The slot, or all of them if none is named, are taken by nodes that live. That of a dead node would be freed first.
+fn refuse_without_slot(cluster: &ClusterView, slot: Option<NodeId>) -> Result<()> {
+    let lives = |node: &&NodeView| node.beating;
+    if let Some(slot) = slot {
+        if slot.get() >= cluster.node_slots {
+            bail!(
+                "option slot={slot}: the pool has the node slots 0 to {}",
+                cluster.node_slots - 1
+            );
+        }
+        if let Some(node) = cluster.nodes.iter().filter(lives).find(|n| n.life.slot == slot) {
+            bail!("option slot={slot}: node {slot} on {} at {} lives", node.host, node.mount_point);
+        }
+    } else if cluster.nodes.iter().filter(lives).count() >= usize::from(cluster.node_slots) {
+        bail!(
+            "all {} node slots are taken by nodes that live: unmount one of them (`braid nodes`)",
+            cluster.node_slots
+        );
+    }
+    Ok(())
 }
 
 /// Takes away a mount whose process has died: nothing else answers there until somebody does. What the kernel
@@ -200,6 +231,15 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
         }
     }
     Ok((plan, unknown))
+}
+
+/// Whether an option would change what a node has that was mounted with the options `noted`; `None`: nobody knows it.
+pub(super) fn changes(noted: &[String], option: &str) -> Result<Option<bool>> {
+    let parsed = |options: &[String]| parse(&[], PathBuf::from("/"), options);
+    let with = [noted, &[option.to_owned()]].concat();
+    let ((before, _), (after, unknown)) = (parsed(noted)?, parsed(&with)?);
+    let is_known = !unknown.iter().any(|unknown| unknown == option);
+    Ok(is_known.then(|| format!("{before:?}") != format!("{after:?}")))
 }
 
 /// Options that a pool may have for all of its mounts. The others belong to one host or one mount, or are needed before
@@ -359,10 +399,7 @@ fn apply_switch(plan: &mut Plan, key: &str) -> Result<bool> {
                 "option strictatime: access times change when a program sets them, not by reading"
             )
         }
-        "remount" => bail!(
-            "a mounted pool cannot be remounted: unmount it and mount it again, with `-o ro` if programs are to \
-             read only"
-        ),
+        "remount" => bail!("{ONLY_REMOUNT}"),
         "discard" => plan.fs.discard = true,
         "nodiscard" => plan.fs.discard = false,
         "degraded" => plan.degraded = true,
@@ -464,6 +501,8 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let (pool, paths, protected) = assembled(&plan)?;
     log::of_pool(&pool.info().name);
     let plan = with_pool_options(plan, (&pool, &paths), &args.options)?;
+    let own = pool.label().properties.get(MOUNT_OPTIONS).cloned();
+    let options: Vec<_> = own.into_iter().chain(noted(&args.options)).collect();
     let plan = with_pool_timing(plan, &pool);
     let name = pool.info().name.clone();
     let (plan_dir, patience) = (plan.fs.mount_point.clone(), plan.fs.timing.fence_after());
@@ -487,7 +526,7 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     let neighbours = left_behind::LeftBehindWatch::start(move || neighbours.has_silent_neighbour());
     let note = mounts::Note::begin();
     let control = Control::serve(&node, &note);
-    note.write(&plan_dir, &name, &plan.devices);
+    note.write(&plan_dir, &name, (&plan.devices, &options));
     begin_log(log, plan.log_format, args.ready)?;
     on_signal.serves();
     let metrics = metrics.and_then(|server| served_metrics(server, &node));

@@ -13,7 +13,9 @@ use braid_bulk::remote::RemoteFs;
 use braid_bulk::tls::Identity;
 use braid_fuse::{CacheNames, FuseOptions, Session};
 
-use super::mount_start::{Args, begin_in_background, begin_log, each, started_again};
+use super::mount_start::{
+    Args, ONLY_REMOUNT, begin_in_background, begin_log, each, noted, started_again,
+};
 use super::{identity, remote::Remote};
 use crate::control::{remote as control, session::NOTHING_CHANGED};
 use crate::process::{
@@ -101,9 +103,7 @@ fn apply(plan: &mut Plan, option: &str) -> Result<bool> {
     let need = || value.with_context(|| format!("option {key} needs a value: {key}=..."));
     match key {
         "insecure" if value.is_none() => plan.insecure = true,
-        "remount" => {
-            bail!("a mount from a server cannot be remounted: unmount it, and mount it again")
-        }
+        "remount" => bail!("{ONLY_REMOUNT}"),
         "identity" => plan.identity = Some(need()?.to_owned()),
         "connections" => {
             let most = CONNECTIONS_MAX;
@@ -123,6 +123,15 @@ fn apply(plan: &mut Plan, option: &str) -> Result<bool> {
         _ => return Ok(plan.fuse.apply(option)?),
     }
     Ok(true)
+}
+
+/// Whether an option would change what a mount has with the options `noted`; `None`: nobody knows it.
+pub fn changes(noted: &[String], option: &str) -> Result<Option<bool>> {
+    let parsed = |options: &[String]| parse(PathBuf::from("/"), options);
+    let with = [noted, &[option.to_owned()]].concat();
+    let ((before, _), (after, unknown)) = (parsed(noted)?, parsed(&with)?);
+    let is_known = !unknown.iter().any(|unknown| unknown == option);
+    Ok(is_known.then(|| format!("{before:?}") != format!("{after:?}")))
 }
 
 /// Whether an option is one of a mount from a server.
@@ -217,7 +226,7 @@ fn serve(
     let guard = Guard::start(dir);
     let note = mounts::Note::begin_remote();
     let control = control::serve(&fs, &session.counters(), &note);
-    note.write(dir, pool, std::slice::from_ref(&place.url));
+    note.write(dir, pool, (std::slice::from_ref(&place.url), &noted(&args.options)));
     begin_log(log, plan.log_format, args.ready)?;
     on_signal.serves();
     tracing::info!(url = place.url, dir = %dir.display(), "mounted from a server");

@@ -24,6 +24,9 @@ use crate::terminal::answer;
 ///
 /// That is encrypted, and wants an identity (`braid serve invite`), by default the one in ~/.config/braid/bulk/POOL.
 /// Several servers of the pool may be named: braid://HOST,HOST.../POOL. One is used; if it dies, another.
+///
+/// What is mounted may be changed in a few ways: -o remount with ro or rw, nosuid, nodev, noexec or their contraries.
+/// Options that the mount has already may stand beside them; another one is refused by name.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, override_usage = "braid mount [OPTIONS] <NAME|DEVICE>... <DIR>")]
 #[command(after_long_help = mount_options::help())]
@@ -68,6 +71,16 @@ pub struct Args {
 /// Comma-separated words of all `-o`.
 pub fn each(options: &[String]) -> impl Iterator<Item = &str> {
     options.iter().flat_map(|o| o.split(',')).filter(|o| !o.is_empty())
+}
+
+/// What is refused where an option stands that only has a meaning for a mount.
+pub const ONLY_REMOUNT: &str = "option remount is for what is mounted: `mount -o remount,... DIR`, or `braid mount -o remount,... NAME DIR`";
+
+/// The options that the note of a mount says: not those that may have secrets.
+pub fn noted(options: &[String]) -> Vec<String> {
+    let is_secret =
+        |option: &&str| ["devices=", "identity="].iter().any(|secret| option.starts_with(secret));
+    each(options).filter(|option| !is_secret(option)).map(str::to_owned).collect()
 }
 
 /// Sends messages where they are to go. In the `background` this process lets go of the terminal.

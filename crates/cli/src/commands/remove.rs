@@ -36,6 +36,10 @@ pub struct Args {
     /// Only say what would move, and where there is room for it
     #[arg(short = 'n', long)]
     dry_run: bool,
+    /// Do not wait until it is empty (if the pool is mounted): `braid status` shows how far that is, and `braid history`
+    /// how it ended
+    #[arg(long, conflicts_with = "cancel")]
+    background: bool,
     /// End a removal that is under way: what has moved stays where it is now
     #[arg(long, visible_alias = "stop")]
     cancel: bool,
@@ -60,6 +64,12 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let member = control::member(&before, member)?;
     let seen = before.members.iter().find(|m| m.index == member.place);
     let (path, used) = seen.map_or_else(Default::default, |m| (m.path.clone(), m.used));
+    if used > 0 && args.background && session.stays() && !args.dry_run {
+        not_twice(&before, &member)?;
+        let view = session.begin(Order::Leave { member, dry_run: false }, true)?;
+        answer::say_lines(view.said.as_deref().unwrap_or_default());
+        return Ok(ExitCode::SUCCESS);
+    }
     if used > 0 || args.dry_run {
         if before.moving.is_some_and(|m| m.0 == member.place) && !args.dry_run {
             follow(session, &member, true)?;

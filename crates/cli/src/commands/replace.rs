@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use braid_pool::labels::Found;
 
 use crate::commands::member_moves::follow;
 use crate::control::{
-    self, Order, Target, resync,
+    self, MemberId, Order, Target, View, resync,
     session::{Missing, Session},
 };
 use crate::pools::sources;
@@ -30,13 +30,17 @@ pub struct Args {
     /// The member: its number in `braid status`, or its device
     member: String,
     /// The new device
-    device: PathBuf,
+    #[arg(required_unless_present = "stop", conflicts_with = "stop")]
+    device: Option<PathBuf>,
     /// Use the device although it carries a file system or belonged to a pool
     #[arg(long)]
     force: bool,
     /// Do not wait until it is filled (if the pool is mounted)
     #[arg(long)]
     background: bool,
+    /// End the move of a member without redundancy that is under way: it stays, and the new device becomes a spare
+    #[arg(long, visible_alias = "cancel", conflicts_with_all = ["background", "force"])]
+    stop: bool,
     /// If the pool is not mounted: do without members that are missing, if the others hold
     /// everything. They count as failed from then on
     #[arg(long, conflicts_with = "dry_run")]
@@ -48,8 +52,8 @@ pub struct Args {
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    if args.degraded && !args.force {
-        is_nobodys(&args.device)?;
+    if let (true, false, Some(device)) = (args.degraded, args.force, &args.device) {
+        is_nobodys(device)?;
     }
     Session::with(&args.pool, Missing::by(args.degraded), |session| carry_out(args, session))
 }
@@ -72,7 +76,11 @@ fn is_nobodys(device: &Path) -> Result<()> {
 fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
-    let device = session.new_device(&args.device)?;
+    if args.stop {
+        return stop(args, session, &before, member);
+    }
+    let named = args.device.as_deref().context("which device?")?;
+    let device = session.new_device(named)?;
     let whole = resync::state(&before, member.place) == "active";
     let moved = whole && !before.redundant;
     let force = args.force;
@@ -85,8 +93,12 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     if args.dry_run {
         return session.plan(order);
     }
+    if moved && args.background && session.stays() {
+        session.begin(order, true)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let view = session.order(&order)?;
-    say!("{} takes the place of member {member}", args.device.display());
+    say!("{} takes the place of member {member}", named.display());
     if args.background && session.stays() {
         control::show(&view);
         return Ok(ExitCode::SUCCESS);
@@ -96,5 +108,24 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     resync::wait(session, member.place)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends a move. A member that is filled has nothing to go back to: what it replaces is out of use.
+fn stop(args: &Args, session: &Session, before: &View, member: MemberId) -> Result<ExitCode> {
+    if resync::state(before, member.place) == "rebuilding" {
+        let pool = &args.pool;
+        bail!(
+            "member {member} is being filled, and what it replaces is out of use: that goes on. To take another device \
+             instead: `braid fail {pool} {member}`, then `braid replace {pool} {member} DEVICE`"
+        );
+    }
+    let order = Order::Stay { member: member.clone() };
+    if args.dry_run {
+        return session.plan(order);
+    }
+    let view = session.order(&order)?;
+    say!("member {member} stays:");
+    control::show(&view);
     Ok(ExitCode::SUCCESS)
 }

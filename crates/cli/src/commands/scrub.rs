@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if args.stop {
         let mount = control::find(&args.pool)?;
         if args.dry_run {
-            return Session::Mounted(mount).plan(Order::Scrub { run: false });
+            return Session::of(mount).plan(Order::Scrub { run: false });
         }
         let view = control::order(&mount, &Order::Scrub { run: false })?;
         control::show(&view);

@@ -24,6 +24,7 @@ use crate::pools::properties::COMMENT;
 use crate::pools::{sources, topology};
 use crate::process::asker::Patience;
 use crate::process::mounts::{self, Mount};
+use crate::process::others;
 use crate::terminal::{
     answer::{self, say},
     size, ui,
@@ -82,6 +83,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let nodes: Vec<Mount> = mounts.iter().chain(&services).cloned().collect();
+    if !nodes.iter().any(|node| args.sources.contains(&node.pool)) {
+        others::refuse(&args.sources)?;
+    }
     let Meant { sources, node, unanswering } = meant(args, &nodes)?;
     let seen = if sources.is_empty() {
         None
@@ -89,7 +93,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         // Without a member that answers nothing it may be too little.
         let pool = sources::open_degraded(&sources, true).inspect_err(|_| {
             node.iter().filter(|_| !answer::is_json()).for_each(show_node_health);
-        })?;
+        });
+        let pool = pool.map_err(|why| explained(args, why))?;
         let silent = silent_of(&sources);
         let (info, label) = (pool.info().clone(), pool.label());
         if args.topology && !answer::is_json() {
@@ -131,7 +136,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let services = services.iter().filter(|service| service.pool == seen.info.name);
         services.for_each(status_services::show);
     } else if nodes.is_empty() && remotes.is_empty() {
-        let others = mounts::of_others();
+        let others = others::besides();
         say!("nothing is mounted on this host{others}; name a pool to see it");
     } else {
         list(&nodes, &remotes);
@@ -158,6 +163,14 @@ fn list(nodes: &[Mount], remotes: &[Mount]) {
 /// How the pools of mounts are, as their nodes say.
 fn healths(mounts: &[Mount]) -> Vec<Option<Health>> {
     control::views(mounts).into_iter().map(|view| view?.health).collect()
+}
+
+/// Why a pool cannot be looked at, if another user has it mounted.
+fn explained(args: &Args, why: anyhow::Error) -> anyhow::Error {
+    match args.sources.as_slice() {
+        [one] => others::explained(one, why),
+        _ => why,
+    }
 }
 
 /// Devices that were asked something and have not answered.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::control::{self, Order};
 use crate::process::mounts::{self, Mount};
+use crate::process::others;
 use crate::terminal::{
     answer::{self, say},
     size, ui,
@@ -21,9 +22,10 @@ pub fn show(sources: &[String]) -> Result<()> {
     let nodes = mounts::mounts().into_iter().chain(mounts::services());
     let mounts: Vec<Mount> = nodes.filter(|m| named(m, sources)).collect();
     if mounts.is_empty() {
+        others::refuse(sources)?;
         bail!(
-            "nothing of that name is mounted on this host: `braid status` lists what is{}",
-            mounts::of_others()
+            "nothing of that name is mounted on this host{}: `braid status` lists what is",
+            others::besides()
         );
     }
     let mut all = Vec::new();
@@ -51,7 +53,10 @@ pub fn is_on(mount: &Mount, dir: &str) -> bool {
         return mount.mount_point == Path::new(dir);
     }
     let same = |p: std::path::PathBuf| p == mount.mount_point;
-    std::path::absolute(dir).is_ok_and(same) || std::fs::canonicalize(dir).is_ok_and(same)
+    // Nothing is asked of a mount, also not of one of another user.
+    let dir = Path::new(dir);
+    std::path::absolute(dir).is_ok_and(same)
+        || others::at(dir).is_none() && mounts::resolved(dir).is_ok_and(same)
 }
 
 fn print(io: &Value) {

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use crate::control::{self, Order, View, session::NOTHING_CHANGED};
-use crate::process::mounts::{self, Mount};
+use crate::process::mounts::Mount;
+use crate::process::others;
 use crate::terminal::answer::{self, say};
 
 /// Let the nodes change a pool again that was frozen by `braid freeze` on this host.
@@ -39,7 +40,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn frozen(name: &str) -> Result<Mount> {
     let mounts = control::named(name);
     if mounts.is_empty() {
-        bail!("{name} is not mounted on this host{}", mounts::of_others());
+        bail!("{name} is not mounted on this host{}", others::besides());
     }
     let views = mounts.iter().zip(control::views(&mounts));
     let mut said: Vec<(&Mount, View)> = Vec::new();

@@ -17,6 +17,7 @@ use crate::control::session::NOTHING_CHANGED;
 use crate::nfs::{Order, State, list};
 use crate::process::in_use;
 use crate::process::mounts::{self, Mount, MountEnd};
+use crate::process::others;
 use crate::terminal::answer::{self, say, warning};
 
 /// Unmount, and wait until this node has written everything and left the pool.
@@ -42,6 +43,11 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Runs it.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(other) = others::at(&args.dir)
+        && !rustix::process::geteuid().is_root()
+    {
+        bail!("{other}; root may unmount it, too");
+    }
     let dir = mounts::resolved(&args.dir).with_context(|| args.dir.display().to_string())?;
     let mount = refuse_others(&dir)?;
     answer::add("mount_point", &dir);
@@ -55,6 +61,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     if args.dry_run {
         return planned(&dir, mount.as_ref(), args);
+    }
+    if mount.as_ref().is_some_and(TableEntry::is_of_another_user) && server.is_none() {
+        warning!(
+            "{}: mounted by another user: the node may go on writing for a while after this command has ended",
+            dir.display()
+        );
     }
     let copies = mount.as_ref().map_or_else(HashSet::new, copies_of);
     detach(&dir, args)?;
@@ -70,8 +82,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 fn planned(dir: &Path, mount: Option<&TableEntry>, args: &Args) -> Result<ExitCode> {
     let shown = dir.display();
     let Some(mount) = mount else { bail!("{shown}: nothing is mounted there") };
-    let user = if args.lazy { None } else { in_use::user_of(mount) };
-    if let Some((pid, command)) = user {
+    let user = if args.lazy { Ok(None) } else { in_use::user_soon(mount) };
+    if let Err(time) = user {
+        warning!("{shown}: whether a program uses it could not be seen within {time:?}");
+    }
+    if let Ok(Some((pid, command))) = user {
         let command = command.escape_debug();
         bail!("{shown}: in use by process {pid} ({command}); --lazy detaches anyway");
     }
@@ -221,12 +236,6 @@ fn refuse_others(dir: &Path) -> Result<Option<TableEntry>> {
     match table.iter().find(|m| Some(m.id) == id) {
         Some(mount) if mount.kind != "fuse.braid" => {
             bail!("{}: no pool is mounted there", dir.display())
-        }
-        Some(mount) if mount.is_of_another_user() && !rustix::process::geteuid().is_root() => {
-            bail!(
-                "{}: mounted by another user; only that user and root may unmount it",
-                dir.display()
-            )
         }
         mount => Ok(mount.cloned()),
     }

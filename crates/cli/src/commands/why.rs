@@ -16,6 +16,7 @@ use crate::control::programs::ProgramView;
 use crate::control::why::{LockWaitedFor, RequestView, ServerView, WhyView};
 use crate::control::{self, Order, remote};
 use crate::process::mounts::{self, Mount};
+use crate::process::others;
 use crate::terminal::answer::{self, say};
 
 /// Requests are watched for so long.
@@ -109,7 +110,7 @@ fn asked_about(what: &str) -> Result<(About, Vec<Mount>)> {
         };
         let threads = threads.filter_map(number).collect();
         if all.is_empty() {
-            bail!("no pool is mounted on this host{}", mounts::of_others());
+            bail!("no pool is mounted on this host{}", others::besides());
         }
         return Ok((About::Process { pid, threads }, all));
     }
@@ -122,6 +123,7 @@ fn asked_about(what: &str) -> Result<(About, Vec<Mount>)> {
         if !named.is_empty() {
             return Ok((About::Pool, named));
         }
+        others::refuse(&[what.to_owned()])?;
         // By way of symbolic links.
         let linked = PathBuf::from(what);
         let found = within(LOOK_UP, move || linked.canonicalize())?;
@@ -130,8 +132,8 @@ fn asked_about(what: &str) -> Result<(About, Vec<Mount>)> {
     }
     let Some((mount, path)) = place else {
         bail!(
-            "{what}: no process, no path in a pool that is mounted on this host, and no such pool{}",
-            mounts::of_others()
+            "{what}: no process, no path in a pool that is mounted on this host{}, and no such pool",
+            others::besides()
         );
     };
     if path == mount.mount_point {

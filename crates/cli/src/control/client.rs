@@ -1,6 +1,7 @@
 //! Finds a mount of this host and gives its node an order.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fmt;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -17,6 +18,7 @@ use crate::control::{
     views::{MemberView, View},
 };
 use crate::process::mounts::{self, Mount};
+use crate::process::others;
 use crate::terminal::answer::warning;
 
 /// A node that has not answered a quick order for so long is stopped, or hangs.
@@ -31,8 +33,8 @@ pub const LOOK_TIME: Duration = Duration::from_millis(1500);
 pub fn find(name: &str) -> Result<Mount> {
     look(name)?.with_context(|| {
         format!(
-            "{name} is not mounted on this host: only a node that has the pool mounted can do that{}",
-            mounts::of_others()
+            "{name} is not mounted on this host{}: only a node that has the pool mounted can do that",
+            others::besides()
         )
     })
 }
@@ -40,9 +42,12 @@ pub fn find(name: &str) -> Result<Mount> {
 /// As [`find`]; `None`: it is not mounted on this host.
 ///
 /// # Errors
-/// There are several.
+/// There are several, or it leads to a mount of another user.
 pub fn look(name: &str) -> Result<Option<Mount>> {
     let mut found = named(name);
+    if found.is_empty() {
+        others::refuse(&[name.to_owned()])?;
+    }
     if found.len() < 2 {
         return Ok(found.pop());
     }
@@ -56,7 +61,10 @@ pub fn look(name: &str) -> Result<Option<Mount>> {
 /// this host: by their pool, where clients find them, or a device.
 pub fn named(name: &str) -> Vec<Mount> {
     // The node of a mount that is named may have withdrawn: nothing is asked of its directory.
-    let path = mounts::resolved(Path::new(name)).ok();
+    // Nor of one of another user.
+    let path =
+        others::at(Path::new(name)).is_none().then(|| mounts::resolved(Path::new(name)).ok());
+    let path = path.flatten();
     let named = |m: &Mount| {
         m.pool == name
             || path
@@ -139,6 +147,38 @@ pub fn values(mounts: &[Mount], order: &Order) -> Vec<(Mount, serde_json::Value)
     said.collect()
 }
 
+/// The node to which an order was given has ended before it answered: it was killed, or has failed.
+#[derive(Debug)]
+pub struct NodeEnded {
+    dir: String,
+    pool: String,
+    stands: &'static str,
+}
+
+impl NodeEnded {
+    fn of(mount: &Mount, order: &Order) -> Self {
+        let dir = mount.mount_point.display().to_string();
+        Self { dir, pool: mount.pool.clone(), stands: order.if_cut() }
+    }
+    /// The same while an order was followed that this node had begun.
+    pub(super) fn while_following(self, order: &Order) -> Self {
+        Self { stands: order.if_cut(), ..self }
+    }
+}
+
+impl fmt::Display for NodeEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dir, pool, stands } = self;
+        write!(
+            f,
+            "the node that serves {dir} has ended before it answered (it was killed, or has failed): {stands}. Look \
+             with `braid status {pool}` and `braid history {pool}`, if need be when the pool is mounted again"
+        )
+    }
+}
+
+impl std::error::Error for NodeEnded {}
+
 /// Gives an order to a mounted node.
 ///
 /// # Errors
@@ -154,8 +194,7 @@ pub fn order(mount: &Mount, order: &Order) -> Result<View> {
 /// The node does not answer, or refuses.
 pub fn order_unless(mount: &Mount, order: &Order, asked: &AtomicBool) -> Result<Option<View>> {
     const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-    let mut stream = connect(&mounts::control_socket(mount)?).with_context(|| silent(mount))?;
-    writeln!(stream, "{}", serde_json::to_string(order)?)?;
+    let stream = begun(mount, order, None)?;
     loop {
         let is_asked = asked.load(Ordering::Relaxed);
         if is_asked {
@@ -167,7 +206,7 @@ pub fn order_unless(mount: &Mount, order: &Order, asked: &AtomicBool) -> Result<
             break;
         }
     }
-    let answer = answer_of(mount, stream);
+    let answer = answer_of(mount, order, stream);
     if asked.load(Ordering::Relaxed) && answer.is_err() {
         return Ok(None);
     }
@@ -200,29 +239,48 @@ fn value_of(answer: Answer) -> Result<serde_json::Value> {
 
 /// `time`: for the answer to an order that is quick.
 fn call(mount: &Mount, order: &Order, time: Duration) -> Result<Answer> {
-    let path = mounts::control_socket(mount)?;
-    let mut stream = connect(&path).with_context(|| silent(mount))?;
-    if order.is_quick() {
-        // The kernel takes a call for a process that is stopped, too.
-        stream.set_read_timeout(Some(time))?;
-    }
-    writeln!(stream, "{}", serde_json::to_string(order)?)?;
-    answer_of(mount, stream)
+    // The kernel takes a call for a process that is stopped, too.
+    let time = order.is_quick().then_some(time);
+    let stream = begun(mount, order, time)?;
+    answer_of(mount, order, stream)
+}
+
+/// Calls a node, and says the order. `time`: for the answer.
+fn begun(mount: &Mount, order: &Order, time: Option<Duration>) -> Result<UnixStream> {
+    let said = connect(&mounts::control_socket(mount)?).and_then(|mut stream| {
+        stream.set_read_timeout(time)?;
+        writeln!(stream, "{}", serde_json::to_string(order)?)?;
+        Ok(stream)
+    });
+    said.map_err(|e| {
+        let kind = e.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        if kind.is_some_and(is_end) {
+            return NodeEnded::of(mount, order).into();
+        }
+        e.context(silent(mount))
+    })
+}
+
+/// Whether that is how the end of the process at the other side shows, or that it had ended before.
+fn is_end(kind: ErrorKind) -> bool {
+    use ErrorKind as K;
+    matches!(kind, K::ConnectionReset | K::ConnectionRefused | K::BrokenPipe | K::NotFound)
 }
 
 fn silent(mount: &Mount) -> String {
     format!("the node that serves {} does not answer", mount.mount_point.display())
 }
 
-fn answer_of(mount: &Mount, stream: UnixStream) -> Result<Answer> {
+fn answer_of(mount: &Mount, order: &Order, stream: impl Read) -> Result<Answer> {
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).with_context(|| silent(mount))?;
-    if line.is_empty() {
-        let dir = mount.mount_point.display();
-        bail!(
-            "the node that serves {dir} has ended before it answered: nobody knows what was done"
-        );
+    // Goes on after a signal, and after a part of the line.
+    let read = BufReader::new(stream).read_line(&mut line);
+    // A node that is killed while it writes has said a part of its answer.
+    let cut = read.is_ok() && !line.ends_with('\n');
+    if cut || read.as_ref().is_err_and(|e| is_end(e.kind())) {
+        return Err(NodeEnded::of(mount, order).into());
     }
+    read.with_context(|| silent(mount))?;
     serde_json::from_str(&line).with_context(|| silent(mount))
 }
 
@@ -231,7 +289,8 @@ fn answer_of(mount: &Mount, stream: UnixStream) -> Result<Answer> {
 pub(super) fn connect(path: &Path) -> Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    // Of the system's errors, of which the caller knows some.
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?).map_err(std::io::Error::from)?;
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)
@@ -260,7 +319,50 @@ pub fn member(view: &View, name: &str) -> Result<MemberId> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::io;
+
     use super::*;
+
+    /// What a socket gives, read by read.
+    struct Reads(VecDeque<io::Result<&'static [u8]>>);
+
+    impl Read for Reads {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let bytes = self.0.pop_front().unwrap_or(Ok(b""))?;
+            to[..bytes.len()].copy_from_slice(bytes);
+            Ok(bytes.len())
+        }
+    }
+
+    #[test]
+    fn an_answer_comes_in_parts_and_a_node_that_ends_is_told_in_words() {
+        let mount: Mount = serde_json::from_value(serde_json::json!({
+            "pid": 1, "pool": "p", "mount_point": "/mnt", "device": null, "sources": [],
+        }))
+        .unwrap();
+        let answer = |reads: Vec<io::Result<&'static [u8]>>, order: &Order| {
+            answer_of(&mount, order, Reads(reads.into()))
+        };
+        let interrupted = || Err(ErrorKind::Interrupted.into());
+        let parts = vec![interrupted(), Ok(&b"{\"ref"[..]), interrupted(), Ok(b"used\":\"no\"}\n")];
+        let said = answer(parts, &Order::Look);
+        assert!(matches!(said, Ok(Answer::Refused(why)) if why == "no"));
+        let remove =
+            Order::Leave { member: MemberId { place: 1, uuid: String::new() }, dry_run: false };
+        for reads in [vec![], vec![Ok(&b"{\"do"[..])], vec![Err(ErrorKind::ConnectionReset.into())]]
+        {
+            let said = answer(reads, &remove).unwrap_err();
+            assert!(said.is::<NodeEnded>());
+            let said = format!("{said:#}");
+            for wanted in ["/mnt has ended", "stays moved", "braid remove", "braid status p"] {
+                assert!(said.contains(wanted), "{said}");
+            }
+            assert!(!said.contains("os error") && !said.contains("EOF"), "{said}");
+        }
+        let timed_out = answer(vec![Err(ErrorKind::WouldBlock.into())], &remove).unwrap_err();
+        assert!(!timed_out.is::<NodeEnded>(), "{timed_out:#}");
+    }
 
     #[test]
     fn a_node_that_takes_no_more_calls_is_not_waited_for() {

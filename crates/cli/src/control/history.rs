@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::control::{self, Order};
 use crate::pools::sources;
+use crate::process::users;
 use crate::terminal::answer;
 
 /// A command that is done waits so long for the history, at most.
@@ -34,7 +35,7 @@ pub fn order(pool: &Pool, order: &Order, user: u32) {
 }
 
 /// An order that changes the pool, as a command.
-fn told(order: &Order) -> Option<String> {
+pub(super) fn told(order: &Order) -> Option<String> {
     Some(match order {
         Order::Fence { node } => format!("fence --confirm: node {node}"),
         Order::Fail { member, .. } => format!("fail: member {member}"),
@@ -98,7 +99,7 @@ pub fn events(name: &str) -> Result<Vec<Value>> {
 
 /// The same as an answer of a node.
 pub fn answered(pool: &Pool) -> Vec<Value> {
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let users = users::all();
     pool.history().iter().map(|event| as_json(event, &users)).collect()
 }
 
@@ -110,7 +111,7 @@ fn as_json(event: &Event, users: &str) -> Value {
         "kind": event.kind.word(),
         "node": event.slot.map(braid_format::NodeId::get),
         "host": event.host,
-        "user": event.user.map(|user| name_of(user, users)),
+        "user": event.user.map(|user| users::named(user, users)),
         "text": event.text,
     })
 }
@@ -123,16 +124,6 @@ pub fn line(event: &Value) -> String {
     let node = event["node"].as_u64().map_or_else(|| "-".to_owned(), |node| node.to_string());
     let (time, host, user) = (word("time"), word("host"), word("user"));
     format!("{time}  {host}  node {node:>3}  {user:<8} {:<9}  {}", word("kind"), word("text"))
-}
-
-/// A user's name by `users` (passwd(5)), or the number.
-fn name_of(user: u32, users: &str) -> String {
-    let named = users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(user)).then(|| name.to_owned())
-    });
-    named.unwrap_or_else(|| user.to_string())
 }
 
 /// Milliseconds since 1970 as a date and a time of day, UTC. What no calendar has is shown as the number.
@@ -158,8 +149,5 @@ mod tests {
             assert_eq!(utc(ms), shown);
         }
         assert_eq!(utc(u64::MAX), "18446744073709551615 ms");
-        let users = "root:x:0:0:root:/root:/bin/bash\n";
-        assert_eq!(name_of(0, users), "root");
-        assert_eq!(name_of(4_000_000_123, users), "4000000123");
     }
 }

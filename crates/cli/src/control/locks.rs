@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// Most locks in an answer.
 const LINES_MAX: usize = 10_000;
 
-/// The answer to [`Order::Locks`].
+/// The answer to `Order::Locks`.
 pub fn answer(fs: &Fs, hot: bool, lines: usize) -> Value {
     let status = fs.status();
     let locks = fs.locks(hot, lines.min(LINES_MAX));

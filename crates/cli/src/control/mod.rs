@@ -3,6 +3,7 @@
 //! The socket is in the user's private runtime directory: everybody who may open it may do to the
 //! pool what the mount's owner may.
 
+mod background;
 mod client;
 pub mod clients;
 pub mod health;
@@ -25,7 +26,8 @@ mod views;
 pub mod why;
 
 pub use client::{
-    LOOK_TIME, answering, find, look, member, named, order, order_unless, value, values, views,
+    LOOK_TIME, NodeEnded, answering, find, look, member, named, order, order_unless, value, values,
+    views,
 };
 pub use member::MemberId;
 pub use node::Node;

@@ -6,7 +6,7 @@ use braid_format::node::SlotState;
 use braid_fs::lock::{FenceMethod, MessageWay, NodeView};
 use serde_json::{Value, json};
 
-/// The answer to [`Order::Nodes`].
+/// The answer to `Order::Nodes`.
 pub fn answer(fs: &braid_fs::Fs) -> Value {
     let nodes: Vec<Value> = seen(fs).iter().map(|(node, state)| as_json(node, state)).collect();
     json!({

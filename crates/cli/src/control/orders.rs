@@ -163,6 +163,14 @@ pub enum Order {
         /// Them.
         properties: Vec<(String, Option<String>)>,
     },
+    /// Begin one of the orders that are answered when they are done, and answer when it has begun. An order of its
+    /// own, as [`Order::Plan`].
+    Background {
+        /// It.
+        of: Box<Order>,
+        /// When a member is emptied by it: take it out of the pool then.
+        remove: bool,
+    },
     /// Begin to read everything and heal what rotted, or end that.
     Scrub {
         /// Begin.
@@ -186,6 +194,53 @@ impl Order {
                 | Self::Why
                 | Self::Fence { .. }
         )
+    }
+}
+
+impl Order {
+    /// Whether something is to be changed by it, or some work begun or ended.
+    pub(super) const fn is_change(&self) -> bool {
+        !self.is_quick() && !matches!(self, Self::Settle | Self::Plan { .. })
+            || matches!(self, Self::Fence { .. })
+    }
+
+    /// What stands if the node ended before it answered, and what to do: the end of a sentence.
+    pub(super) fn if_cut(&self) -> &'static str {
+        match self {
+            Self::Background { of, .. } => of.if_cut(),
+            Self::Leave { .. } | Self::LeaveEnd => {
+                "what has moved stays moved, and nothing new is put into that part of the pool until `braid remove` \
+                 goes on with it, or `braid remove POOL --cancel` ends it"
+            }
+            Self::Rebalance { .. } => {
+                "what has moved stays moved; `braid rebalance` goes on with the rest"
+            }
+            Self::Trim { .. } => {
+                "what was given back stays given back; `braid trim` gives back the rest"
+            }
+            Self::Scrub { .. } => {
+                "what was healed stays healed, and nobody reads the rest: `braid scrub` begins again"
+            }
+            Self::Replace { .. } | Self::Online { .. } => {
+                "it may have begun. If `braid status` shows the member as rebuilding, another node, or the next one, \
+                 goes on with it by itself; else give the order again"
+            }
+            Self::Evacuate { .. } | Self::Stay { .. } => {
+                "it may have begun. If `braid status` shows that the member is moved, another node, or the next one, \
+                 goes on with it by itself; else give the order again"
+            }
+            Self::Add { .. } | Self::Grow { .. } => {
+                "the pool may have the space already, all of it or none; if it is not in use, `braid grow` finishes that"
+            }
+            Self::Freeze { .. } => {
+                "the pool may be frozen until the time is over that was given for that; `braid thaw` on a host whose \
+                 node has frozen it ends that at once"
+            }
+            order if order.is_change() => {
+                "it may be done or not, but never half of it; if it is not, give the order again"
+            }
+            _ => "nothing was changed",
+        }
     }
 }
 

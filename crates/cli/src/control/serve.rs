@@ -20,7 +20,7 @@ use crate::control::member::MemberId;
 use crate::control::node::Node;
 use crate::control::orders::{Answer, Order, Target};
 use crate::control::views::{View, view};
-use crate::control::{clients, history, locks, nodes, plans, programs, requests, why};
+use crate::control::{background, clients, history, locks, nodes, plans, programs, requests, why};
 use crate::pools::shape::ShapeArgs;
 use crate::pools::topology;
 use crate::process::mounts;
@@ -119,6 +119,10 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
                 Answer::Value(serde_json::Value::Null)
             })
         }
+        Ok(Order::Background { of, remove }) => {
+            let begun = background::begin(fs, *of, remove, user_of(stream));
+            begun.map(|view| Answer::Done(Box::new(view)))
+        }
         Ok(order @ Order::Freeze { .. }) => {
             freeze(fs, &order, stream).map(|view| Answer::Done(Box::new(view)))
         }
@@ -187,6 +191,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         | Order::Locks { .. }
         | Order::Why
         | Order::Freeze { .. }
+        | Order::Background { .. }
         | Order::Fence { .. } => {
             bail!("only a node that has the pool mounted can be asked for that")
         }
@@ -210,10 +215,7 @@ pub fn obey(fs: &Fs, order: Order) -> Result<View> {
         Order::Trim { run: false } => fs.stop_trim(),
         Order::Stay { member } => fs.cancel_evacuation(selector_of(fs, &member)?)?,
         Order::Remove { member } => {
-            let removed = fs.remove_member(selector_of(fs, &member)?)?;
-            if let Some(error) = removed.unwiped {
-                tracing::warn!(%error, path = removed.path, "its labels could not be wiped");
-            }
+            background::take_out(fs, selector_of(fs, &member)?)?;
         }
         Order::Leave { member, dry_run } => {
             let (text, taker) = leave(fs, selector_of(fs, &member)?, dry_run)?;

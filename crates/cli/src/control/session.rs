@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -11,11 +11,11 @@ use braid_fs::{Fs, Holds, MountOptions, NoKernelCache};
 use braid_pool::PoolError;
 use braid_pool::device::{self, MountTable, TableEntry};
 
-use crate::control::{self, Order, View, views::show_growth};
+use crate::control::{self, NodeEnded, Order, View, views::show_growth};
 use crate::pools::{properties, sources};
 use crate::process::{
     mounts::{self, Mount},
-    signals,
+    others, signals,
 };
 use crate::terminal::{
     answer::{self, say},
@@ -33,7 +33,12 @@ const LOOK: Duration = Duration::from_millis(200);
 /// A node that takes orders.
 pub enum Session {
     /// Of another process.
-    Mounted(Mount),
+    Mounted {
+        /// Its mount.
+        mount: Mount,
+        /// The last order that changes something, which is followed then.
+        given: Mutex<Option<Order>>,
+    },
     /// Of this one.
     Own {
         /// The node.
@@ -66,8 +71,12 @@ impl Missing {
 pub struct TaskArgs {
     /// The pool, its directory, or its devices, separated by colons
     pool: String,
-    /// End the one that is under way
+    /// Do not wait for its end (if the pool is mounted): `braid status` shows how far it is, and `braid history` how it
+    /// ended
     #[arg(long)]
+    background: bool,
+    /// End the one that is under way
+    #[arg(long, visible_alias = "cancel", conflicts_with = "background")]
     stop: bool,
     /// Only say what would be done, or why it cannot be; change nothing
     #[arg(short = 'n', long)]
@@ -86,14 +95,34 @@ impl TaskArgs {
             return Session::with(&self.pool, Missing::Refused, |session| session.plan(order));
         }
         let view = Session::with(&self.pool, Missing::Refused, |session| {
-            if self.stop { session.order(&stop) } else { session.long_order(&run, &stop, || ()) }
+            if self.stop {
+                session.order(&stop)
+            } else if self.background && session.stays() {
+                session.begin(run, false)
+            } else {
+                session.long_order(&run, &stop, || ())
+            }
         })?;
         answer::say_lines(view.said.as_deref().unwrap_or_default());
         Ok(ExitCode::SUCCESS)
     }
 }
 
+/// A node that ends while an order is followed may have done it or not, also if only a look at it was not answered.
+fn told_of(error: anyhow::Error, given: Option<&Order>) -> anyhow::Error {
+    match (error.downcast::<NodeEnded>(), given) {
+        (Ok(ended), Some(order)) => ended.while_following(order).into(),
+        (Ok(ended), None) => ended.into(),
+        (Err(error), _) => error,
+    }
+}
+
 impl Session {
+    /// The node of a mount.
+    pub const fn of(mount: Mount) -> Self {
+        Self::Mounted { mount, given: Mutex::new(None) }
+    }
+
     /// The node for what a user names: a pool, the directory where it is mounted, its devices
     /// (separated by colons), or one of them if it is mounted.
     ///
@@ -101,7 +130,7 @@ impl Session {
     /// Nothing of that name, or it cannot be used.
     fn find(name: &str, missing: Missing) -> Result<Self> {
         if let Some(mount) = control::look(name)? {
-            return Ok(Self::Mounted(mount));
+            return Ok(Self::of(mount));
         }
         let open = match missing {
             Missing::Spared => sources::open_degraded,
@@ -116,9 +145,13 @@ impl Session {
             } else {
                 ""
             };
-            e.context(format!(
-                "{name} is not mounted on this host, and its devices cannot be used directly{hint}"
-            ))
+            let why = match others::of_pool(name) {
+                Some(other) => format!("pool {name}: {other}; its devices cannot be used directly"),
+                None => format!(
+                    "{name} is not mounted on this host, and its devices cannot be used directly{hint}"
+                ),
+            };
+            e.context(why)
         })?;
         control::history::keep(&pool);
         let timing = properties::timing(&pool.label().properties).unwrap_or_default();
@@ -164,7 +197,15 @@ impl Session {
     /// It is refused.
     pub fn order(&self, order: &Order) -> Result<View> {
         match self {
-            Self::Mounted(mount) => control::order(mount, order),
+            Self::Mounted { mount, given } => {
+                let mut given = given.lock().unwrap_or_else(PoisonError::into_inner);
+                if order.is_change() {
+                    *given = Some(order.clone());
+                }
+                let last = given.clone();
+                drop(given);
+                control::order(mount, order).map_err(|e| told_of(e, last.as_ref()))
+            }
             Self::Own { fs, .. } => {
                 let user = rustix::process::getuid().as_raw();
                 control::obey_of(fs, order.clone(), user)
@@ -225,6 +266,19 @@ impl Session {
         })
     }
 
+    /// Gives an order whose work takes long, and does not wait for its end. With `remove`, what it empties leaves the
+    /// pool then.
+    ///
+    /// # Errors
+    /// It is refused, or fails at once.
+    pub fn begin(&self, order: Order, remove: bool) -> Result<View> {
+        let view = self.order(&Order::Background { of: Box::new(order), remove })?;
+        if view.said.is_none() {
+            control::show(&view);
+        }
+        Ok(view)
+    }
+
     /// Adds space to the pool, or with `dry_run` prints `possible`; `advice` follows what it has now.
     ///
     /// # Errors
@@ -252,7 +306,7 @@ impl Session {
     /// It is a file of this very pool, or of another one, or a device that is made of one by loop devices and
     /// device mapper: the node would wait for itself.
     pub fn new_device(&self, device: &Path) -> Result<PathBuf> {
-        if let Self::Mounted(mount) = self {
+        if let Self::Mounted { mount, .. } = self {
             let under = device::file_systems_under(device);
             // Other nodes of this host have it mounted, too.
             let is_own =
@@ -285,7 +339,7 @@ impl Session {
 
     /// Whether the node goes on when this command has ended.
     pub const fn stays(&self) -> bool {
-        matches!(self, Self::Mounted(_))
+        matches!(self, Self::Mounted { .. })
     }
 
     /// Whether this process was asked to end, and should leave the pool before.

@@ -3,7 +3,7 @@
 use braid_format::label::properties::Properties;
 use braid_format::{ByteOffset, MemberIndex};
 use braid_fs::lock::NodeView;
-use braid_fs::{FileAt, Fs, WorkBegan};
+use braid_fs::{FileAt, Fs, JobProgress, WorkBegan};
 use braid_pool::{Pool, Scrubbed};
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +115,12 @@ pub struct View {
     /// For how many seconds the pool is being made smaller.
     #[serde(default)]
     pub leaving_s: Option<f64>,
+    /// File data that moves to make all parts equally full: bytes moved, bytes in all, for how many seconds.
+    #[serde(default)]
+    pub rebalancing: Option<(u64, u64, f64)>,
+    /// The trim under way: bytes looked at, bytes in all, for how many seconds.
+    #[serde(default)]
+    pub trimming: Option<(u64, u64, f64)>,
     /// The scrub under way: bytes done, bytes in all.
     pub scrubbing: Option<(u64, u64)>,
     /// Scrubs that have ended since the pool was mounted.
@@ -203,6 +209,7 @@ pub fn view(fs: &Fs) -> View {
     let ran = |began: Option<WorkBegan>| {
         began.map(|began| (began.at.elapsed().as_secs_f64(), began.from.get()))
     };
+    let far = |job: JobProgress| (job.done.get(), job.total.get(), job.ran.as_secs_f64());
     let scrub = |f: &Scrubbed| ScrubView {
         finished: f.finished,
         checked: f.checked.get(),
@@ -230,6 +237,8 @@ pub fn view(fs: &Fs) -> View {
             (m.leaving.0, m.successor.0, done, total)
         }),
         leaving: fs.leaving(),
+        rebalancing: fs.rebalancing().map(far),
+        trimming: fs.trimming().map(far),
         rebuild_ran: ran(maintenance.rebuild_began),
         move_ran: ran(maintenance.move_began),
         scrub_ran: ran(maintenance.scrub_began),
@@ -310,7 +319,13 @@ impl View {
                 ui::how_far(done, total, self.leaving_s.map(|s| (s, 0)))
             )
         });
-        scrub.into_iter().chain(leaving).collect()
+        let job = |name: &str, job: Option<(u64, u64, f64)>| {
+            let (done, total, ran) = job?;
+            Some(format!("{name}: {}", ui::how_far(done, total, Some((ran, 0)))))
+        };
+        let rebalance = job("rebalancing", self.rebalancing);
+        let trim = job("giving free space back", self.trimming);
+        scrub.into_iter().chain(leaving).chain(rebalance).chain(trim).collect()
     }
     /// What a member is, and what is done for it.
     pub fn state_of(&self, m: &MemberView) -> String {
@@ -362,6 +377,8 @@ mod tests {
             moving: Some((1, 5, 512 * mib, gib)),
             scrubbing: Some((gib, 2 * gib)),
             leaving: Some((mib, 3 * mib)),
+            rebalancing: Some((gib, 4 * gib, 8.0)),
+            trimming: Some((gib, 2 * gib, 0.5)),
             rebuild_ran: Some((8.0, 0)),
             move_ran: Some((4.0, 256 * mib)),
             scrub_ran: Some((16.0, 0)),
@@ -375,7 +392,12 @@ mod tests {
         );
         assert_eq!(
             view.work(),
-            ["scrubbing: 50 %, 64 MiB/s, 16 s left", "a part of the pool is emptied: 33 %"]
+            [
+                "scrubbing: 50 %, 64 MiB/s, 16 s left",
+                "a part of the pool is emptied: 33 %",
+                "rebalancing: 25 %, 128 MiB/s, 24 s left",
+                "giving free space back: 50 %",
+            ]
         );
     }
 }

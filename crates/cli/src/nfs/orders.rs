@@ -123,9 +123,17 @@ pub fn order(dir: &Path, id: &str, order: &Order) -> Result<View> {
     let silent = || format!("the process that supervises NFS exports ({id}) does not answer");
     let mut stream = UnixStream::connect(socket(dir, id)).with_context(silent)?;
     stream.set_read_timeout(Some(ANSWER_TIME))?;
-    writeln!(stream, "{}", serde_json::to_string(order)?)?;
+    writeln!(stream, "{}", serde_json::to_string(order)?).with_context(silent)?;
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).with_context(silent)?;
+    let read = BufReader::new(stream).read_line(&mut line);
+    let cut = |e: &io::Error| e.kind() == io::ErrorKind::ConnectionReset;
+    if read.as_ref().is_err_and(cut) || read.is_ok() && !line.ends_with('\n') {
+        bail!(
+            "the process that supervises NFS exports ({id}) has ended before it answered: `braid export --list` shows \
+             what is exported"
+        );
+    }
+    read.with_context(silent)?;
     match serde_json::from_str(&line).with_context(silent)? {
         Answer::Done(view) => Ok(view),
         Answer::Refused(why) => bail!("{why}"),

@@ -9,7 +9,7 @@ use braid_pool::device::{self, Device, OpenOptions, UnitName, answers};
 use braid_pool::labels::Found;
 use braid_pool::{FoundPool, Pool, PoolError};
 
-use crate::process::{left_behind, mounts};
+use crate::process::{left_behind, mounts, others};
 use crate::terminal::answer::{self, warning};
 
 /// Opens the pool that `sources` name: one pool name (found by label), or all of its devices.
@@ -172,6 +172,8 @@ pub fn members(sources: &[String]) -> Result<Vec<PathBuf>> {
 /// # Errors
 /// No pool of that name, or several.
 pub fn resolve(sources: &[String]) -> Result<Vec<PathBuf>> {
+    // Their nodes may not answer.
+    others::refuse(sources)?;
     match sources {
         [] => bail!("name a pool or its devices"),
         [list] if split(list).len() > 1 && !Path::new(list).exists() => {
@@ -255,6 +257,11 @@ fn by_name(word: &str) -> Result<Vec<PathBuf>> {
         && let Some(mounted) = mounted(name)?
     {
         return Ok(mounted);
+    }
+    if found.is_empty()
+        && let Some(other) = others::of_pool(name)
+    {
+        bail!("pool {name}: {other}");
     }
     match found.as_slice() {
         [] if Path::new(name).is_dir() => bail!(

@@ -1,11 +1,29 @@
 //! Programs that use a mounted file system: they have files open there, or it is their working directory.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use braid_pool::device::TableEntry;
 
+/// Of one process so many bytes of its list of mappings are read: what it has beyond is not looked at.
+const MAPS_MAX: u64 = 16 << 20;
+/// All processes are looked at within this time: what the kernel says of a process may wait for that process.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// As [`user_of`], as far as that can be seen within [`PATIENCE`]. `Err`: not all processes could be looked at.
+pub fn user_soon(mount: &TableEntry) -> Result<Option<(u32, String)>, Duration> {
+    let (tell, told) = channel();
+    let mount = mount.clone();
+    let look = move || drop(tell.send(user_of(&mount)));
+    let looks = std::thread::Builder::new().name("users".into()).spawn(look);
+    looks.ok().and_then(|_| told.recv_timeout(PATIENCE).ok()).ok_or(PATIENCE)
+}
+
 /// Some process that uses a mount, and its command. Nothing is asked of the file system, whose node may not answer.
-pub fn user_of(mount: &TableEntry) -> Option<(u32, String)> {
+fn user_of(mount: &TableEntry) -> Option<(u32, String)> {
     let own = std::process::id();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
@@ -25,8 +43,9 @@ fn uses(process: &Path, mount: &TableEntry) -> bool {
 
 /// What is mapped is in use though it may be closed.
 fn has_mapped(process: &Path, mount: &TableEntry) -> bool {
-    let maps = std::fs::read(process.join("maps")).unwrap_or_default();
-    String::from_utf8_lossy(&maps).lines().any(|line| is_of(line, mount))
+    let Ok(maps) = File::open(process.join("maps")) else { return false };
+    let lines = BufReader::new(maps.take(MAPS_MAX)).split(b'\n').map_while(Result::ok);
+    lines.into_iter().any(|line| is_of(&String::from_utf8_lossy(&line), mount))
 }
 
 /// Whether a line of `maps` is of a file of that mount: by its device, and beneath its directory.
@@ -75,8 +94,29 @@ mod tests {
     }
 
     #[test]
+    fn of_a_list_of_mappings_without_an_end_only_a_part_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        File::create(dir.path().join("maps")).unwrap().set_len(1 << 40).unwrap();
+        let mount = TableEntry {
+            flags: String::new(),
+            options: String::new(),
+            id: 7,
+            device: (0, 51),
+            dir: "/mnt/safe".into(),
+            kind: "fuse.braid".into(),
+            source: "safe".into(),
+            user: None,
+        };
+        let begun = std::time::Instant::now();
+        assert!(!has_mapped(dir.path(), &mount));
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+
+    #[test]
     fn what_is_mapped_is_told_by_its_device_and_its_directory() {
         let mount = TableEntry {
+            flags: String::new(),
+            options: String::new(),
             id: 7,
             device: (0, 51),
             dir: "/mnt/safe".into(),

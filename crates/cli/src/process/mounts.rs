@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use braid_lock::runtime::private_dir;
-use braid_pool::device::{MountTable, TableEntry};
+use braid_pool::device::MountTable;
 use serde::{Deserialize, Serialize};
 
 use crate::process::notes::{self, Writer};
@@ -31,6 +31,9 @@ pub struct Mount {
     pub device: Option<(u32, u32)>,
     /// What was named when it was mounted: devices, or the pool.
     pub sources: Vec<String>,
+    /// Its mount options, the pool's own first, each perhaps several; without devices, which may have secrets.
+    #[serde(default)]
+    pub options: Vec<String>,
     /// Its process says how it has ended ([`MountEnd`]). Those of older versions do not.
     #[serde(default)]
     pub says_ending: bool,
@@ -146,8 +149,13 @@ impl Note {
         LastWord(self.begun.as_ref().map(notes::Note::last_word))
     }
 
-    /// Says what is mounted where.
-    pub fn write(&self, mount_point: &Path, pool: &str, sources: &[String]) {
+    /// Says what is mounted where, with which options.
+    pub fn write(
+        &self,
+        mount_point: &Path,
+        pool: &str,
+        (sources, options): (&[String], &[String]),
+    ) {
         let Some(note) = &self.begun else { return };
         let table = MountTable::own().unwrap_or_default();
         let mut here = table.iter().filter(|m| m.kind == "fuse.braid" && m.dir == mount_point);
@@ -163,6 +171,7 @@ impl Note {
                     Err(_) => s.clone(),
                 })
                 .collect(),
+            options: options.to_vec(),
             says_ending: true,
             server: Writer::default(),
             is_service: false,
@@ -202,22 +211,6 @@ fn mounts_in(dir: &Path, kind: &str) -> Vec<Mount> {
     mounts
 }
 
-/// What to add where a user is told that nothing is mounted: mounts of other users, whose nodes this user does
-/// not find. Empty if there are none.
-pub fn of_others() -> String {
-    let known: Vec<Mount> = mounts().into_iter().chain(remotes()).collect();
-    let table = MountTable::own().unwrap_or_default();
-    let unknown = |m: &&TableEntry| {
-        let ours = || known.iter().any(|known| known.mount_point == m.dir);
-        m.kind == "fuse.braid" && m.is_of_another_user() && !ours()
-    };
-    let dirs: Vec<_> = table.iter().filter(unknown).map(|m| m.dir.display().to_string()).collect();
-    if dirs.is_empty() {
-        return String::new();
-    }
-    format!(" (mounted by another user, who may ask its node: {})", dirs.join(", "))
-}
-
 /// Where the process that serves a mount takes orders.
 ///
 /// # Errors
@@ -246,6 +239,7 @@ mod tests {
             mount_point,
             device,
             sources,
+            options: Vec::new(),
             says_ending,
             server,
             is_service,

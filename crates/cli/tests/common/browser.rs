@@ -78,6 +78,11 @@ impl Browser {
         let size = json!({"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": false});
         self.call("Emulation.setDeviceMetricsOverride", &size);
     }
+    /// Shows the page as on this medium (empty: a screen), in a light or a dark room.
+    pub fn media(&mut self, media: &str, scheme: &str) {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.call("Emulation.setEmulatedMedia", &json!({"media": media, "features": features}));
+    }
     /// The value of an expression in the page.
     pub fn value(&mut self, expression: &str) -> Value {
         let wanted = json!({"expression": expression, "returnByValue": true});

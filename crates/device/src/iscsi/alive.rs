@@ -49,7 +49,7 @@ use super::probe::{Identity, identity};
 use super::session::Session;
 use crate::abilities::HeldByte;
 use crate::host_locks::{ByteHeld, Locks, lock_place};
-use crate::user_dir::user_dirs;
+use crate::user_dir::user_dir;
 use crate::{ByteLockGuard, CHANGE_BYTE};
 
 /// Room for a note's name beside each byte.
@@ -220,15 +220,12 @@ impl Note {
 /// this user meet there.
 fn directory() -> io::Result<PathBuf> {
     let user = rustix::process::geteuid();
-    let base = user_dirs().into_iter().next().ok_or(io::ErrorKind::NotFound)?;
-    let dir = base.join("iscsi");
+    let dir = user_dir()?.join("iscsi");
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-    for made in [&base, &dir] {
-        let found = std::fs::symlink_metadata(made)?;
-        if !found.is_dir() || found.uid() != user.as_raw() || found.mode() & 0o022 != 0 {
-            let why = format!("{}: not a directory of this user alone", made.display());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-        }
+    let found = std::fs::symlink_metadata(&dir)?;
+    if !found.is_dir() || found.uid() != user.as_raw() || found.mode() & 0o022 != 0 {
+        let why = format!("{}: not a directory of this user alone", dir.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(dir)
 }

@@ -11,7 +11,7 @@ pub struct RawLabel {
     pub magic: [u8; 8],
     /// CRC-32C of `len` bytes with this field zero.
     pub crc: U32,
-    /// Bytes in the label, a multiple of 4,096, at most [`Label::LEN_MAX`].
+    /// Bytes in the label, a multiple of 4,096, at most `Label::LEN_MAX`.
     pub len: U32,
     /// Revision, 1.
     pub revision: U32,
@@ -86,9 +86,9 @@ pub struct RawMember {
     pub state_epoch: U64,
     /// Bandwidth measured or told, bytes per second; 0 unknown.
     pub bytes_per_second: U64,
-    /// A [`MemberState`].
+    /// A `MemberState`.
     pub state: U16,
-    /// A [`DeviceClass`].
+    /// A `DeviceClass`.
     pub class: u8,
     /// [`RawMember::SUSPECTED`], [`RawMember::OFFLINE`], or nothing.
     pub flags: u8,
@@ -166,7 +166,7 @@ pub struct RawSegment {
     pub node_start: U64,
     /// The node; in a hole, how many redundancy groups were there.
     pub node: U16,
-    /// A [`SubpoolKind`].
+    /// A `SubpoolKind`.
     pub subpool: U16,
     /// Zero.
     pub flags: U32,

@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::data::relocate::{Places, relocate};
 use crate::error::{Error, Result};
 use crate::groups::takes_data;
-use crate::jobs::{Job, JobSlot};
+use crate::jobs::{Job, JobProgress, JobSlot};
 use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::{DirEntry, Fs, WithAttrs};
 
@@ -84,6 +84,13 @@ impl<'a> Parts<'a> {
     /// The part of a group.
     fn of(&self, group: u64) -> usize {
         self.core.volume.groups.number_of_part(group)
+    }
+    /// Blocks that have to move, about.
+    fn to_move(&self) -> u64 {
+        let off = |which: fn((u64, u64)) -> u64| -> u64 {
+            (0..self.blocks.len()).map(|place| which(self.off(place))).sum()
+        };
+        off(|o| o.0).min(off(|o| o.1))
     }
     /// What a part has more than its share, and what it has less, in blocks.
     fn off(&self, place: usize) -> (u64, u64) {
@@ -171,11 +178,12 @@ impl Fs {
             return Err(Error::Leaving);
         }
         let parts = Parts::read(core)?;
-        let off = |which: fn((u64, u64)) -> u64| -> u64 {
-            (0..parts.blocks.len()).map(|place| which(parts.off(place))).sum()
-        };
-        let blocks = off(|o| o.0).min(off(|o| o.1));
-        Ok((parts.fills(), blocks << core.volume.geo.block_size.shift()))
+        Ok((parts.fills(), parts.to_move() << core.volume.geo.block_size.shift()))
+    }
+
+    /// How far a rebalancing of this node is.
+    pub fn rebalancing(&self) -> Option<JobProgress> {
+        self.mounted.rebalancing.told(self.core().volume.geo.block_size.shift())
     }
 
     /// Ends a rebalancing that is under way, soon.
@@ -191,8 +199,14 @@ impl Fs {
         }
         let parts = Parts::read(core)?;
         let mut result = Rebalanced { before: parts.fills(), ..Rebalanced::default() };
-        let stopped = || switch.stops() || core.withdrawn.get().is_some();
-        result.moved = self.move_out(&parts, &stopped)?;
+        let progress = &self.mounted.rebalancing;
+        let stopped = || {
+            progress.set(parts.to_move());
+            switch.stops() || core.withdrawn.get().is_some()
+        };
+        let moved = self.move_out(&parts, &stopped);
+        progress.end();
+        result.moved = moved?;
         result.finished = !stopped();
         self.sync()?;
         core.alloc.shrink()?;

@@ -5,7 +5,7 @@
 //! (the build fails otherwise) and its size is checked against the header's.
 //!
 //! Minor versions: 31 is the least that is spoken ([`MINOR_LEAST`]); a structure that grew since
-//! then is read with [`crate::transport::request::Body::take_grown`], which fills what an older kernel left
+//! then is read with `crate::transport::request::Body::take_grown`, which fills what an older kernel left
 //! out with zeroes. What a younger kernel adds behind a structure is ignored.
 
 mod consts;

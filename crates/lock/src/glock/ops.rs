@@ -74,7 +74,7 @@ pub struct Demoting<'a> {
 }
 
 /// In which order the kernel's pages are dropped under a lock that is being given up, and which page fills are
-/// let in meanwhile: see [`super::fills`].
+/// let in meanwhile: see `super::fills`.
 pub trait PageDrops {
     /// What the kernel is to drop now. Fills that hold that up are let in until the next call. `None`: it has
     /// nothing any more, and nothing is filled. `unbegun`: the bytes (from, to) of pages whose fills wait for a thread;

@@ -149,7 +149,7 @@ impl TcpHints {
     }
 
     /// Hears, and does what could not be done at once, until it is closed: the life of each of
-    /// the [`Receivers`], of which one waits for the connections. `on_hints` gets what comes together, and whether it may wait: then
+    /// the `Receivers`, of which one waits for the connections. `on_hints` gets what comes together, and whether it may wait: then
     /// another thread hears meanwhile.
     pub fn run(&self, on_hints: &dyn Fn(&[Received], bool)) {
         while let Some((hints, connections)) = self.next_hints(on_hints) {

@@ -6,13 +6,13 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use braid_format::LockNo;
+use braid_pool::device::in_user_dir;
 use rustix::fs::FlockOperation;
 use zerocopy::IntoBytes;
 
 use super::message::{HINT, Received, TOGETHER_MAX, decode_all, encode};
 use crate::Life;
 use crate::dlock::Hint;
-use crate::runtime::in_private_dir;
 
 /// Nodes that leave while one joins, before joining does without their directory.
 const BIND_ATTEMPTS_MAX: u32 = 16;
@@ -37,7 +37,7 @@ impl HintSocket {
     /// The system's.
     pub fn bind(fs: uuid::Uuid, me: Life) -> io::Result<Self> {
         let name = format!("{}-{}.sock", me.slot, me.incarnation);
-        in_private_dir(|dir| Self::bind_in(&dir.join(fs.to_string()), &name, me))
+        in_user_dir(|dir| Self::bind_in(&dir.join(fs.to_string()), &name, me))
     }
     fn bind_in(dir: &Path, name: &str, me: Life) -> io::Result<Self> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -79,7 +79,7 @@ impl HintSocket {
         self.path.display().to_string()
     }
     /// Sends if that is possible at once; returns whether somebody listens. If the listener's socket is
-    /// full, they are lost, and their sender polls the locks instead. At most [`TOGETHER_MAX`].
+    /// full, they are lost, and their sender polls the locks instead. At most `TOGETHER_MAX`.
     pub fn send(&self, path: &str, to: Life, hints: &[(LockNo, Hint)]) -> bool {
         let mut datagram = Vec::with_capacity(hints.len() * HINT);
         for (lock, hint) in hints {

@@ -19,8 +19,8 @@
 //!
 //! Invariants:
 //! * the liveness lock is held, and the key registered, before the slot names this node;
-//! * a dead node's slot is taken only after its proof of death ([`search`]), and after its fence if it
-//!   can be fenced by reservation and this kernel does not show its lock ([`take`]);
+//! * a dead node's slot is taken only after its proof of death (`search`), and after its fence if it
+//!   can be fenced by reservation and this kernel does not show its lock (`take`);
 //! * of slots that it could not recover a join tries none again before another node has changed a slot:
 //!   what was in its way is the same before that;
 //! * a join that ends without a slot has let its liveness lock go and given its key back.

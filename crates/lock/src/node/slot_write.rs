@@ -28,11 +28,11 @@ pub struct SlotWrite {
 /// What happened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// Answer to [`Action::CompareAndWrite`]: it is done.
+    /// Answer to `Action::CompareAndWrite`: it is done.
     Written,
-    /// Answer to [`Action::CompareAndWrite`]: this stands.
+    /// Answer to `Action::CompareAndWrite`: this stands.
     Mismatch(Sector),
-    /// Answer to [`Action::CompareAndWrite`]: the store failed, the write may have landed.
+    /// Answer to `Action::CompareAndWrite`: the store failed, the write may have landed.
     Unknown,
     /// Answer to [`Action::Read`]: this stands.
     Read(Sector),

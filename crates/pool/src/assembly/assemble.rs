@@ -8,6 +8,7 @@ use braid_device::{Device, ScratchDevice};
 use braid_format::label::{Label, Member, MemberState};
 use braid_format::{Epoch, MemberIndex};
 
+use super::lost_labels::lost_labels;
 use crate::devices::absent::AbsentDevice;
 use crate::error::{MissingMember, PoolError};
 use crate::labels::{
@@ -174,6 +175,11 @@ fn assess_members(found: &[Found], degraded: bool) -> Result<LabelAssessment, Po
         let carries = |f: &&Found| f.labels().any(|l| l.ended);
         let path = found.iter().find(carries).map_or("", Found::path).to_owned();
         return Err(PoolError::Ended { name: label.name.clone(), path });
+    }
+    if found.iter().any(|f| f.newest().is_none())
+        && let Some(lost) = lost_labels(found)
+    {
+        return Err(lost);
     }
     one_pool(found)?;
     let assessment = assess_labels(found, degraded)?;

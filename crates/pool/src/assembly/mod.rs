@@ -2,6 +2,7 @@
 
 pub mod assemble;
 pub mod create;
+mod lost_labels;
 pub mod member_verify;
 pub mod restore;
 

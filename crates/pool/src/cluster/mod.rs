@@ -48,7 +48,7 @@ pub trait Others: Send + Sync {
     /// This node uses another epoch, and has not said so: what must be done before it does. It waits
     /// for no lock and for no epoch.
     fn adopt(&self);
-    /// This node uses another epoch, and says so from now on ([`Pool::epoch_tag`]). The other nodes
+    /// This node uses another epoch, and says so from now on (`Pool::epoch_tag`). The other nodes
     /// should learn of it soon.
     fn announce(&self);
     /// This node has withdrawn: it waits for nobody any more.

@@ -37,6 +37,15 @@ impl core::fmt::Display for MissingMember {
     }
 }
 
+/// A member whose labels are lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostMember {
+    /// Its place in the pool.
+    pub index: MemberIndex,
+    /// Its device.
+    pub path: String,
+}
+
 fn list(missing: &[MissingMember]) -> String {
     missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
@@ -283,7 +292,8 @@ pub enum PoolError {
     },
     /// Both labels of a member are damaged.
     #[error(
-        "both labels of {path} are damaged (first: {first}; second: {second}): its data may be whole, so keep the device as it is and do not create a pool on it; `braid label restore --member INDEX={path} DEVICE...` writes them again from the pool's other members, or `--from` a dump; `braid dump-label` shows what is left of both"
+        "both labels of {path} are damaged (first: {first}; second: {second}): its data may be whole, so keep the device as it is and do not create a pool on it; `braid label restore --member INDEX={word} DEVICE...` writes them again from the pool's other members, `braid label restore --from FILE --member INDEX={word}` from a dump; `braid dump-label` shows what is left of both",
+        word = shell_word(path)
     )]
     LabelsDamaged {
         /// The device.
@@ -292,6 +302,27 @@ pub enum PoolError {
         first: Box<LabelFault>,
         /// What is wrong with copy 1.
         second: Box<LabelFault>,
+    },
+    /// Members have lost both labels, and what is on their devices says which they are.
+    #[error(
+        "{}: both labels are lost or damaged, and by {} size and contents {} of pool {name:?}. Do not replace {}, and do not create a pool on {}: `{}` shows what would be written, and with --yes writes the labels again",
+        lost.iter().map(|m| m.path.as_str()).collect::<Vec<_>>().join(", "),
+        if lost.len() == 1 { "its" } else { "their" },
+        match lost.as_slice() {
+            [one] => format!("it is member {}", one.index),
+            all => format!("they are members {}", all.iter().map(|m| m.index.to_string()).collect::<Vec<_>>().join(", ")),
+        },
+        if lost.len() == 1 { "it" } else { "them" },
+        if lost.len() == 1 { "it" } else { "them" },
+        restoration(lost, others)
+    )]
+    LabelsLost {
+        /// The pool.
+        name: String,
+        /// Who, and on which device.
+        lost: Vec<LostMember>,
+        /// The devices whose labels are good.
+        others: Vec<String>,
     },
     /// The labels of a member are sound, and this version does not know all that they say.
     #[error(
@@ -647,6 +678,22 @@ impl PoolError {
     pub fn is_of_one_place(&self) -> bool {
         matches!(self, Self::Device { source } if source.is_of_one_place())
     }
+}
+
+/// The command that writes the labels of `lost` members again.
+fn restoration(lost: &[LostMember], others: &[String]) -> String {
+    let members = lost.iter().map(|m| format!(" --member {}={}", m.index, shell_word(&m.path)));
+    let others = others.iter().map(|path| format!(" {}", shell_word(path)));
+    format!("braid label restore{}", members.chain(others).collect::<String>())
+}
+
+/// A word as a shell takes it.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// Names of members, for people.

@@ -125,7 +125,7 @@ impl Pool {
         self.0.health.suspected.set(Box::new(told));
     }
     /// Members in use that are suspected, and how many damaged places this node has met on each
-    /// ([`FAIL_AT`]: or more; 0: others have met them, or this node before it mounted the pool).
+    /// (`FAIL_AT`: or more; 0: others have met them, or this node before it mounted the pool).
     pub fn suspects(&self) -> Vec<(MemberIndex, usize)> {
         let topology = self.0.epochs.snapshot();
         let in_use = |m: &MemberIndex| topology.state(*m) != MemberState::Failed;

@@ -89,7 +89,7 @@ impl Pool {
         Ok(false)
     }
 
-    /// Whether a process of this host that lives holds it: see [`Device::byte_held`].
+    /// Whether a process of this host that lives holds it: see `Device::byte_held`.
     ///
     /// # Errors
     /// [`PoolError::Device`].
@@ -104,7 +104,7 @@ impl Pool {
     }
 
     /// The operator confirms that the byte's holder has died, so the byte is free: see
-    /// [`Device::settle_byte`]. False if a process that lives holds it on some member.
+    /// `Device::settle_byte`. False if a process that lives holds it on some member.
     ///
     /// # Errors
     /// [`PoolError::Device`].

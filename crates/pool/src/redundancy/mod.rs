@@ -6,7 +6,7 @@
 //! compare-and-write), `reconstruct` (bytes that a column cannot read), `work` and `batch` (requests on groups),
 //! `compare` (finding and healing what has rotted), `copy_damage`, `resync` and `repair` (copies and
 //! parity after a crash), `fill`
-//! (onto a new member), [`log`] (a node's redundancy log) and `log_recovery` (what it is for). The geometry of a group
+//! (onto a new member), `log` (a node's redundancy log) and `log_recovery` (what it is for). The geometry of a group
 //! is [`crate::layout::group`].
 
 pub(crate) mod atomic_records;

@@ -1,6 +1,6 @@
 //! Changing a pool: members join, leave and are moved while it is in use; it gets another name, or ends.
 //!
-//! Every step is one change of the epoch ([`PoolState::change`](crate::pool::PoolState::change)). A
+//! Every step is one change of the epoch (`PoolState::change`). A
 //! crash at any moment leaves the topology before the step or the one after it.
 
 mod add;

@@ -89,6 +89,10 @@ fn assemble(world: &Arc<World>, me: usize, alone: bool) -> Result<Pool, PoolErro
         };
         let leave = match &error {
             // Never in the pool, or no longer.
+            PoolError::LabelsLost { lost, .. } => {
+                devices.retain(|d| !lost.iter().any(|m| m.path == d.info().name));
+                continue;
+            }
             PoolError::NotAMember { path, .. }
             | PoolError::Removed { path, .. }
             | PoolError::LabelsDamaged { path, .. } => path.clone(),

@@ -19,7 +19,7 @@ use crate::terminal::{answer::say, size};
 ///
 /// They are taken from the pool's other members, or from a file that `braid label dump` has made.
 /// No label on such a device says which member it was: you say it, and what contradicts it, on the
-/// device too, is refused. Without --yes it is only shown what would be written. Data is not touched.
+/// device too, is refused. Without --yes it is only shown what would be written, and the exit status is 1. Data is not touched.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The pool's name, or its other devices
@@ -38,7 +38,7 @@ pub struct Args {
     /// Write, and not only show
     #[arg(long)]
     yes: bool,
-    /// Only say what would be written, as without --yes; change nothing
+    /// Only say what would be written; change nothing
     #[arg(short = 'n', long)]
     dry_run: bool,
 }
@@ -76,9 +76,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     for step in &plan.steps {
         show(step);
     }
-    if !writes {
+    if args.dry_run {
         say!("nothing was written; --yes writes it");
         return Ok(ExitCode::SUCCESS);
+    }
+    if !args.yes {
+        bail!("nothing was written: give --yes to write these labels");
     }
     plan.write()?;
     say!("written; `braid scan` shows the pool");

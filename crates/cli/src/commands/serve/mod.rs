@@ -148,7 +148,7 @@ fn serve(args: &Args, name: &str) -> Result<ExitCode> {
     let control = Control::serve(&node, &note);
     let mut stdout = std::io::stdout();
     let url = format!("braid://{address}/{name}");
-    note.write(Path::new(&url), &name, &devices);
+    note.write(Path::new(&url), &name, (&devices, &[]));
     let metrics = metrics.map(|server| server.serve(&node)).transpose()?;
     drop(node);
     answer::line(json!({"url": url}));

@@ -2,7 +2,7 @@
 //! only, for a second or two in all.
 //!
 //! Three things say something:
-//! * a metadata slot names the block that it stands on, and so the member ([`sample_plan`] knows
+//! * a metadata slot names the block that it stands on, and so the member (`sample_plan` knows
 //!   where slots are);
 //! * copies of a mirror are equal, and parity rows add up, except in a few places after a crash or
 //!   rot;
