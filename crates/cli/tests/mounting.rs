@@ -287,8 +287,8 @@ fn a_dry_run_says_what_a_mount_would_be_refused_for() {
     std::fs::create_dir(&first).unwrap();
     std::fs::create_dir(&second).unwrap();
     let dry = |tail: &[&str]| disks.with(&["mount", "-n"], tail).join(" ");
-    let braid = env!("CARGO_BIN_EXE_braid");
-    let limited = format!("ulimit -n 100; if {braid} {} 2>&1; then exit 1; fi", dry(&[&second]));
+    let program = env!("CARGO_BIN_EXE_braid");
+    let limited = format!("ulimit -n 100; if {program} {} 2>&1; then exit 1; fi", dry(&[&second]));
     let said = sh(&limited);
     assert!(said.contains("the limit of open files"), "{said}");
     let said = fails(&disks.with(&["mount", "-n"], &[&second, "-o", "slot=1"]));

@@ -77,7 +77,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
     let before = session.view()?;
     let member = control::member(&before, &args.member)?;
     if args.stop {
-        return stop(args, session, &before, member);
+        return stop(args, session, &before, &member);
     }
     let named = args.device.as_deref().context("which device?")?;
     let device = session.new_device(named)?;
@@ -112,7 +112,7 @@ fn carry_out(args: &Args, session: &Session) -> Result<ExitCode> {
 }
 
 /// Ends a move. A member that is filled has nothing to go back to: what it replaces is out of use.
-fn stop(args: &Args, session: &Session, before: &View, member: MemberId) -> Result<ExitCode> {
+fn stop(args: &Args, session: &Session, before: &View, member: &MemberId) -> Result<ExitCode> {
     if resync::state(before, member.place) == "rebuilding" {
         let pool = &args.pool;
         bail!(

@@ -35,9 +35,9 @@ pub enum Session {
     /// Of another process.
     Mounted {
         /// Its mount.
-        mount: Mount,
+        mount: Box<Mount>,
         /// The last order that changes something, which is followed then.
-        given: Mutex<Option<Order>>,
+        given: Mutex<Option<Box<Order>>>,
     },
     /// Of this one.
     Own {
@@ -119,8 +119,8 @@ fn told_of(error: anyhow::Error, given: Option<&Order>) -> anyhow::Error {
 
 impl Session {
     /// The node of a mount.
-    pub const fn of(mount: Mount) -> Self {
-        Self::Mounted { mount, given: Mutex::new(None) }
+    pub fn of(mount: Mount) -> Self {
+        Self::Mounted { mount: Box::new(mount), given: Mutex::new(None) }
     }
 
     /// The node for what a user names: a pool, the directory where it is mounted, its devices
@@ -200,11 +200,11 @@ impl Session {
             Self::Mounted { mount, given } => {
                 let mut given = given.lock().unwrap_or_else(PoisonError::into_inner);
                 if order.is_change() {
-                    *given = Some(order.clone());
+                    *given = Some(Box::new(order.clone()));
                 }
                 let last = given.clone();
                 drop(given);
-                control::order(mount, order).map_err(|e| told_of(e, last.as_ref()))
+                control::order(mount, order).map_err(|e| told_of(e, last.as_deref()))
             }
             Self::Own { fs, .. } => {
                 let user = rustix::process::getuid().as_raw();
