@@ -102,6 +102,26 @@ impl Pool {
         silent.chain(given_up).collect()
     }
 
+    /// Whether this node may let others change what it has changed: no member that the pool needs has been given up. A
+    /// write to such a member may be done at any later time, so over what another node writes there after it got the
+    /// lock, unless this node has been fenced, or its process has ended, before. Of a member that the pool can do
+    /// without, nobody reads any more once it is failed ([`Pool::fail_silent`]). Waits for no member.
+    ///
+    /// # Errors
+    /// [`PoolError::SilentMember`], [`PoolError::GivenUpMember`].
+    pub fn check_given_up(&self) -> Result<(), PoolError> {
+        let topology = self.0.epochs.snapshot();
+        if !topology.devices.iter().any(|device| is_given_up(&**device)) {
+            return Ok(());
+        }
+        let unasked = self.unasked();
+        let members: Vec<MemberIndex> = unasked.iter().map(|(member, _)| *member).collect();
+        if topology.can_lose_all(&members) {
+            return Ok(());
+        }
+        topology.needed_of(unasked).map_or(Ok(()), Err)
+    }
+
     /// Goes on without the members that have been given up; those that it has failed.
     ///
     /// # Errors
@@ -127,6 +147,12 @@ impl Pool {
         }
         Ok(members)
     }
+}
+
+fn is_given_up(device: &dyn Device) -> bool {
+    let of = device.abilities();
+    of.bound.is_some_and(|b| b.given_up().is_some())
+        || of.session.is_some_and(|s| s.given_up().is_some())
 }
 
 impl Topology {
