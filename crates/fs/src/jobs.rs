@@ -106,6 +106,14 @@ impl JobSlot {
     }
 }
 
+/// How far each job is.
+#[derive(Debug, Default)]
+pub(crate) struct AllProgress {
+    pub leaving: Progress,
+    pub rebalancing: Progress,
+    pub trimming: Progress,
+}
+
 /// Blocks still to be done, and all that had to be, for people.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {

@@ -32,7 +32,7 @@ use crate::freeze::NodeFreeze;
 use crate::handle::Handles;
 use crate::inflight_writes::InflightWrites;
 use crate::inode::InodeTable;
-use crate::jobs::{JobSlot, Progress};
+use crate::jobs::{AllProgress, JobSlot};
 use crate::maintenance::{FileSearch, Maintenance, MaintenancePeers};
 use crate::meta::{Meta, MetaStats};
 use crate::options::MountOptions;
@@ -93,9 +93,7 @@ pub(crate) struct Mounted {
     pub trim: JobSlot,
     discarder: Discarder,
     /// How far a part that leaves is emptied.
-    pub leaving: Progress,
-    pub rebalancing: Progress,
-    pub trimming: Progress,
+    pub progress: AllProgress,
     /// What a node that has left in order left to the next owner of its slot, because of damage.
     left_for_later: Mutex<Vec<String>>,
 }
@@ -219,9 +217,7 @@ impl Mounted {
             rebalance: JobSlot::default(),
             trim: JobSlot::default(),
             discarder: Discarder::start(&core),
-            leaving: Progress::default(),
-            rebalancing: Progress::default(),
-            trimming: Progress::default(),
+            progress: AllProgress::default(),
             left_for_later: Mutex::default(),
             core,
             membership,

@@ -55,7 +55,7 @@ impl Fs {
         let switch = &self.mounted.trim;
         let _running = switch.begin(Job::Trim).map_err(|_| Error::Trimming)?;
         let stop = || switch.stops() || canceller.is_cancelled() || core.withdrawn.get().is_some();
-        let progress = &self.mounted.trimming;
+        let progress = &self.mounted.progress.trimming;
         let trimmed = core.watch(trim(core, span, progress, &stop));
         progress.end();
         trimmed
@@ -63,7 +63,7 @@ impl Fs {
 
     /// How far a trim of this node is: what it has looked at.
     pub fn trimming(&self) -> Option<JobProgress> {
-        self.mounted.trimming.told(self.core().volume.geo.block_size.shift())
+        self.mounted.progress.trimming.told(self.core().volume.geo.block_size.shift())
     }
 
     /// Ends a trim that is under way, soon.

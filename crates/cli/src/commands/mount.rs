@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let (dir, devices) = args.words.split_last().context("name a directory")?;
     if remount::is_asked(&args.options) {
         let dir = mounts::resolved(dir.as_ref()).with_context(|| dir.clone())?;
-        return remount::run(args, devices, &dir);
+        return remount::run(args, devices, &dir, changes);
     }
     if devices.is_empty() {
         bail!(
@@ -234,7 +234,7 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
 }
 
 /// Whether an option would change what a node has that was mounted with the options `noted`; `None`: nobody knows it.
-pub(super) fn changes(noted: &[String], option: &str) -> Result<Option<bool>> {
+fn changes(noted: &[String], option: &str) -> Result<Option<bool>> {
     let parsed = |options: &[String]| parse(&[], PathBuf::from("/"), options);
     let with = [noted, &[option.to_owned()]].concat();
     let ((before, _), (after, unknown)) = (parsed(noted)?, parsed(&with)?);
@@ -776,5 +776,22 @@ mod tests {
         assert_eq!(fs("slot=1023").slot, Some(NodeId(1023)));
         // In any order: the whole first, then its parts.
         assert_eq!(fs("cache=16M,memory=64M").metadata_cache, Bytes(16 << 20));
+    }
+
+    #[test]
+    fn what_a_node_has_may_be_said_again_and_nothing_else() {
+        let noted = ["commit=7,nodiscard".to_owned(), "slot=3".to_owned()];
+        for option in ["commit=7", "slot=3", "defaults", "_netdev", "x-y=z", "nodiscard", "user=7"]
+        {
+            assert_eq!(changes(&noted, option).unwrap(), Some(false), "{option}");
+        }
+        for option in ["commit=8", "slot=4", "discard", "cache=8M", "io_timeout=5"] {
+            assert_eq!(changes(&noted, option).unwrap(), Some(true), "{option}");
+        }
+        assert_eq!(changes(&noted, "rubbish").unwrap(), None);
+        assert!(changes(&noted, "commit=0").is_err());
+        let noted = ["retry=7".to_owned()];
+        assert_eq!(mount_remote::changes(&noted, "retry=7").unwrap(), Some(false));
+        assert_eq!(mount_remote::changes(&noted, "retry=8").unwrap(), Some(true));
     }
 }

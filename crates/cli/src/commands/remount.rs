@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use braid_pool::device::{MountTable, TableEntry};
 use nix::mount::{MsFlags, mount};
 
+use super::mount_remote;
 use super::mount_start::{Args, each};
-use super::{mount as node, mount_remote};
 use crate::control::{self, View, session::NOTHING_CHANGED};
 use crate::pools::sources;
 use crate::process::mounts::{self, Mount};
@@ -38,16 +38,19 @@ const KEPT: [(&str, MsFlags); 3] = [
 ];
 const REMOUNT: &str = "remount";
 
+/// Whether an option would change what a mount has with the options that stand before; `None`: nobody knows it.
+type Changes = fn(&[String], &str) -> Result<Option<bool>>;
+
 /// Whether the options ask for it.
 pub fn is_asked(options: &[String]) -> bool {
     each(options).any(|option| option == REMOUNT)
 }
 
-/// Runs it.
+/// Runs it. `of_node`: what the options of a node mean.
 ///
 /// # Errors
 /// Nothing is mounted there, or another pool; an option that cannot change; the kernel refuses.
-pub fn run(args: &Args, devices: &[String], dir: &Path) -> Result<ExitCode> {
+pub fn run(args: &Args, devices: &[String], dir: &Path, of_node: Changes) -> Result<ExitCode> {
     let shown = dir.display();
     if let Some(other) = others::at(dir) {
         bail!("{other}");
@@ -64,6 +67,7 @@ pub fn run(args: &Args, devices: &[String], dir: &Path) -> Result<ExitCode> {
         )
     })?;
     refuse_another(&mounted, entry, devices)?;
+    let meaning = if mounted.is_remote { mount_remote::changes } else { of_node };
     let before = flags_of(&entry.flags);
     let mut after = before;
     if args.shown_as.is_some() {
@@ -73,7 +77,9 @@ pub fn run(args: &Args, devices: &[String], dir: &Path) -> Result<ExitCode> {
     for option in each(&args.options).filter(|option| *option != REMOUNT) {
         if let Some((_, flag, set)) = FLAGS.iter().find(|(word, ..)| *word == option) {
             after.set(*flag, *set);
-        } else if !has(&entry.options, option) && changes(&mounted, option, args.sloppy)? {
+        } else if !has(&entry.options, option)
+            && changes(meaning(&mounted.options, option)?, option, args.sloppy)?
+        {
             bail!(
                 "option {option} cannot change while {} is mounted: unmount {shown}, and mount it again with it; nothing \
                  was changed",
@@ -157,10 +163,9 @@ fn has(list: &str, word: &str) -> bool {
     list.split(',').any(|own| own == word)
 }
 
-/// Whether an option is another one than the mount has. `sloppy`: what nobody knows changes nothing.
-fn changes(mounted: &Mount, option: &str, sloppy: bool) -> Result<bool> {
-    let asked = if mounted.is_remote { mount_remote::changes } else { node::changes };
-    match asked(&mounted.options, option)? {
+/// Whether an option changes something. `sloppy`: what nobody knows changes nothing.
+fn changes(meaning: Option<bool>, option: &str, sloppy: bool) -> Result<bool> {
+    match meaning {
         Some(changes) => Ok(changes),
         None if sloppy => Ok(false),
         None => bail!("unknown mount option '{option}'; see `braid mount --help`"),
@@ -200,22 +205,5 @@ mod tests {
         assert_eq!(flags, MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NOATIME);
         assert_eq!(words_of(flags), "ro,nosuid,dev,exec");
         assert_eq!(words_of(flags_of("rw,relatime")), "rw,suid,dev,exec");
-    }
-
-    #[test]
-    fn what_a_node_has_may_be_said_again_and_nothing_else() {
-        let noted = ["commit=7,nodiscard".to_owned(), "slot=3".to_owned()];
-        for option in ["commit=7", "slot=3", "defaults", "_netdev", "x-y=z", "nodiscard", "user=7"]
-        {
-            assert_eq!(node::changes(&noted, option).unwrap(), Some(false), "{option}");
-        }
-        for option in ["commit=8", "slot=4", "discard", "cache=8M", "io_timeout=5"] {
-            assert_eq!(node::changes(&noted, option).unwrap(), Some(true), "{option}");
-        }
-        assert_eq!(node::changes(&noted, "rubbish").unwrap(), None);
-        assert!(node::changes(&noted, "commit=0").is_err());
-        let noted = ["retry=7".to_owned()];
-        assert_eq!(mount_remote::changes(&noted, "retry=7").unwrap(), Some(false));
-        assert_eq!(mount_remote::changes(&noted, "retry=8").unwrap(), Some(true));
     }
 }

@@ -14,7 +14,6 @@ use crate::control::lookup::selector_of;
 use crate::control::member::MemberId;
 use crate::control::orders::{Order, Target};
 use crate::control::plans::planned;
-use crate::control::serve::obey;
 use crate::control::views::{View, view};
 
 /// What fails so soon, or is done, is told to whoever has asked for it.
@@ -22,18 +21,21 @@ const AT_ONCE: Duration = Duration::from_millis(500);
 /// Between two looks at a move.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Begins `of`. With `remove`: what it empties leaves the pool then.
+/// How a node carries an order out.
+type Obey = fn(&Fs, Order) -> Result<View>;
+
+/// Begins `of`, which `obey` carries out. With `remove`: what it empties leaves the pool then.
 ///
 /// # Errors
 /// It would be refused; it has failed at once.
-pub(super) fn begin(fs: &Fs, of: Order, remove: bool, user: u32) -> Result<View> {
-    refuse(fs, &of)?;
+pub(super) fn begin((fs, obey): (&Fs, Obey), of: Order, remove: bool, user: u32) -> Result<View> {
+    refuse((fs, obey), &of)?;
     let text = format!("{} --background", told(&of).context("that has no background")?);
     fs.pool().record(EventKind::Command, Some(user), text.clone());
     let (tell, ended) = sync_channel(1);
     let node = fs.clone();
     let work = move || {
-        let done = carry_out(&node, &of, remove);
+        let done = carry_out((&node, obey), &of, remove);
         let how = match &done {
             Ok(said) => format!("has ended: {}", said.as_deref().unwrap_or("done").trim_end()),
             Err(why) => format!("has failed: {why:#}"),
@@ -53,7 +55,7 @@ pub(super) fn begin(fs: &Fs, of: Order, remove: bool, user: u32) -> Result<View>
 
 /// # Errors
 /// Those that the order would give before it begins.
-fn refuse(fs: &Fs, of: &Order) -> Result<()> {
+fn refuse((fs, obey): (&Fs, Obey), of: &Order) -> Result<()> {
     match of {
         Order::Leave { member, .. } if is_moving(fs, member) => Ok(()),
         Order::Leave { member, .. } => {
@@ -67,7 +69,7 @@ fn refuse(fs: &Fs, of: &Order) -> Result<()> {
 }
 
 /// Does it; what there is to say then.
-fn carry_out(fs: &Fs, of: &Order, remove: bool) -> Result<Option<String>> {
+fn carry_out((fs, obey): (&Fs, Obey), of: &Order, remove: bool) -> Result<Option<String>> {
     let (Order::Leave { member, .. } | Order::Evacuate { member, .. }) = of else {
         return Ok(obey(fs, of.clone())?.said);
     };

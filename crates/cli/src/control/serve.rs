@@ -120,7 +120,7 @@ fn answer(node: &Node, stream: &UnixStream) -> Result<()> {
             })
         }
         Ok(Order::Background { of, remove }) => {
-            let begun = background::begin(fs, *of, remove, user_of(stream));
+            let begun = background::begin((fs, obey), *of, remove, user_of(stream));
             begun.map(|view| Answer::Done(Box::new(view)))
         }
         Ok(order @ Order::Freeze { .. }) => {

@@ -145,7 +145,7 @@ impl Fs {
         tracing::info!(blocks = leaving.blocks, parts = ?leaving.parts, "a part of the pool is emptied");
         core.watch(change(core, |l| l.closed |= bits_of(&whole)))?;
         let emptied = self.empty(&whole);
-        self.mounted.leaving.end();
+        self.mounted.progress.leaving.end();
         match emptied {
             Ok((moved, true)) => {
                 for r in &whole {
@@ -183,7 +183,7 @@ impl Fs {
 
     /// How much of what has to move, in bytes, has moved, if this node empties a part of the pool.
     pub fn leaving(&self) -> Option<(u64, u64)> {
-        let progress = &self.mounted.leaving;
+        let progress = &self.mounted.progress.leaving;
         let (left, total) = progress.get();
         let shift = self.core().volume.geo.block_size.shift();
         (total > 0).then_some(((total - left) << shift, total << shift))
@@ -191,7 +191,7 @@ impl Fs {
 
     /// Since when this node empties a part of the pool.
     pub fn leaving_since(&self) -> Option<Instant> {
-        self.mounted.leaving.begun()
+        self.mounted.progress.leaving.begun()
     }
 
     /// The regions that a member holds something of; all of what it holds must be of them.
@@ -278,7 +278,7 @@ impl Fs {
             self.sync()?;
             core.alloc.leave()?;
             let now = used(core, &groups)?;
-            self.mounted.leaving.set(now.data);
+            self.mounted.progress.leaving.set(now.data);
             if now.data == 0 {
                 // What came in before all knew that it was closed.
                 immovable(core, &groups, now)?;

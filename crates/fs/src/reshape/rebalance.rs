@@ -183,7 +183,7 @@ impl Fs {
 
     /// How far a rebalancing of this node is.
     pub fn rebalancing(&self) -> Option<JobProgress> {
-        self.mounted.rebalancing.told(self.core().volume.geo.block_size.shift())
+        self.mounted.progress.rebalancing.told(self.core().volume.geo.block_size.shift())
     }
 
     /// Ends a rebalancing that is under way, soon.
@@ -199,7 +199,7 @@ impl Fs {
         }
         let parts = Parts::read(core)?;
         let mut result = Rebalanced { before: parts.fills(), ..Rebalanced::default() };
-        let progress = &self.mounted.rebalancing;
+        let progress = &self.mounted.progress.rebalancing;
         let stopped = || {
             progress.set(parts.to_move());
             switch.stops() || core.withdrawn.get().is_some()
