@@ -55,6 +55,8 @@ pub(crate) struct Transfer {
     /// Bytes of a call, at most.
     most: usize,
     is_call: bool,
+    /// Where a write goes on that direct I/O refuses.
+    buffered: Option<i32>,
     bounce: Option<AlignedBuf>,
     /// What the kernel has of a call of several segments.
     vectors: Vec<libc::iovec>,
@@ -83,9 +85,11 @@ impl Transfer {
         let most = if whole { target.most } else { target.most_scattered };
         let bounce = (len != 0 && !first.base.addr().is_multiple_of(target.memory_align))
             .then(|| AlignedBuf::zeroed(len.min(BOUNCE_MAX)));
+        let buffered = target.buffered.filter(|_| kind == Kind::Write);
+        let refused = buffered.filter(|b| !b.takes(at, len)).map(|b| b.fd);
         Self {
             kind,
-            fd: target.fd,
+            fd: refused.unwrap_or(target.fd),
             at,
             first,
             others: Vec::new(),
@@ -94,6 +98,7 @@ impl Transfer {
             sector: target.sector,
             most: most.clamp(target.sector, CALL_MAX),
             is_call: target.by_call,
+            buffered: buffered.map(|b| b.fd),
             bounce,
             vectors: Vec::new(),
             counters: target.counters.map(NonNull::from),
@@ -277,6 +282,11 @@ impl Transfer {
         let Ok(moved) = usize::try_from(result) else {
             return match -result {
                 libc::EINTR | libc::EAGAIN => Next::Again,
+                libc::EINVAL if self.buffered.is_some_and(|fd| fd != self.fd) => {
+                    // The unit of direct writes is larger than it was when the file was opened.
+                    self.fd = self.buffered.unwrap_or(self.fd);
+                    Next::Again
+                }
                 errno => Next::Done(Err(io::Error::from_raw_os_error(errno))),
             };
         };
@@ -313,6 +323,7 @@ mod tests {
 
     const TARGET: RingTarget<'static> = RingTarget {
         fd: 9,
+        buffered: None,
         sector: 512,
         memory_align: 512,
         most: 2 << 20,

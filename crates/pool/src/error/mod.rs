@@ -215,6 +215,20 @@ pub enum PoolError {
         /// What was asked for.
         lock_sector: Bytes,
     },
+    /// The sectors of a member, or of a device that is to be one, are larger than the pool's.
+    #[error(
+        "pool {name:?} was made for sectors of {lock_sector} bytes, and {path} takes only whole sectors of {sector}: use a device with sectors of {lock_sector} bytes instead (`lsblk -o NAME,LOG-SEC`), to which a member is copied whole, by `dd` for example"
+    )]
+    LargeSectors {
+        /// The device.
+        path: String,
+        /// The pool.
+        name: String,
+        /// The device's sector.
+        sector: Bytes,
+        /// The pool's.
+        lock_sector: Bytes,
+    },
     /// A device that cannot hold the labels and one stripe unit.
     #[error(
         "{path} is too small: {size} bytes, at least {needed} are needed; use a larger device or a smaller stripe unit"
