@@ -319,7 +319,7 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceError, HugeBuf, Intact};
+    use crate::{BufferedTarget, DeviceError, HugeBuf, Intact};
 
     const TARGET: RingTarget<'static> = RingTarget {
         fd: 9,
@@ -439,6 +439,27 @@ mod tests {
         let Next::Done(result) = alone[0].completed(-libc::EIO) else { panic!("not done") };
         assert!(result.is_err() && alone[0].unjoin().is_empty());
         assert_eq!(owners(&alone[0], result), [2]);
+    }
+    #[test]
+    fn what_direct_io_does_not_take_goes_through_the_page_cache() {
+        let buffered = BufferedTarget { fd: 4, unit: 4096 };
+        let target = RingTarget { buffered: Some(buffered), ..TARGET };
+        let mut buf = AlignedBuf::zeroed(8192);
+        let base = buf.as_mut_ptr();
+        for (at, len, fd) in [(0, 4096, 9), (4096, 8192, 9), (512, 4096, 4), (0, 512, 4)] {
+            let mut t = Transfer::write(0, target, at, base, len);
+            assert_eq!(t.call().fd, fd, "{len} at {at}");
+            assert_eq!(Transfer::read(0, target, at, base, len).call().fd, 9, "a read");
+        }
+        // The unit has become larger since.
+        let mut t = Transfer::write(0, target, 4096, base, 4096);
+        assert_eq!(t.call().fd, 9);
+        assert!(matches!(t.completed(-libc::EINVAL), Next::Again));
+        assert_eq!((t.call().fd, whole(&t.call())), (4, (4096, 4096)));
+        let Next::Done(refused) = t.completed(-libc::EINVAL) else { panic!("not done") };
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        let mut read = Transfer::read(0, target, 4096, base, 4096);
+        assert!(matches!(read.completed(-libc::EINVAL), Next::Done(Err(_))));
     }
     #[test]
     fn calls_are_no_larger_than_the_device_takes() {

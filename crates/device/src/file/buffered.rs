@@ -61,3 +61,89 @@ impl Buffered {
         self.file.write_all_at(buf, at.get())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Device, FileDevice, Op, OpenOptions, Request, run};
+
+    /// A file system on a loop device with sectors of 4096 bytes: direct writes of less are refused.
+    struct LargeSectors {
+        dir: tempfile::TempDir,
+        node: PathBuf,
+    }
+    impl LargeSectors {
+        /// `None`, said, where it cannot be made.
+        fn new() -> Option<Self> {
+            let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+            let image = dir.path().join("image");
+            File::create(&image).unwrap().set_len(512 << 20).unwrap();
+            let out = Command::new("losetup")
+                .args(["--find", "--show", "--sector-size", "4096"])
+                .arg(&image)
+                .output();
+            let Some(out) = out.ok().filter(|out| out.status.success()) else {
+                braid_testkit::skip("no loop devices here");
+                return None;
+            };
+            let node = PathBuf::from(String::from_utf8(out.stdout).unwrap().trim());
+            let this = Self { dir, node };
+            std::fs::create_dir(this.at()).unwrap();
+            let done = |program: &str, args: &[&Path]| {
+                Command::new(program).args(args).output().is_ok_and(|out| out.status.success())
+            };
+            let made = done("mkfs.ext4", &[Path::new("-q"), &this.node]);
+            if !made || !done("mount", &[&this.node, &this.at()]) {
+                braid_testkit::skip("no mkfs.ext4, or no right to mount");
+                return None;
+            }
+            Some(this)
+        }
+        fn at(&self) -> PathBuf {
+            self.dir.path().join("at")
+        }
+    }
+    impl Drop for LargeSectors {
+        fn drop(&mut self) {
+            Command::new("umount").arg(self.at()).output().ok();
+            Command::new("losetup").arg("--detach").arg(&self.node).output().ok();
+        }
+    }
+
+    /// The unit of direct writes becomes larger while the file is open.
+    #[test]
+    fn a_file_whose_direct_writes_have_become_larger_is_written_all_the_same() {
+        let Some(beneath) = LargeSectors::new() else { return };
+        let path = beneath.at().join("member");
+        std::fs::write(&path, vec![1; 1 << 20]).unwrap();
+        let device = FileDevice::open(&path, OpenOptions::default()).unwrap();
+        let mut device = Arc::into_inner(device).unwrap();
+        assert_eq!(device.info.sector, Bytes(4096));
+        // As it was when it took sectors of 512 bytes.
+        device.info.sector = Bytes(512);
+        device.buffered.as_mut().unwrap().unit = Bytes(512);
+        let refused = device.file.write_all_at(&crate::AlignedBuf::zeroed(512), 512);
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+
+        device.write(ByteOffset(512), &[2; 512]).unwrap();
+        let (three, four) = ([3; 512], [4; 1024]);
+        let mut both = [
+            Request::new(&device, ByteOffset(1024), Op::Write(&three)),
+            Request::new(&device, ByteOffset(8192 - 512), Op::Write(&four)),
+        ];
+        run(&mut both);
+        assert!(both.iter().all(|r| r.result.is_ok()), "{both:?}");
+        device.flush().unwrap();
+        let mut expected = vec![1_u8; 12288];
+        for (from, len, value) in [(512, 512, 2), (1024, 512, 3), (8192 - 512, 1024, 4)] {
+            expected.get_mut(from..from + len).unwrap().fill(value);
+        }
+        let mut found = vec![0; 12288];
+        device.read(ByteOffset(0), &mut found).unwrap();
+        assert!(found == expected);
+    }
+}
