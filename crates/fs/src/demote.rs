@@ -32,7 +32,7 @@ impl GlockOps for Core {
             }
             None => Ok(()),
         };
-        match self.watch(done) {
+        match self.watch(done.and_then(|()| self.nothing_comes_late(from))) {
             Ok(()) => {
                 let written = inode.as_ref().and_then(|inode| inode.deferred_mtime_for(to));
                 let opened = to == Mode::Unlocked
@@ -66,8 +66,10 @@ impl Core {
     /// Another node has found no space. What is left here after an error that ends nothing is no harm.
     fn hand_space_out(&self, to: Mode) -> std::result::Result<Demoted, DemoteFailed> {
         self.alloc.note_change_by_others();
+        let handed_out =
+            || self.alloc.hand_out().and_then(|()| self.nothing_comes_late(Mode::Exclusive));
         if to == Mode::Unlocked
-            && let Err(e) = self.watch(self.alloc.hand_out())
+            && let Err(e) = self.watch(handed_out())
         {
             tracing::warn!("cannot give all free space to the others: {e}");
             if self.withdrawn.get().is_some() {
@@ -76,7 +78,18 @@ impl Core {
         }
         Ok(Demoted::default())
     }
-    /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
+    /// What this node wrote under a lock stays as the next holder finds it: a write that a device did not answer, and
+    /// that this node gave up, may be done at any later time until this node is fenced. Which lock covered it is
+    /// not asked: blocks and locks change hands.
+    ///
+    /// # Errors
+    /// Such a write may still be done: this node withdraws, and gives nothing up.
+    fn nothing_comes_late(&self, from: Mode) -> Result<()> {
+        match from {
+            Mode::Exclusive | Mode::Concurrent => Ok(self.volume.pool.check_given_up()?),
+            Mode::Shared | Mode::Unlocked => Ok(()),
+        }
+    }
     fn demote_inode(&self, inode: &Arc<Inode>, what: &Demoting<'_>) -> Result<()> {
         let Demoting { from, to, .. } = *what;
         if let Some(st) = inode.peek() {

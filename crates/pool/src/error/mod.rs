@@ -95,6 +95,11 @@ pub enum PoolError {
     /// The handle was closed: its node may change nothing any more.
     #[error("the pool was closed: this node has left it")]
     Closed,
+    /// A wait for another node was broken off.
+    #[error(
+        "another node holds what this one needs, and does not give it up: it may be dead, and not fenced yet. `braid nodes` shows whether it is; once its host is off, confirm that: `braid fence POOL NODE --confirm`"
+    )]
+    BrokenOff,
     /// A member has no persistent reservations, or this node has not registered.
     #[error(
         "{path} has no persistent reservations: a node that is fenced from the other members could still write here"

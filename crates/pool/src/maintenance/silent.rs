@@ -102,6 +102,36 @@ impl Pool {
         silent.chain(given_up).collect()
     }
 
+    /// Called before this node lets others write what it alone could write until now: nothing that it has asked of
+    /// a device and given up may be done there later. A member that was given up, and that others have the bytes of, is
+    /// failed: on return no node uses it. What may still be done on a device of a member that is out of use
+    /// harms nobody: it is no member again before that has ended.
+    ///
+    /// # Errors
+    /// Those of [`Pool::fail_silent`]. The node must withdraw: what it gave up may be done until it is fenced.
+    pub fn check_given_up(&self) -> Result<(), PoolError> {
+        while self.has_given_up() {
+            if self.fail_silent()?.is_empty() && !self.0.follow()? {
+                let needed = self.0.epochs.snapshot().needed_of(self.unasked());
+                return needed.map_or(Ok(()), Err);
+            }
+            self.0.await_settled()?;
+        }
+        Ok(())
+    }
+
+    /// Whether this node has given up a member that is in use. Waits for nothing.
+    fn has_given_up(&self) -> bool {
+        let topology = self.0.epochs.snapshot();
+        let given_up = |device: &Arc<dyn Device>| {
+            let of = device.abilities();
+            of.bound.and_then(AnswerBound::given_up).is_some()
+                || of.session.is_some_and(|session| session.given_up().is_some())
+        };
+        let mut members = topology.members().zip(&topology.devices);
+        members.any(|(m, device)| topology.state(m) != MemberState::Failed && given_up(device))
+    }
+
     /// Goes on without the members that have been given up; those that it has failed.
     ///
     /// # Errors
