@@ -61,14 +61,34 @@ pub(crate) fn zero(file: &File, at: ByteOffset, len: Bytes) -> io::Result<()> {
     Ok(())
 }
 
-/// Alignment of memory and of offsets for direct I/O, where the kernel (6.1) and the file system
-/// tell.
-pub(crate) fn direct_alignment(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
-    /// `STATX_DIOALIGN` of `linux/stat.h`.
-    const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
-    let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, DIOALIGN).ok()?;
-    let told = stat.stx_mask & DIOALIGN.bits() != 0 && stat.stx_dio_offset_align != 0;
-    told.then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
+/// What direct I/O asks of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DirectAlignment {
+    /// Alignment of memory.
+    pub memory: u32,
+    /// Reads are whole units of this.
+    pub read: Bytes,
+    /// Writes are whole units of this. More than for reads where the file system writes elsewhere instead
+    /// of in place, which it can do only with whole blocks: XFS, once a file has been copied by reference.
+    pub sector: Bytes,
+}
+
+/// What direct I/O asks of a file, where the kernel (6.1) and the file system tell. It may change while
+/// the file is open. An older kernel tells no unit for reads: it is then the same.
+pub(crate) fn direct_alignment(file: BorrowedFd<'_>) -> Option<DirectAlignment> {
+    /// `STATX_DIO_READ_ALIGN` of `linux/stat.h`, since 6.14.
+    const READ_ALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2_0000);
+    let asked = StatxFlags::DIOALIGN | READ_ALIGN;
+    let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, asked).ok()?;
+    let told = |what: StatxFlags| stat.stx_mask & what.bits() != 0;
+    let sector = Bytes(stat.stx_dio_offset_align.into());
+    let read = Some(Bytes(stat.stx_dio_read_offset_align.into()));
+    let read = read.filter(|read| told(READ_ALIGN) && read.get() != 0).unwrap_or(sector);
+    (told(StatxFlags::DIOALIGN) && sector.get() != 0).then_some(DirectAlignment {
+        memory: stat.stx_dio_mem_align,
+        read,
+        sector,
+    })
 }
 
 /// Whether a file lives in memory.

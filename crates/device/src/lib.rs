@@ -136,5 +136,5 @@ pub use scripted::{Noted, Power, Rule, ScriptedDevice};
 pub use signature::{Foreign, probe};
 pub use times::{TimeCounters, Times};
 pub use traffic::{IoCounters, Issued, SIZE_CLASSES, Traffic};
-pub use traits::{Device, Intact, RingTarget, Route, Threaded, Timed, UnderWay};
+pub use traits::{BufferedTarget, Device, Intact, RingTarget, Route, Threaded, Timed, UnderWay};
 pub use user_dir::{in_user_dir, user_dir};

@@ -26,11 +26,29 @@ pub trait Intact: Send + Sync + Debug {
     fn was_intact(&self) -> Result<(), DeviceError>;
 }
 
+/// The descriptor of a file that has no direct I/O, for writes that the file's other one refuses.
+#[derive(Debug, Clone, Copy)]
+pub struct BufferedTarget {
+    /// Open as long as the device lives.
+    pub fd: RawFd,
+    /// Direct writes are whole units of so many bytes, as far as is known.
+    pub unit: usize,
+}
+
+impl BufferedTarget {
+    /// Whether direct I/O takes a write, as far as is known.
+    pub fn takes(&self, at: u64, len: usize) -> bool {
+        at.is_multiple_of(self.unit as u64) && len.is_multiple_of(self.unit)
+    }
+}
+
 /// A descriptor, and what a ring must know to serve it.
 #[derive(Debug, Clone, Copy)]
 pub struct RingTarget<'a> {
     /// Open as long as the device lives.
     pub fd: RawFd,
+    /// For writes that `fd` does not take because they are not whole units of its direct I/O.
+    pub buffered: Option<BufferedTarget>,
     /// A transfer goes on only from a multiple of this.
     pub sector: usize,
     /// Memory aligned otherwise is copied through a buffer that is.

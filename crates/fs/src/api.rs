@@ -55,6 +55,11 @@ pub struct Cleared {
     pub errors: bool,
 }
 
+/// Says in the log what a node that leaves waits for.
+pub(crate) fn log_awaited(awaited: &str) {
+    tracing::warn!("this node leaves, and waits: {awaited}");
+}
+
 impl Fs {
     /// Joins the cluster on `pool` as a node: claims a slot, recovers what dead nodes left, starts
     /// the heartbeat. Blocks until the node can serve.
@@ -81,12 +86,22 @@ impl Fs {
         Self::mount(pool, MountOptions { read_only: true, ..options }, kernel)
     }
     /// Leaves the cluster: everything dirty becomes durable, the slot free. Other clones of this
-    /// handle fail from then on.
+    /// handle fail from then on. For another node it waits for as long as a dead one is fenced, and an `io_timeout`
+    /// more.
     ///
     /// # Errors
-    /// A device failed; the node then counts as dead and others replay its journal.
+    /// A device failed, or another node did not give up what leaving needs; the node then counts as dead and others
+    /// replay its journal.
     pub fn unmount(&self) -> Result<()> {
-        self.mounted.unmount()
+        self.unmount_telling(&log_awaited)
+    }
+    /// As [`Fs::unmount`]; `tell` is called from a thread of its own after 5 s, and then now and then, with what
+    /// the node waits for, if that is other nodes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn unmount_telling(&self, tell: &(dyn Fn(&str) + Sync)) -> Result<()> {
+        self.mounted.unmount(tell)
     }
     /// After [`Fs::unmount`]: what could not be given back because of damage, a sentence each. The next owner of
     /// the slot inherits it, and gives it back once that is repaired.

@@ -305,7 +305,8 @@ impl RegionLocks for Cluster {
 
     /// Waits for no lock while it holds another. The wait may be for a dead node, and the node that
     /// recovers that one may want what is held. A node that joins does not wait without end for a dead one
-    /// that nobody recovers ([`Cluster::acquire`]).
+    /// that nobody recovers ([`Cluster::acquire`]). What a thread is told to do no more, or a node that leaves, does
+    /// not wait without end either ([`braid_pool::BreakOff`]).
     fn hold(&self, locks: &[(u64, RegionHold)]) -> std::result::Result<HeldRegions, PoolError> {
         let manager = self.manager()?;
         if let [(n, hold)] = locks {
@@ -394,11 +395,16 @@ impl Cluster {
         mode: Mode,
         local: Local,
     ) -> std::result::Result<Guard, PoolError> {
+        let wait = self.pool.others_wait();
         if self.is_member() {
-            return manager.acquire(lock, mode, local).map_err(lock_error);
+            let guard = manager.acquire_unless(lock, mode, local, &|| wait.is_over());
+            return guard.map_err(lock_error)?.ok_or(PoolError::BrokenOff);
         }
         let (asked, since) = (Asked::default(), Cell::new(None::<Instant>));
         let is_cancelled = || {
+            if wait.is_over() {
+                return asked.note(Err(PoolError::BrokenOff));
+            }
             let keeper = match self.unclaimed_keeper(lock) {
                 Ok(keeper) => keeper,
                 Err(error) => return asked.note(Err(error)),
@@ -522,7 +528,11 @@ impl Cluster {
             };
             if names()? {
                 let asked = Asked::default();
-                let cancelled = || asked.note(names().map(|named| !named));
+                let gives_up = || match self.gives_up.load(Ordering::Acquire) {
+                    true => Err(lock_error(LockError::Interrupted)),
+                    false => Ok(()),
+                };
+                let cancelled = || asked.note(gives_up().and_then(|()| Ok(!names()?)));
                 manager
                     .acquire_unless(lock, Mode::Shared, Local::Shared, &cancelled)
                     .map_err(lock_error)?;
@@ -609,7 +619,8 @@ impl GlockOps for Cluster {
         let Demoting { lock, from, .. } = *what;
         if from == Mode::Exclusive
             && lock != self.recovery
-            && let Err(error) = self.pool.give_up_regions()
+            && let Err(error) =
+                self.pool.give_up_regions().and_then(|()| self.pool.check_given_up())
         {
             tracing::error!(%lock, %error, "a region cannot be given up");
             return Err(DemoteFailed);

@@ -32,9 +32,7 @@ impl GlockOps for Core {
             }
             None => Ok(()),
         };
-        // A write that this node gave up may land over what the next one writes, unless it is fenced before.
-        let done = done.and_then(|()| Ok(self.volume.pool.check_given_up()?));
-        match self.watch(done) {
+        match self.watch(done.and_then(|()| self.nothing_comes_late(from))) {
             Ok(()) => {
                 let written = inode.as_ref().and_then(|inode| inode.deferred_mtime_for(to));
                 let opened = to == Mode::Unlocked
@@ -68,8 +66,10 @@ impl Core {
     /// Another node has found no space. What is left here after an error that ends nothing is no harm.
     fn hand_space_out(&self, to: Mode) -> std::result::Result<Demoted, DemoteFailed> {
         self.alloc.note_change_by_others();
+        let handed_out =
+            || self.alloc.hand_out().and_then(|()| self.nothing_comes_late(Mode::Exclusive));
         if to == Mode::Unlocked
-            && let Err(e) = self.watch(self.alloc.hand_out())
+            && let Err(e) = self.watch(handed_out())
         {
             tracing::warn!("cannot give all free space to the others: {e}");
             if self.withdrawn.get().is_some() {
@@ -78,7 +78,18 @@ impl Core {
         }
         Ok(Demoted::default())
     }
-    /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
+    /// What this node wrote under a lock stays as the next holder finds it: a write that a device did not answer, and
+    /// that this node gave up, may be done at any later time until this node is fenced. Which lock covered it is
+    /// not asked: blocks and locks change hands.
+    ///
+    /// # Errors
+    /// Such a write may still be done: this node withdraws, and gives nothing up.
+    fn nothing_comes_late(&self, from: Mode) -> Result<()> {
+        match from {
+            Mode::Exclusive | Mode::Concurrent => Ok(self.volume.pool.check_given_up()?),
+            Mode::Shared | Mode::Unlocked => Ok(()),
+        }
+    }
     fn demote_inode(&self, inode: &Arc<Inode>, what: &Demoting<'_>) -> Result<()> {
         let Demoting { from, to, .. } = *what;
         if let Some(st) = inode.peek() {
@@ -140,87 +151,5 @@ impl Core {
                 refers
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
-
-    use braid_format::{ByteOffset, Bytes};
-    use braid_pool::device::{
-        Abilities, AnswerBound, Command, Completion, Device, DeviceError, DeviceInfo, MemoryDevice,
-    };
-    use braid_pool::{CreateOptions, Pool};
-
-    use super::*;
-    use crate::attr::{Cred, NoKernelCache, WriteFlags};
-    use crate::make::{MakeOptions, make};
-    use crate::{Fs, MountOptions};
-
-    const O_RDWR: i32 = 2;
-
-    /// A disk as one node sees it, which that node may give up.
-    #[derive(Debug)]
-    struct Seen {
-        disk: Arc<MemoryDevice>,
-        info: DeviceInfo,
-        given_up: AtomicBool,
-    }
-
-    impl Device for Seen {
-        fn info(&self) -> &DeviceInfo {
-            &self.info
-        }
-        fn submit(
-            &self,
-            at: ByteOffset,
-            what: Command<'_>,
-        ) -> std::result::Result<Completion, DeviceError> {
-            self.disk.submit(at, what)
-        }
-        fn abilities(&self) -> Abilities<'_> {
-            Abilities { bound: Some(self), ..self.disk.abilities() }
-        }
-    }
-
-    impl AnswerBound for Seen {
-        fn answers_within(&self, _: Duration) {}
-        fn given_up(&self) -> Option<Duration> {
-            self.given_up.load(Ordering::Acquire).then(|| Duration::from_secs(11))
-        }
-        fn has_late(&self) -> bool {
-            self.given_up.load(Ordering::Acquire)
-        }
-    }
-
-    /// Whoever gets the file next finds that this node is over.
-    #[test]
-    fn a_file_that_a_device_was_given_up_over_goes_to_nobody() {
-        let disk = MemoryDevice::new("disk", Bytes(64 << 20), Bytes(512));
-        let info = DeviceInfo { is_path: true, ..disk.info().clone() };
-        let seen = Arc::new(Seen { disk: disk.clone(), info, given_up: AtomicBool::new(false) });
-        let pool = Pool::create(vec![seen.clone() as Arc<dyn Device>], &CreateOptions::new("p"));
-        let pool = pool.unwrap();
-        make(&pool, &MakeOptions { nodes: Some(2), ..MakeOptions::default() }, &mut |_, _| {})
-            .unwrap();
-        let mount =
-            |pool| Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap();
-        let one = mount(pool);
-        let two = mount(Pool::assemble(vec![disk as Arc<dyn Device>]).unwrap());
-        let (attr, fh) = one.create(one.root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
-        one.write(fh, 0, b"first", WriteFlags::default()).unwrap();
-        let other = two.open(attr.ino, O_RDWR).unwrap();
-        one.write(fh, 0, b"again", WriteFlags::default()).unwrap();
-
-        seen.given_up.store(true, Ordering::Release);
-        let written = two.write(other, 0, b"other", WriteFlags::default());
-        let why = one.withdrawn().unwrap_or_default();
-        assert!(why.contains("disk") && why.contains("cannot do without"), "{why:?}, {written:?}");
-        written.unwrap();
-        two.release(other).unwrap();
-        two.unmount().unwrap();
-        drop(one);
     }
 }

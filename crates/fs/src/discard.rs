@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use braid_lock::interrupt::Interrupt;
 use braid_pool::BackgroundIo;
 use parking_lot::Mutex;
 
@@ -14,6 +15,7 @@ use crate::stop_flag::StopFlag;
 /// The thread.
 pub(crate) struct Discarder {
     stop: Arc<StopFlag>,
+    interrupt: Interrupt,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -21,20 +23,26 @@ impl Discarder {
     /// Begins, if the mount asks for it.
     pub fn start(core: &Arc<Core>) -> Self {
         let stop = Arc::<StopFlag>::default();
+        let interrupt = Interrupt::of_steps();
         let wanted = core.options.discard && !core.options.read_only;
         let thread = wanted.then(|| {
             core.alloc.remember_freed();
             let (of_thread, core) = (stop.clone(), Arc::downgrade(core));
+            let interrupt = interrupt.clone();
             std::thread::Builder::new()
                 .name("braid-discard".into())
-                .spawn(move || run(&core, &of_thread))
+                .spawn(move || {
+                    let _scope = interrupt.scope();
+                    run(&core, &of_thread);
+                })
                 .expect("a thread at mount time")
         });
-        Self { stop, thread: Mutex::new(thread) }
+        Self { stop, interrupt, thread: Mutex::new(thread) }
     }
     /// Ends it, soon.
     pub fn stop(&self) {
         self.stop.request();
+        self.interrupt.trip_current();
         if let Some(thread) = self.thread.lock().take() {
             thread.join().ok();
         }
@@ -53,6 +61,7 @@ fn run(core: &Weak<Core>, stop: &StopFlag) {
         let _own = BackgroundIo::begin();
         if let Some(_change) = core.freeze.try_enter()
             && let Err(e) = core.watch(core.alloc.discard_freed(&over))
+            && !e.is_interrupted()
         {
             tracing::error!("giving space back: {e}");
         }

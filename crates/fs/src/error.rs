@@ -429,6 +429,10 @@ impl Error {
     pub(crate) fn is_lost_lock(&self) -> bool {
         matches!(self, Self::Lock(LockError::Lost { .. } | LockError::Record { .. }))
     }
+    /// Whether a wait for a lock was ended from outside.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        matches!(self, Self::Interrupted | Self::Lock(LockError::Interrupted))
+    }
     /// Whether it is about a lock that does not come, and not for this caller to wait for.
     pub(crate) fn is_out_of_reach(&self) -> bool {
         self.is_lost_lock() || matches!(self, Self::Lock(LockError::Interrupted))

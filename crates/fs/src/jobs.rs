@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use braid_format::Bytes;
+use braid_lock::interrupt::{Interrupt, Scope};
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
@@ -41,17 +42,24 @@ pub(crate) struct JobSlot {
 #[derive(Debug, Default)]
 struct State {
     running: Option<Job>,
+    /// What its thread waits for other nodes for.
+    interrupt: Option<Interrupt>,
     /// The node is leaving.
     closed: bool,
 }
 
 /// A job under way; dropping it frees the slot.
-pub(crate) struct Running<'a>(&'a JobSlot);
+pub(crate) struct Running<'a> {
+    slot: &'a JobSlot,
+    _scope: Scope,
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().running = None;
-        self.0.ended.notify_all();
+        let mut state = self.slot.state.lock();
+        (state.running, state.interrupt) = (None, None);
+        drop(state);
+        self.slot.ended.notify_all();
     }
 }
 
@@ -66,11 +74,15 @@ impl JobSlot {
         ours
     }
 
-    /// Ends what is under way, and waits for that; no other begins.
+    /// Ends what is under way, and waits for that; no other begins. If it waits for a lock that another node holds, it
+    /// fails.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         self.stop.store(true, Ordering::Release);
+        if let Some(interrupt) = &state.interrupt {
+            interrupt.trip_current();
+        }
         while state.running.is_some() {
             self.ended.wait(&mut state);
         }
@@ -91,7 +103,7 @@ impl JobSlot {
         self.state.lock().running == Some(job)
     }
 
-    /// Begins `job`.
+    /// Begins `job`, which is this thread's.
     ///
     /// # Errors
     /// [`Error::UnderWay`]: another one is under way, or the node is leaving.
@@ -102,7 +114,10 @@ impl JobSlot {
         }
         state.running = Some(job);
         self.stop.store(false, Ordering::Release);
-        Ok(Running(self))
+        let interrupt = Interrupt::within_current();
+        let scope = interrupt.scope();
+        state.interrupt = Some(interrupt);
+        Ok(Running { slot: self, _scope: scope })
     }
 }
 

@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 
 use braid_format::history::EventKind;
 use braid_format::{ByteOffset, Bytes, Epoch, MemberIndex};
+use braid_lock::interrupt::Interrupt;
 use braid_pool::{
-    ChangeError, EpochTag, Moving, Pace, Pool, PoolError, Progress, Scrubbed, Verification,
+    BreakOff, ChangeError, EpochTag, Moving, Pace, Pool, PoolError, Progress, Scrubbed,
+    Verification,
 };
 use parking_lot::{Condvar, Mutex};
 use uuid::Uuid;
@@ -92,6 +94,8 @@ struct Shared {
     /// The suspicion of these was ended by an operator: what was done about them before counts no more.
     cleared: Mutex<Vec<Uuid>>,
     stop: AtomicBool,
+    /// What the thread waits for locks of files for.
+    interrupt: Mutex<Option<Interrupt>>,
     /// It was woken while it was at work: it looks once more before it sleeps.
     is_awake: AtomicBool,
     woken: Condvar,
@@ -103,6 +107,24 @@ impl Shared {
         let _door = self.door.lock();
         self.is_awake.store(true, Ordering::Release);
         self.woken.notify_all();
+    }
+    /// Ends the wait for a lock of a file, and those that come before the next piece of work.
+    fn interrupt(&self) {
+        if let Some(interrupt) = &*self.interrupt.lock() {
+            interrupt.trip_current();
+        }
+    }
+    /// Looks for files, whose locks other nodes may hold.
+    fn interruptible<T>(&self, over: &dyn Fn() -> bool, work: impl FnOnce() -> T) -> T {
+        let interrupt = Interrupt::of_steps();
+        let _scope = interrupt.scope();
+        *self.interrupt.lock() = Some(interrupt.clone());
+        if over() {
+            interrupt.trip_current();
+        }
+        let done = work();
+        *self.interrupt.lock() = None;
+        done
     }
 }
 
@@ -154,6 +176,9 @@ impl Maintenance {
     /// Asks for a scrub, or for the end of the one under way.
     pub fn scrub(&self, run: bool) {
         self.shared.scrub.store(run, Ordering::Release);
+        if !run {
+            self.shared.interrupt();
+        }
         self.wake();
     }
 
@@ -188,9 +213,11 @@ impl Maintenance {
         self.shared.wake();
     }
 
-    /// Ends what is under way (it begins again at the next mount) and the thread.
+    /// Ends what is under way (it begins again at the next mount) and the thread, soon: what they wait for other nodes
+    /// for is left.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
+        self.shared.interrupt();
         self.wake();
         if let Some(thread) = self.thread.lock().take() {
             thread.join().ok();
@@ -253,7 +280,14 @@ impl Worker {
         self.shared.stop.load(Ordering::Acquire) || self.pool.is_closed()
     }
 
+    /// What this thread waits for other nodes for is left once the node leaves, or `also`.
+    fn break_off(&self, also: impl Fn(&Shared) -> bool + Send + Sync + 'static) -> BreakOff {
+        let shared = self.shared.clone();
+        BreakOff::when(move || shared.stop.load(Ordering::Acquire) || also(&shared))
+    }
+
     fn run(&self) {
+        let _scope = self.break_off(|_| false).scope();
         let begun = Instant::now();
         // What could not be done is tried again then, or when the pool has changed.
         let mut retry: Option<(Instant, Epoch)> = None;
@@ -289,6 +323,9 @@ impl Worker {
             self.peers.publish_stuck(None);
             return true;
         };
+        if matches!(error, PoolError::BrokenOff) && self.stopped() {
+            return true;
+        }
         if matches!(error, PoolError::Change(ChangeError::Overtaken { .. })) {
             // What is to be filled now is filled next.
             tracing::info!("the filling of a member has ended: {error}");
@@ -434,7 +471,8 @@ impl Worker {
         }
         let (pacer, epoch) = (Pacer::new(&self.pool), self.pool.info().epoch);
         let is_over = || over() || self.pool.info().epoch != epoch;
-        let files = (self.file_search)(&found.places, &|| pacer.pace(&is_over));
+        let search = || (self.file_search)(&found.places, &|| pacer.pace(&is_over));
+        let files = self.shared.interruptible(&is_over, search);
         for file in &files.files {
             let (path, offsets) = (&file.path, &file.offsets);
             tracing::error!(?path, ino = %file.ino, ?offsets, "nothing says what is right of this file's bytes");
@@ -443,6 +481,7 @@ impl Worker {
     }
 
     fn scrub(&self) {
+        let _scope = self.break_off(|shared| !shared.scrub.load(Ordering::Acquire)).scope();
         let pacer = Pacer::new(&self.pool);
         let over = || self.stopped() || !self.shared.scrub.load(Ordering::Acquire);
         let verifier = VolumeVerifier::of_mounted(&self.volume);

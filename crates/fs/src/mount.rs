@@ -98,11 +98,16 @@ pub(crate) struct Mounted {
     left_for_later: Mutex<Vec<String>>,
 }
 
+/// A node that leaves says what it waits for after so long, and then now and then.
+const TELL_AFTER: Duration = Duration::from_secs(5);
+const TELL_AGAIN: Duration = Duration::from_secs(15);
 /// A node that leaves waits so long for the pool's history, at most.
 const HISTORY_PATIENCE: Duration = Duration::from_secs(2);
 
 struct Housekeeper {
     stop: Arc<StopFlag>,
+    /// What the first of the threads waits for.
+    interrupt: Interrupt,
     threads: [std::thread::JoinHandle<()>; 2],
 }
 
@@ -307,10 +312,22 @@ impl Mounted {
         Ok(core)
     }
 
-    /// Leaves. See [`crate::Fs::unmount`].
-    pub fn unmount(&self) -> Result<()> {
+    /// Leaves. See [`crate::Fs::unmount_telling`].
+    pub fn unmount(&self, tell: &(dyn Fn(&str) + Sync)) -> Result<()> {
+        let say = || {
+            let waits: Vec<String> = self.waits().iter().map(ToString::to_string).collect();
+            if !waits.is_empty() {
+                tell(&waits.join("; "));
+            }
+        };
+        while_late((TELL_AFTER, TELL_AGAIN), &say, || self.leave())
+    }
+
+    fn leave(&self) -> Result<()> {
         // A frozen node cannot write what leaving needs.
         self.membership.leave_freezes();
+        // Another node may be dead, and not fenced for long.
+        self.core.volume.pool.leave_within(self.patience());
         self.rebalance.close();
         self.trim.close();
         self.discarder.stop();
@@ -330,6 +347,12 @@ impl Mounted {
         Ok(())
     }
 
+    /// How long a node that leaves waits for others: longer than it takes to fence one.
+    fn patience(&self) -> Duration {
+        let timing = self.core.options.timing;
+        timing.fence_after() + timing.io_timeout()
+    }
+
     /// Contents, then orphans and windows, then the locks, then the journal, then the slot.
     fn leave_cleanly(&self) -> Result<()> {
         let core = &self.core;
@@ -340,8 +363,7 @@ impl Mounted {
         // The part that takes locks that others hold. A living node gives them up soon; those of a
         // silent node come once it is fenced. For longer nobody waits. The slot's next owner
         // inherits what is left.
-        let timing = core.options.timing;
-        let patience = timing.fence_after() + timing.io_timeout();
+        let patience = self.patience();
         let interrupt = Interrupt::of_steps();
         {
             let _scope = interrupt.scope();
@@ -371,6 +393,8 @@ impl Mounted {
         if let Some(cluster) = &core.cluster {
             cluster.leave()?;
         }
+        // Nobody fences a node that has left.
+        core.volume.pool.check_given_up()?;
         self.membership.leave()?;
         if let Some(cluster) = &core.cluster {
             cluster.end();
@@ -495,11 +519,22 @@ fn join_thawed(
 
 /// Does `work`, and calls `late` if it has not ended after `time`.
 fn unless_done_in<T>(time: Duration, late: &(dyn Fn() + Sync), work: impl FnOnce() -> T) -> T {
+    while_late((time, Duration::MAX), late, work)
+}
+
+/// Does `work`, and calls `late` if it has not ended after a time, and then after each second time.
+fn while_late<T>(
+    (first, again): (Duration, Duration),
+    late: &(dyn Fn() + Sync),
+    work: impl FnOnce() -> T,
+) -> T {
     let (working, ended) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let timer = move || {
-            if ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
+            let mut time = first;
+            while ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
                 late();
+                time = again;
             }
         };
         let timer = std::thread::Builder::new().name("leave".into()).spawn_scoped(scope, timer);
@@ -580,19 +615,26 @@ impl Housekeeper {
         let wake = stop.clone();
         core.meta.on_filling(Box::new(move || wake.wake()));
         let (membership, interval) = (membership.clone(), core.options.commit_interval);
+        let interrupt = Interrupt::of_steps();
+        let of_thread = interrupt.clone();
         let thread = std::thread::Builder::new()
             .name("braid-keeper".into())
-            .spawn(move || keep_house(&weak, &membership, &signal, interval))
+            .spawn(move || {
+                let _scope = of_thread.scope();
+                keep_house(&weak, &membership, &signal, interval);
+            })
             .expect("a thread at mount time");
         let (weak, signal) = (Arc::downgrade(core), stop.clone());
         let watch = std::thread::Builder::new()
             .name("braid-watch".into())
             .spawn(move || watch_disks(&weak, &signal))
             .expect("a thread at mount time");
-        Self { stop, threads: [thread, watch] }
+        Self { stop, interrupt, threads: [thread, watch] }
     }
+    /// Ends them, soon: what they wait for other nodes for is left.
     fn stop(self) {
         self.stop.request();
+        self.interrupt.trip_current();
         for thread in self.threads {
             thread.join().ok();
         }
@@ -783,7 +825,8 @@ pub fn give_slot_back(pool: Pool, life: Life, options: MountOptions) -> Result<b
         return Ok(false);
     }
     let options = MountOptions { slot: Some(life.slot), ..options };
-    Mounted::new(pool, options, Arc::new(NoKernelCache))?.unmount()?;
+    let mounted = Mounted::new(pool, options, Arc::new(NoKernelCache))?;
+    mounted.unmount(&crate::api::log_awaited)?;
     Ok(true)
 }
 

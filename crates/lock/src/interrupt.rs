@@ -42,6 +42,8 @@ struct Shared {
     waker: Mutex<Option<Waker>>,
     /// The first change ends it for the piece of work.
     strict: bool,
+    /// What this is a part of.
+    whole: Option<Interrupt>,
 }
 
 impl std::fmt::Debug for Interrupt {
@@ -62,15 +64,28 @@ impl Interrupt {
         interrupt.begin(1, 0);
         interrupt
     }
+    /// As [`Interrupt::of_steps`], for a part of what this thread does: what ends the whole ends the part.
+    pub fn within_current() -> Self {
+        let whole = CURRENT.with_borrow(Clone::clone);
+        let mut shared = Self::shared(false);
+        shared.whole = whole;
+        let interrupt = Self(Arc::new(shared));
+        interrupt.begin(1, 0);
+        interrupt
+    }
     fn new(strict: bool) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(Self::shared(strict)))
+    }
+    fn shared(strict: bool) -> Shared {
+        Shared {
             current: AtomicU64::new(0),
             under_way: AtomicU64::new(0),
             whose: AtomicU32::new(0),
             tripped: AtomicU64::new(0),
             waker: Mutex::default(),
             strict,
-        }))
+            whole: None,
+        }
     }
     /// This thread's waits are under it until the scope is dropped, which ends the piece of work under way.
     pub fn scope(&self) -> Scope {
@@ -119,9 +134,14 @@ impl Interrupt {
     pub fn trip_current(&self) {
         self.trip(self.current());
     }
+    /// This, and what it is a part of.
+    fn and_wholes(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |part| part.0.whole.as_ref())
+    }
     fn is_tripped(&self) -> bool {
         let current = self.current();
         current != 0 && self.0.tripped.load(Ordering::SeqCst) == current
+            || self.0.whole.as_ref().is_some_and(Self::is_tripped)
     }
 }
 
@@ -223,7 +243,10 @@ impl Drop for CountedWait {
 /// [`is_interrupted`] after this call, before it sleeps.
 pub(crate) fn wake_by(waker: impl FnOnce() -> Waker) -> Option<Waking> {
     let interrupt = CURRENT.with_borrow(Clone::clone).filter(|i| i.current() != 0)?;
-    *interrupt.0.waker.lock() = Some(waker());
+    let waker = waker();
+    for one in interrupt.and_wholes() {
+        *one.0.waker.lock() = Some(waker.clone());
+    }
     Some(Waking(interrupt))
 }
 
@@ -232,7 +255,9 @@ pub(crate) struct Waking(Interrupt);
 
 impl Drop for Waking {
     fn drop(&mut self) {
-        *self.0.0.waker.lock() = None;
+        for one in self.0.and_wholes() {
+            *one.0.waker.lock() = None;
+        }
     }
 }
 

@@ -67,7 +67,9 @@ pub use assembly::create::{CreateOptions, Plan};
 pub use assembly::{member_verify, restore};
 pub use background_io::BackgroundIo;
 pub use cluster::reservations::TakenOver;
-pub use cluster::{HeldRegions, Others, RegionHold, RegionLocks};
+pub use cluster::{
+    BreakOff, BreakOffScope, HeldRegions, Others, OthersWait, RegionHold, RegionLocks,
+};
 pub use error::{ChangeError, LostMember, MissingMember, PoolError};
 pub use health::silent::{NoticedSilence, SilentMember};
 pub use health::slow::Noticed;

@@ -541,8 +541,12 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     drop(metrics);
     drop(neighbours);
     let withdrawn = fs.withdrawn();
-    let (life, left, for_later) = (fs.life(), fs.unmount(), fs.left_for_later());
     let last_word = note.last_word();
+    let tell = |awaited: &str| {
+        tracing::warn!("this node leaves, and waits: {awaited}");
+        last_word.say_wait(awaited);
+    };
+    let (life, left, for_later) = (fs.life(), fs.unmount_telling(&tell), fs.left_for_later());
     drop(note);
     drop(holds);
     drop(guard);

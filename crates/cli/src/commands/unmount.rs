@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     detach(&dir, args)?;
     if let (Some(server), false) = (server, args.lazy) {
         let kept = || holder((mount.as_ref()?, &copies), server.server.id());
-        wait_until_left(&dir, &server.server.ended()?, kept)?;
+        wait_until_left((&dir, &server), &server.server.ended()?, kept)?;
         judge(&dir, server.ending())?;
     }
     Ok(ExitCode::SUCCESS)
@@ -131,17 +131,24 @@ fn refuse_exported(mount: &Mount) -> Result<()> {
     )
 }
 
-/// Waits until the node's process has ended. `kept`: what else keeps its file system mounted.
+/// Waits until the node's process has ended, and says what that waits for if it takes long. `kept`: what else keeps its file system mounted.
 fn wait_until_left(
-    dir: &Path,
+    (dir, server): (&Path, &Mount),
     ended: &Receiver<()>,
     kept: impl Fn() -> Option<Holder>,
 ) -> Result<()> {
     let begun = Instant::now();
-    let mut seen = None;
+    let (mut seen, mut said) = (None, None);
     while begun.elapsed() < LEAVE_MAX {
         if ended.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
             return Ok(());
+        }
+        let waits_for = server.waits_for();
+        if waits_for != said {
+            if let Some(waits_for) = &waits_for {
+                warning!("{}: unmounted, and its node waits: {waits_for}", dir.display());
+            }
+            said = waits_for;
         }
         // Seen twice: a process that ends while its mount namespace is read may just have held it, and a
         // mount that has begun since, with the same device number, has no note yet.

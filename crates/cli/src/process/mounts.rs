@@ -68,7 +68,18 @@ pub struct MountEnd {
     pub left: Vec<String>,
 }
 
+/// What a mount waits for before it can end.
+#[derive(Debug, Serialize, Deserialize)]
+struct MountWait {
+    /// A sentence.
+    waits_for: String,
+}
+
 impl Mount {
+    /// What it said last that it waits for before it can end.
+    pub fn waits_for(&self) -> Option<String> {
+        self.server.last_word::<MountWait>().map(|wait| wait.waits_for)
+    }
     /// How it has ended, once its process has. `None`: it ended without a word, and should have said one.
     pub fn ending(&self) -> Option<MountEnd> {
         self.server.last_word().or_else(|| (!self.says_ending).then(MountEnd::default))
@@ -80,6 +91,13 @@ impl Mount {
 pub struct LastWord(Option<notes::LastWord>);
 
 impl LastWord {
+    /// What it waits for before it can end, to whoever waits for that.
+    pub fn say_wait(&self, waits_for: &str) {
+        let wait = MountWait { waits_for: waits_for.to_owned() };
+        let said = self.0.as_ref().map_or(Ok(()), |last| last.say_first(&wait));
+        said.inspect_err(|error| tracing::warn!(%error, "what the mount waits for cannot be said"))
+            .ok();
+    }
     /// To whoever waits for the end of the process.
     pub fn say(self, ending: &MountEnd) {
         let said = self.0.map_or(Ok(()), |last| last.say(ending));

@@ -76,11 +76,19 @@ pub struct LastWord {
 }
 
 impl LastWord {
-    /// Says `value`, once. [`Note::write`] came before.
+    /// Says `value`, at last. [`Note::write`] came before.
     ///
     /// # Errors
     /// The system's.
     pub fn say(self, value: &impl Serialize) -> io::Result<()> {
+        self.say_first(value)
+    }
+
+    /// Says `value`, of another kind, before the last word. One thread at a time.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn say_first(&self, value: &impl Serialize) -> io::Result<()> {
         let mut text = serde_json::to_vec(value)?;
         text.insert(0, b'\n');
         (&*self.file).write_all(&text)
@@ -108,13 +116,13 @@ impl Writer {
         &self.id
     }
 
-    /// What the process said last ([`LastWord`]). `None`: nothing of that kind, as yet.
+    /// What the process said last of this kind ([`LastWord`]). `None`: nothing, as yet.
     pub fn last_word<T: DeserializeOwned>(&self) -> Option<T> {
         let mut note = self.note.as_deref()?;
         note.seek(SeekFrom::Start(0)).ok()?;
         let said = serde_json::Deserializer::from_reader(note).into_iter::<serde_json::Value>();
-        let last = said.skip(1).map_while(Result::ok).next()?;
-        serde_json::from_value(last).ok()
+        let said = said.skip(1).map_while(Result::ok);
+        said.filter_map(|value| serde_json::from_value(value).ok()).last()
     }
 
     /// Is told when the process has ended, in whatever PID namespace it runs.

@@ -26,6 +26,10 @@ impl Loop {
     pub fn read_only(file: &Path) -> Option<Self> {
         Self::with(&["--read-only"], file)
     }
+    /// The same, with sectors of 4096 bytes.
+    pub fn of_large_sectors(file: &Path) -> Option<Self> {
+        Self::with(&["--sector-size=4096"], file)
+    }
     /// `len` bytes of the file from `at` on.
     pub fn part(file: &Path, at: u64, len: u64) -> Option<Self> {
         Self::with(&[&format!("--offset={at}"), &format!("--sizelimit={len}")], file)

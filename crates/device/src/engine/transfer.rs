@@ -55,6 +55,8 @@ pub(crate) struct Transfer {
     /// Bytes of a call, at most.
     most: usize,
     is_call: bool,
+    /// Where a write goes on that direct I/O refuses.
+    buffered: Option<i32>,
     bounce: Option<AlignedBuf>,
     /// What the kernel has of a call of several segments.
     vectors: Vec<libc::iovec>,
@@ -83,9 +85,11 @@ impl Transfer {
         let most = if whole { target.most } else { target.most_scattered };
         let bounce = (len != 0 && !first.base.addr().is_multiple_of(target.memory_align))
             .then(|| AlignedBuf::zeroed(len.min(BOUNCE_MAX)));
+        let buffered = target.buffered.filter(|_| kind == Kind::Write);
+        let refused = buffered.filter(|b| !b.takes(at, len)).map(|b| b.fd);
         Self {
             kind,
-            fd: target.fd,
+            fd: refused.unwrap_or(target.fd),
             at,
             first,
             others: Vec::new(),
@@ -94,6 +98,7 @@ impl Transfer {
             sector: target.sector,
             most: most.clamp(target.sector, CALL_MAX),
             is_call: target.by_call,
+            buffered: buffered.map(|b| b.fd),
             bounce,
             vectors: Vec::new(),
             counters: target.counters.map(NonNull::from),
@@ -277,6 +282,11 @@ impl Transfer {
         let Ok(moved) = usize::try_from(result) else {
             return match -result {
                 libc::EINTR | libc::EAGAIN => Next::Again,
+                libc::EINVAL if self.buffered.is_some_and(|fd| fd != self.fd) => {
+                    // The unit of direct writes is larger than it was when the file was opened.
+                    self.fd = self.buffered.unwrap_or(self.fd);
+                    Next::Again
+                }
                 errno => Next::Done(Err(io::Error::from_raw_os_error(errno))),
             };
         };
@@ -309,10 +319,11 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DeviceError, HugeBuf, Intact};
+    use crate::{BufferedTarget, DeviceError, HugeBuf, Intact};
 
     const TARGET: RingTarget<'static> = RingTarget {
         fd: 9,
+        buffered: None,
         sector: 512,
         memory_align: 512,
         most: 2 << 20,
@@ -428,6 +439,27 @@ mod tests {
         let Next::Done(result) = alone[0].completed(-libc::EIO) else { panic!("not done") };
         assert!(result.is_err() && alone[0].unjoin().is_empty());
         assert_eq!(owners(&alone[0], result), [2]);
+    }
+    #[test]
+    fn what_direct_io_does_not_take_goes_through_the_page_cache() {
+        let buffered = BufferedTarget { fd: 4, unit: 4096 };
+        let target = RingTarget { buffered: Some(buffered), ..TARGET };
+        let mut buf = AlignedBuf::zeroed(8192);
+        let base = buf.as_mut_ptr();
+        for (at, len, fd) in [(0, 4096, 9), (4096, 8192, 9), (512, 4096, 4), (0, 512, 4)] {
+            let mut t = Transfer::write(0, target, at, base, len);
+            assert_eq!(t.call().fd, fd, "{len} at {at}");
+            assert_eq!(Transfer::read(0, target, at, base, len).call().fd, 9, "a read");
+        }
+        // The unit has become larger since.
+        let mut t = Transfer::write(0, target, 4096, base, 4096);
+        assert_eq!(t.call().fd, 9);
+        assert!(matches!(t.completed(-libc::EINVAL), Next::Again));
+        assert_eq!((t.call().fd, whole(&t.call())), (4, (4096, 4096)));
+        let Next::Done(refused) = t.completed(-libc::EINVAL) else { panic!("not done") };
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        let mut read = Transfer::read(0, target, 4096, base, 4096);
+        assert!(matches!(read.completed(-libc::EINVAL), Next::Done(Err(_))));
     }
     #[test]
     fn calls_are_no_larger_than_the_device_takes() {

@@ -4,13 +4,14 @@
 //! (the module `engine` has the figures that say so). Compare-and-write is made of an open-file-description lock on the sector's own bytes, so
 //! that all openers on this host exclude each other, whatever process they are in: see [`locks`].
 
+mod buffered;
 mod scsi;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -26,6 +27,8 @@ use crate::{
     Device, DeviceError, DeviceInfo, Direct, InUse, Intact, LivenessLocks, OpenOptions, RingTarget,
     Route,
 };
+use block::DirectAlignment;
+use buffered::Buffered;
 use scsi::ScsiDisk;
 
 /// Largest piece of a copy through an aligned buffer, and of zeros written by hand.
@@ -40,6 +43,8 @@ pub struct FileDevice {
     info: DeviceInfo,
     file: Arc<File>,
     locks: Locks,
+    /// For writes that direct I/O does not take; a block device has none, nor a file without direct I/O.
+    buffered: Option<Buffered>,
     /// Alignment of memory that direct I/O demands; 1 when it demands none.
     memory_align: usize,
     /// What is known of the disk under it.
@@ -59,11 +64,14 @@ pub struct FileDevice {
     _claim: Option<block::Claim>,
 }
 
-/// Alignments of direct I/O on an open file.
+/// Alignments of I/O on an open file.
 #[derive(Debug, Clone, Copy)]
 struct Alignment {
     memory: usize,
+    /// What is read and written at all.
     sector: Bytes,
+    /// What is written by direct I/O.
+    direct_write: Bytes,
 }
 
 impl FileDevice {
@@ -129,17 +137,24 @@ impl FileDevice {
         }
         Ok(())
     }
+    /// Writes by direct I/O, or else through the page cache. Memory is aligned.
+    fn write_out(&self, at: ByteOffset, buf: &[u8]) -> io::Result<()> {
+        match &self.buffered {
+            Some(buffered) => buffered.write_out(&self.file, at, buf),
+            None => self.file.write_all_at(buf, at.get()),
+        }
+    }
     /// `write` without checks.
     fn store(&self, at: ByteOffset, buf: &[u8]) -> io::Result<()> {
         if self.suits(buf.as_ptr()) {
-            return self.file.write_all_at(buf, at.get());
+            return self.write_out(at, buf);
         }
         let mut bounce = AlignedBuf::zeroed(buf.len().min(PIECE));
         let mut at = at.get();
         for piece in buf.chunks(PIECE) {
             let through = bounce.split_at_mut(piece.len()).0;
             through.copy_from_slice(piece);
-            self.file.write_all_at(through, at)?;
+            self.write_out(ByteOffset(at), through)?;
             at += piece.len() as u64;
         }
         Ok(())
@@ -149,7 +164,7 @@ impl FileDevice {
         let (mut at, end) = (at.get(), at.get() + len.get());
         while at < end {
             let now = Bytes(end - at).to_usize().min(zeros.len());
-            self.file.write_all_at(zeros.split_at(now).0, at)?;
+            self.write_out(ByteOffset(at), zeros.split_at(now).0)?;
             at += now as u64;
         }
         Ok(())
@@ -219,7 +234,7 @@ impl FileDevice {
             return Ok(CawOutcome::Mismatch(sector.to_vec()));
         }
         sector.copy_from_slice(new);
-        self.file.write_all_at(&sector, at.get()).map_err(wrap)?;
+        self.write_out(at, &sector).map_err(wrap)?;
         Ok(CawOutcome::Written)
     }
     fn discard_range(&self, at: ByteOffset, len: Bytes) -> io::Result<()> {
@@ -295,6 +310,7 @@ impl Device for FileDevice {
     fn route(&self) -> Route<'_> {
         Route::Ring(RingTarget {
             fd: self.file.as_raw_fd(),
+            buffered: self.buffered.as_ref().map(Buffered::target),
             sector: self.info.sector.to_usize(),
             memory_align: self.memory_align,
             most: self.queue.most.to_usize(),
@@ -390,9 +406,11 @@ impl Opening<'_> {
         let (file, direct) = self.open_node(&node.path, is_block)?;
         let lock_place = self.lock_place(&node, &file)?;
         let claim = self.claim(&file, &meta, is_block)?;
-        let Alignment { memory, sector } = self.alignment(&file, direct, is_block)?;
+        let Alignment { memory, sector, direct_write } = self.alignment(&file, direct, is_block)?;
         let growing = self.options.growing && !is_block;
         let sector = if growing && !direct { Bytes(1) } else { sector };
+        let by_direct_io = direct && !is_block;
+        let buffered = self.buffered(&file, by_direct_io.then_some(&node.path), direct_write)?;
         let whole = self.whole_sectors(&file, is_block, sector)?;
         let queue = block::Queue::of(if is_block { meta.rdev() } else { meta.dev() });
         let file = Arc::new(file);
@@ -409,7 +427,8 @@ impl Opening<'_> {
         let caps = self.capabilities((is_block, &queue), disk.as_ref(), sector);
         // The node of a block device stands on a tmpfs too.
         let in_memory = !is_block && block::on_tmpfs(&file);
-        let physical = if is_block { block::physical_sector(&file).ok() } else { None };
+        let physical =
+            if is_block { block::physical_sector(&file).ok() } else { Some(direct_write) };
         let info = DeviceInfo {
             name: self.name.to_string(),
             size: whole,
@@ -435,6 +454,7 @@ impl Opening<'_> {
         Ok(FileDevice {
             info,
             file,
+            buffered,
             locks,
             memory_align,
             queue,
@@ -528,6 +548,17 @@ impl Opening<'_> {
             None => Ok(None),
         }
     }
+    /// The file that is written by direct I/O from `path` once more, without.
+    fn buffered(
+        &self,
+        file: &File,
+        path: Option<&PathBuf>,
+        direct_write: Bytes,
+    ) -> Result<Option<Buffered>, DeviceError> {
+        let path = path.filter(|_| !self.options.read_only && !block::on_tmpfs(file));
+        let opened = path.map(|path| Buffered::beside(file, path, direct_write)).transpose();
+        opened.map_err(|e| self.wrap("open without direct I/O", e))
+    }
     fn alignment(
         &self,
         file: &File,
@@ -539,22 +570,24 @@ impl Opening<'_> {
             if is_block { Some(block::logical_sector(file).map_err(wrap)?) } else { None };
         let sector = logical.unwrap_or(Bytes(512));
         if !direct {
-            return Ok(Alignment { memory: 1, sector });
+            return Ok(Alignment { memory: 1, sector, direct_write: sector });
         }
-        let told = block::direct_alignment(file.as_fd());
-        let (memory, offset) = match told {
-            Some((memory, offset)) => (memory, Bytes(offset.into())),
-            // tmpfs takes the flag and copies all the same.
-            None if block::on_tmpfs(file) => (1, sector),
-            // An old kernel: what suits every device.
-            None => (4096, logical.unwrap_or(Bytes(4096))),
-        };
-        let sector = sector.max(offset);
-        let memory = memory.max(1) as usize;
+        let alike = |memory, unit| DirectAlignment { memory, read: unit, sector: unit };
+        let told = block::direct_alignment(file.as_fd()).unwrap_or_else(|| {
+            if block::on_tmpfs(file) {
+                // It takes the flag and copies all the same.
+                alike(1, sector)
+            } else {
+                // An old kernel: what suits every device.
+                alike(4096, logical.unwrap_or(Bytes(4096)))
+            }
+        });
+        let sector = sector.max(told.read);
+        let memory = told.memory.max(1) as usize;
         if sector.get() > 4096 || memory > AlignedBuf::ALIGN || !memory.is_power_of_two() {
             return Err(self.wrap("measure", io::Error::from(io::ErrorKind::Unsupported)));
         }
-        Ok(Alignment { memory, sector })
+        Ok(Alignment { memory, sector, direct_write: sector.max(told.sector) })
     }
 }
 

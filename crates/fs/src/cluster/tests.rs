@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 
 use braid_format::node::SlotDamage;
 use braid_format::{ByteOffset, Bytes};
+use braid_lock::Timing;
 use braid_pool::CreateOptions;
 use braid_pool::device::{Device, MemoryDevice};
 use braid_pool::layout::Redundancy;
@@ -36,8 +37,12 @@ fn all_of(devices: &[Arc<MemoryDevice>; 2]) -> Vec<Arc<dyn Device>> {
 }
 
 fn mount_on(devices: &[Arc<MemoryDevice>; 2]) -> Fs {
+    mount_with(devices, MountOptions::default())
+}
+
+fn mount_with(devices: &[Arc<MemoryDevice>; 2], options: MountOptions) -> Fs {
     let pool = Pool::assemble(all_of(devices)).unwrap();
-    Fs::mount(pool, MountOptions::default(), Arc::new(NoKernelCache)).unwrap()
+    Fs::mount(pool, options, Arc::new(NoKernelCache)).unwrap()
 }
 
 /// Mounts by this slot, in a thread of its own.
@@ -354,4 +359,96 @@ fn who_takes_the_slot_of_a_damaged_node_over_keeps_its_regions() {
     next(damage(true));
     assert_eq!(lives(), [Liveness::Dead, Liveness::Dead, Liveness::Alive]);
     one.unmount().unwrap();
+}
+
+/// Two nodes, of which the second one holds all regions for itself, as one of a dead host that nobody can fence. The
+/// first one waits for it for 3.25 s when it leaves.
+fn beside_one_that_holds_everything() -> ([Fs; 2], HeldRegions) {
+    let (devices, [holds]) = nodes_of(&MakeOptions::default());
+    let timing = Timing::of(Duration::from_secs(1));
+    let leaves = mount_with(&devices, MountOptions { timing, ..MountOptions::default() });
+    let all: Vec<_> = (0..cluster(&holds).count).map(|n| (n, RegionHold::Alone)).collect();
+    let held = cluster(&holds).hold(&all).unwrap();
+    ([leaves, holds], held)
+}
+
+fn ends_within(time: Duration, what: &str, is_over: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_over() {
+        assert!(start.elapsed() < time, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn who_waits_for_a_region_of_another_node_and_leaves_does_not_wait_without_end() {
+    let ([leaves, holds], held) = beside_one_that_holds_everything();
+    let user = crate::Cred { uid: 0, gid: 0, umask: 0, pid: 1 };
+    let (_, file) = leaves.create(leaves.root(), b"f", 0o600, 2, &user).unwrap();
+    leaves.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
+    // The housekeeper waits, too, and so does a scrub.
+    leaves.mounted.maintenance.scrub(true);
+    std::thread::sleep(Duration::from_millis(500));
+    let node = leaves.clone();
+    let told = Arc::new(Mutex::new(String::new()));
+    let of_node = told.clone();
+    let leaving = std::thread::spawn(move || {
+        node.unmount_telling(&|awaited| *of_node.lock() = awaited.to_owned())
+    });
+    ends_within(Duration::from_secs(30), "it waits without end", || leaving.is_finished());
+    let left = leaving.join().unwrap();
+    let why = left.unwrap_err().to_string();
+    assert!(why.contains("another node holds what this one needs"), "{why}");
+    assert!(leaves.withdrawn().is_some_and(|why| why.contains("another node holds")));
+    // Recovered by the other one, once that can.
+    drop(held);
+    ends_within(Duration::from_secs(30), "it is not recovered", || {
+        let nodes = holds.mounted.status().nodes;
+        nodes.iter().all(|n| n.life != leaves.life() || n.state == SlotState::Free)
+    });
+    holds.unmount().unwrap();
+}
+
+#[test]
+fn a_scrub_that_waits_for_a_region_of_another_node_can_be_stopped() {
+    let ([scrubs, holds], held) = beside_one_that_holds_everything();
+    let maintenance = &scrubs.mounted.maintenance;
+    maintenance.scrub(true);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(maintenance.status().scrubs, 0, "it waits");
+    maintenance.scrub(false);
+    ends_within(Duration::from_secs(10), "the scrub goes on", || maintenance.status().scrubs == 1);
+    let status = maintenance.status();
+    assert!(status.scrubbed.is_some_and(|found| !found.finished) && status.error.is_none());
+    assert!(scrubs.withdrawn().is_none());
+    drop(held);
+    // Nothing is wrong with the next one.
+    maintenance.scrub(true);
+    ends_within(Duration::from_mins(1), "it does not end", || maintenance.status().scrubs == 2);
+    assert!(maintenance.status().scrubbed.is_some_and(|found| found.finished));
+    scrubs.unmount().unwrap();
+    holds.unmount().unwrap();
+}
+
+/// The same with the lock of a resource group, for which a trim waits.
+#[test]
+fn a_trim_that_waits_for_another_node_ends_when_its_node_leaves() {
+    let [leaves, holds] = nodes();
+    let volume = &holds.core().volume;
+    let group = volume.groups.count() - 1;
+    let lock = LockNo(volume.rgrp(group).get());
+    let held = holds.core().locks.acquire(lock, Mode::Exclusive, Local::Exclusive).unwrap();
+    let node = leaves.clone();
+    let trim = std::thread::spawn(move || {
+        node.trim(crate::TrimRange::ALL, &crate::Canceller::default()).map(drop)
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!trim.is_finished(), "it waits");
+    let node = leaves.clone();
+    let leaving = std::thread::spawn(move || node.unmount());
+    ends_within(Duration::from_secs(15), "it waits without end", || trim.is_finished());
+    assert!(trim.join().unwrap().is_err_and(|e| e.is_interrupted()));
+    leaving.join().unwrap().unwrap();
+    drop(held);
+    holds.unmount().unwrap();
 }

@@ -7,10 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
 use braid_format::{Bytes, InodeNo, LockNo};
-use braid_lock::{Local, ManagerOptions, Mode};
+use braid_lock::{Local, ManagerOptions, Mode, Timing};
 use braid_pool::device::{
-    Device, FaultKind, FaultPlan, FaultyDevice, MemoryDevice, On, Rule, ScriptedDevice,
+    BoundedDevice, Device, FaultKind, FaultPlan, FaultyDevice, FileDevice, MemoryDevice, On,
+    OpenOptions, Rule, ScriptedDevice,
 };
+use braid_pool::layout::LayoutFile;
 use braid_pool::{CreateOptions, Pool};
 
 use crate::ReadRange;
@@ -315,4 +317,59 @@ fn a_failed_write_that_lands_late_changes_nothing_that_came_after_it() {
         fs.release(fh).unwrap();
         fs.unmount().unwrap();
     }
+}
+
+/// A disk never answers a write of the contents of a file, and is given up. The write lands when others have been told
+/// that the node which sent it is gone, and not after another one has written there.
+#[test]
+fn a_file_that_a_device_was_given_up_over_goes_to_nobody() {
+    const LEN: usize = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |n: u32| dir.path().join(format!("disk{n}"));
+    let opened = |n| FileDevice::open(&path(n), OpenOptions::default()).unwrap() as Arc<dyn Device>;
+    for n in 0..2 {
+        std::fs::File::create(path(n)).unwrap().set_len(256 << 20).unwrap();
+    }
+    let layout = LayoutFile::parse("[subpools]\nmetadata = \"0\"\ndata = \"1\"").unwrap().layout;
+    let create = CreateOptions { layout: Some(layout), ..CreateOptions::new("test") };
+    let pool = Pool::create(vec![opened(0), opened(1)], &create).unwrap();
+    let options = MakeOptions { nodes: Some(2), ..MakeOptions::default() };
+    make(&pool, &options, &mut |_, _| {}).unwrap();
+    drop(pool);
+
+    let scripted = ScriptedDevice::over(opened(1));
+    let content = |bytes: &[u8]| bytes.len() >= 4096 && bytes.iter().all(|b| *b == 7);
+    let stuck = scripted.add(Rule::all().writing(content).holds());
+    let bounded = BoundedDevice::over(scripted, Duration::from_secs(10));
+    let mount = |devices| {
+        let timing = Timing::of(Duration::from_secs(5));
+        let options = MountOptions { timing, ..MountOptions::default() };
+        Fs::mount(Pool::assemble(devices).unwrap(), options, Arc::new(NoKernelCache)).unwrap()
+    };
+    let (a, b) = (mount(vec![opened(0), bounded]), mount(vec![opened(0), opened(1)]));
+    let direct = WriteFlags { direct: true, ..WriteFlags::default() };
+    let (attr, fa) = a.create(a.root(), b"f", 0o644, O_RDWR, &Cred::default()).unwrap();
+    a.write(fa, 0, &[1; LEN], direct).unwrap();
+    a.fsync(fa, false).unwrap();
+    let fb = b.open(attr.ino, O_RDWR).unwrap();
+
+    let others = std::thread::scope(|threads| {
+        let writer = threads.spawn(|| a.write(fa, 0, &[7; LEN], direct));
+        std::thread::sleep(Duration::from_secs(1));
+        let other = threads.spawn(|| b.write(fb, 0, &[8; LEN], direct));
+        assert!(writer.join().unwrap().is_err());
+        std::thread::sleep(Duration::from_secs(3));
+        let (early, withdrawn) = (other.is_finished(), a.withdrawn());
+        stuck.release();
+        assert!(withdrawn.is_some_and(|why| why.contains("has not answered")));
+        assert!(!early, "another node has got what a write may land on");
+        other.join().unwrap()
+    });
+    assert_eq!(others.unwrap(), LEN);
+    let range = ReadRange { offset: 0, len: 64 << 10, fill: false };
+    let read = b.read_reply(fb, range, <[u8]>::to_vec).unwrap();
+    assert!(read.iter().all(|byte| *byte == 8), "a write landed late");
+    b.release(fb).unwrap();
+    b.unmount().unwrap();
+    assert!(a.unmount().is_err());
 }

@@ -71,6 +71,6 @@ impl Node {
     }
     /// Leaves cleanly.
     pub fn unmount(self) {
-        self.0.unmount().unwrap();
+        self.0.unmount(&|_| ()).unwrap();
     }
 }

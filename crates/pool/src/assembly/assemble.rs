@@ -242,8 +242,12 @@ fn sectors_fit(label: &Label, members: &[Option<Found>]) -> Result<(), PoolError
     for found in members.iter().flatten() {
         let info = found.device.info();
         if info.sector > label.lock_sector {
-            let (path, lock_sector) = (info.name.clone(), label.lock_sector);
-            return Err(PoolError::BadLockSector { path, sector: info.sector, lock_sector });
+            return Err(PoolError::LargeSectors {
+                path: info.name.clone(),
+                name: label.name.clone(),
+                sector: info.sector,
+                lock_sector: label.lock_sector,
+            });
         }
     }
     Ok(())

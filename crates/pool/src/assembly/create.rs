@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_device::{ByteLockGuard, Device, MemoryDevice};
+use braid_device::{ByteLockGuard, CAW_MAX, Device, DeviceInfo, MemoryDevice};
 use braid_format::label::properties::Properties;
 use braid_format::label::{Label, Member, NodeKind, TreeNode};
 use braid_format::redundancy::LogPlace;
@@ -248,8 +248,14 @@ fn make_room_for_logs(members: &mut [Member], options: &CreateOptions) -> Result
     Ok(())
 }
 
+/// The largest sector of all devices. A file's is what it takes by direct I/O: smaller writes go through
+/// the page cache, which is slower.
 fn largest_sector(devices: &[Arc<dyn Device>]) -> Bytes {
-    devices.iter().map(|d| d.info().sector).max().unwrap_or(Bytes(512))
+    let of = |info: &DeviceInfo| {
+        let direct = if info.is_block { info.sector } else { info.physical_sector };
+        info.sector.max(direct.min(CAW_MAX))
+    };
+    devices.iter().map(|d| of(d.info())).max().unwrap_or(Bytes(512))
 }
 
 /// The first label of a pool of these devices.

@@ -498,7 +498,8 @@ fn check_device(
     }
     if info.sector > label.lock_sector {
         let (sector, lock_sector) = (info.sector, label.lock_sector);
-        return Err(PoolError::BadLockSector { path, sector, lock_sector }.into());
+        let name = label.name.clone();
+        return Err(PoolError::LargeSectors { path, name, sector, lock_sector }.into());
     }
     // Another device has no path that somebody else could use.
     if info.is_path

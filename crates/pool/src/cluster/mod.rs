@@ -4,6 +4,7 @@
 //! The layers above know who lives and what is locked; they say it through two traits, [`Others`] and
 //! [`RegionLocks`]. A pool that one node uses alone has neither.
 
+pub(crate) mod break_off;
 pub(crate) mod liveness;
 pub(crate) mod regions;
 pub(crate) mod reservations;
@@ -17,9 +18,11 @@ use braid_format::features::Features;
 use braid_format::lock_record::Life;
 use parking_lot::{Mutex, RwLock};
 
+pub use break_off::{BreakOff, BreakOffScope, OthersWait};
 pub use regions::{HeldRegions, RegionHold, RegionLocks};
 pub(crate) use regions::{Locks, add_locks, hold_of};
 
+use self::break_off::Leaving;
 use self::liveness::HeldBytes;
 use self::reservations::OwnKey;
 use crate::error::PoolError;
@@ -80,6 +83,8 @@ pub(crate) struct ClusterView {
     pub durable_grants: AtomicU64,
     /// The key that this node has registered with the members.
     pub key: OwnKey,
+    /// Once this node leaves.
+    pub leaving: RwLock<Option<Arc<Leaving>>>,
 }
 
 impl ClusterView {

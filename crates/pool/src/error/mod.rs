@@ -104,6 +104,11 @@ pub enum PoolError {
     /// The handle was closed: its node may change nothing any more.
     #[error("the pool was closed: this node has left it")]
     Closed,
+    /// A wait for another node was broken off.
+    #[error(
+        "another node holds what this one needs, and does not give it up: it may be dead, and not fenced yet. `braid nodes` shows whether it is; once its host is off, confirm that: `braid fence POOL NODE --confirm`"
+    )]
+    BrokenOff,
     /// A member has no persistent reservations, or this node has not registered.
     #[error(
         "{path} has no persistent reservations: a node that is fenced from the other members could still write here"
@@ -222,6 +227,20 @@ pub enum PoolError {
         /// Its sector.
         sector: Bytes,
         /// What was asked for.
+        lock_sector: Bytes,
+    },
+    /// The sectors of a member, or of a device that is to be one, are larger than the pool's.
+    #[error(
+        "pool {name:?} was made for sectors of {lock_sector} bytes, and {path} takes only whole sectors of {sector}: use a device with sectors of {lock_sector} bytes instead (`lsblk -o NAME,LOG-SEC`), to which a member is copied whole, by `dd` for example"
+    )]
+    LargeSectors {
+        /// The device.
+        path: String,
+        /// The pool.
+        name: String,
+        /// The device's sector.
+        sector: Bytes,
+        /// The pool's.
         lock_sector: Bytes,
     },
     /// A device that cannot hold the labels and one stripe unit.

@@ -83,7 +83,7 @@ impl Pool {
     }
 
     /// Zeroes a run of a group, which is a part of the pool's bytes `of`; `None`: `tag`'s epoch is not
-    /// in use any more.
+    /// in use any more, or the wait for another node was broken off.
     fn zero(
         &self,
         tag: EpochTag,
@@ -91,13 +91,18 @@ impl Pool {
         (index, from, to): Span,
     ) -> Result<Option<u64>, PoolError> {
         let _pass = self.1.pass()?;
-        let _regions = self.0.hold_regions(|topology, count| {
+        let held = self.0.hold_regions(|topology, count| {
             let mut locks = Locks::new();
             if let Some(group) = topology.map.groups().get(usize::from(index)) {
                 add_locks(&mut locks, (index, group), (from, to), hold_of(group), count);
             }
             locks
-        })?;
+        });
+        let _regions = match held {
+            // Nobody needs it, and nothing was begun.
+            Err(PoolError::BrokenOff) => return Ok(None),
+            held => held?,
+        };
         let topology = self.0.enter()?;
         if topology.tag() != tag {
             return Ok(None);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use braid_format::Bytes;
 use parking_lot::Mutex;
 
+use crate::cluster::{BreakOff, BreakOffScope};
 use crate::error::PoolError;
 use crate::pace::Progress;
 use crate::pool::PoolState;
@@ -14,7 +15,7 @@ const THREADS: usize = 4;
 
 impl PoolState {
     /// Does `each` of `all`, several at a time, and says after each how far that is, by its `len`;
-    /// `false`: `pace` has ended it, or a panic, which has been reported in its thread.
+    /// `false`: `pace` or a [`BreakOff`] has ended it, or a panic, which has been reported in its thread.
     ///
     /// # Errors
     /// The first of `each`, which ends it too.
@@ -29,7 +30,9 @@ impl PoolState {
         let (done, next) = (AtomicU64::new(0), AtomicU64::new(0));
         let stopped = AtomicBool::new(false);
         let error: Mutex<Option<PoolError>> = Mutex::new(None);
+        let break_off = BreakOff::of_thread();
         let whole = self.on_threads(THREADS, || {
+            let _scope = BreakOffScope::of(break_off.clone());
             while !stopped.load(Ordering::Relaxed) {
                 let i = Bytes(next.fetch_add(1, Ordering::Relaxed)).to_usize();
                 let Some(one) = all.get(i) else { return };
@@ -46,6 +49,7 @@ impl PoolState {
             }
         });
         match error.into_inner() {
+            Some(PoolError::BrokenOff) => Ok(false),
             Some(error) => Err(error),
             None => Ok(whole && !stopped.into_inner()),
         }

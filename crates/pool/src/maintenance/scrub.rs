@@ -30,7 +30,8 @@ pub enum ReadPath {
 impl Pool {
     /// Compares all copies and all parity of the pool while it is in use, and repairs a difference if it knows which
     /// side is right. Repairs are durable on return. `pace` is called after each chunk; it may sleep, and stops the
-    /// scrub by returning `false`.
+    /// scrub by returning `false`. So does a [`BreakOff`] that this thread is under, also while another node keeps the
+    /// scrub waiting.
     ///
     /// A scrub that ends, finds no difference and lacks no member clears the suspicion (that a member returns garbage)
     /// of all members that were suspected when it began. Members that are about to be failed stay suspected, if the pool
@@ -44,9 +45,16 @@ impl Pool {
         pace: &mut dyn FnMut(Progress, &Scrubbed) -> bool,
     ) -> Result<Scrubbed, PoolError> {
         let total = self.0.epochs.read().map.size();
-        self.mark_suspects()?;
+        match self.mark_suspects() {
+            Err(PoolError::BrokenOff) => return Ok(Scrubbed::default()),
+            marked => drop(marked?),
+        }
         let suspects = self.suspects_to_clear();
-        let found = self.scrub_bytes((0, total.0), verifier, pace)?;
+        let mut found = Scrubbed::default();
+        match self.scrub_bytes((0, total.0), verifier, pace, &mut found) {
+            Err(PoolError::BrokenOff) => {}
+            done => found.finished = done?,
+        }
         if found.healed > Bytes(0) {
             self.flush()?;
         }
@@ -88,16 +96,19 @@ impl Pool {
             }
             (from, to.min(topology.map.size().0))
         };
-        self.scrub_bytes(range, verifier, &mut |_, _| true)
+        let mut found = Scrubbed::default();
+        found.finished = self.scrub_bytes(range, verifier, &mut |_, _| true, &mut found)?;
+        Ok(found)
     }
 
+    /// Whether it came to the end.
     fn scrub_bytes(
         &self,
         (from, total): (u64, u64),
         verifier: &dyn ChecksumVerifier,
         pace: &mut dyn FnMut(Progress, &Scrubbed) -> bool,
-    ) -> Result<Scrubbed, PoolError> {
-        let mut report = Scrubbed::default();
+        report: &mut Scrubbed,
+    ) -> Result<bool, PoolError> {
         let step = {
             let topology = self.0.epochs.read();
             let rows = topology.map.groups().iter().filter_map(Group::row_len);
@@ -114,7 +125,7 @@ impl Pool {
                 let rest = || self.0.pause(LOOK_PAUSE, Pause::Inside);
                 for stretch in stretches(&topology.map, at, to) {
                     let concurrent: Concurrent<'_> = self.is_shared().then_some(&rest as &dyn Fn());
-                    check(&topology, stretch, (verifier, concurrent), &mut report, &mut lost)?;
+                    check(&topology, stretch, (verifier, concurrent), report, &mut lost)?;
                 }
                 let lost = topology.named(&lost);
                 drop(topology);
@@ -133,12 +144,11 @@ impl Pool {
             }
             at = to;
             report.checked = Bytes(at - from);
-            if !pace(Progress { done: report.checked, total: Bytes(total - from) }, &report) {
-                return Ok(report);
+            if !pace(Progress { done: report.checked, total: Bytes(total - from) }, report) {
+                return Ok(false);
             }
         }
-        report.finished = true;
-        Ok(report)
+        Ok(true)
     }
 
     /// The places on devices of one byte of the pool. For a mirror: the place on each copy. For parity: the place of the

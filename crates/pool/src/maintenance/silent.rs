@@ -102,24 +102,34 @@ impl Pool {
         silent.chain(given_up).collect()
     }
 
-    /// Whether this node may let others change what it has changed: no member that the pool needs has been given up. A
-    /// write to such a member may be done at any later time, so over what another node writes there after it got the
-    /// lock, unless this node has been fenced, or its process has ended, before. Of a member that the pool can do
-    /// without, nobody reads any more once it is failed ([`Pool::fail_silent`]). Waits for no member.
+    /// Called before this node lets others write what it alone could write until now: nothing that it has asked of
+    /// a device and given up may be done there later. A member that was given up, and that others have the bytes of, is
+    /// failed: on return no node uses it. What may still be done on a device of a member that is out of use
+    /// harms nobody: it is no member again before that has ended.
     ///
     /// # Errors
-    /// [`PoolError::SilentMember`], [`PoolError::GivenUpMember`].
+    /// Those of [`Pool::fail_silent`]. The node must withdraw: what it gave up may be done until it is fenced.
     pub fn check_given_up(&self) -> Result<(), PoolError> {
+        while self.has_given_up() {
+            if self.fail_silent()?.is_empty() && !self.0.follow()? {
+                let needed = self.0.epochs.snapshot().needed_of(self.unasked());
+                return needed.map_or(Ok(()), Err);
+            }
+            self.0.await_settled()?;
+        }
+        Ok(())
+    }
+
+    /// Whether this node has given up a member that is in use. Waits for nothing.
+    fn has_given_up(&self) -> bool {
         let topology = self.0.epochs.snapshot();
-        if !topology.devices.iter().any(|device| is_given_up(&**device)) {
-            return Ok(());
-        }
-        let unasked = self.unasked();
-        let members: Vec<MemberIndex> = unasked.iter().map(|(member, _)| *member).collect();
-        if topology.can_lose_all(&members) {
-            return Ok(());
-        }
-        topology.needed_of(unasked).map_or(Ok(()), Err)
+        let given_up = |device: &Arc<dyn Device>| {
+            let of = device.abilities();
+            of.bound.and_then(AnswerBound::given_up).is_some()
+                || of.session.is_some_and(|session| session.given_up().is_some())
+        };
+        let mut members = topology.members().zip(&topology.devices);
+        members.any(|(m, device)| topology.state(m) != MemberState::Failed && given_up(device))
     }
 
     /// Goes on without the members that have been given up; those that it has failed.
@@ -147,12 +157,6 @@ impl Pool {
         }
         Ok(members)
     }
-}
-
-fn is_given_up(device: &dyn Device) -> bool {
-    let of = device.abilities();
-    of.bound.is_some_and(|b| b.given_up().is_some())
-        || of.session.is_some_and(|s| s.given_up().is_some())
 }
 
 impl Topology {

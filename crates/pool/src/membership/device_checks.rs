@@ -174,6 +174,11 @@ fn check_new(
     {
         return Err(lives(device, &other.name));
     }
+    let (sector, lock_sector) = (device.info().sector, needs.sector_max);
+    if sector > lock_sector {
+        let name = label.name.clone();
+        return Err(PoolError::LargeSectors { path: path(), name, sector, lock_sector });
+    }
     let needs = Needs { force: needs.force || left, ..needs };
     check_device(device, needs).map(drop)
 }

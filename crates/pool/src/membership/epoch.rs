@@ -118,7 +118,7 @@ impl PoolState {
     /// # Errors
     /// As there.
     pub fn await_settled_unless(&self, over: &dyn Fn() -> bool) -> Result<bool, PoolError> {
-        let (mut pause, mut pauses) = (PAUSE, 0_u32);
+        let (mut pause, mut pauses, wait) = (PAUSE, 0_u32, self.others_wait());
         loop {
             // One thread asks, for all that wait.
             let turn = self.epochs.settling.lock();
@@ -144,6 +144,7 @@ impl PoolState {
             if over() {
                 return Ok(false);
             }
+            wait.check()?;
             pauses += 1;
             if pauses % PAUSES == 0 && !self.epochs.read().durable.load(Ordering::Acquire) {
                 // The epoch may stand on labels of joining devices, written by a node that died: only

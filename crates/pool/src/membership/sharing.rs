@@ -105,6 +105,7 @@ impl Pool {
     /// The end of [`Pool::share`]: this node has left, or withdrawn. Nothing is under way.
     pub fn unshare(&self) {
         *self.0.cluster.shared.write() = None;
+        *self.0.cluster.leaving.write() = None;
     }
 
     /// The epoch that this node says in its heartbeat that it uses.
