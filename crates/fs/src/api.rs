@@ -25,7 +25,7 @@ use crate::data::{ReadHold, ReadRange};
 use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::maintenance::MaintenanceStatus;
-use crate::mount::Mounted;
+use crate::mount::{Mounted, log_awaited};
 use crate::options::MountOptions;
 use crate::plock::Canceller;
 use crate::plock_table::{LockDone, Plock, WaitId};
@@ -53,11 +53,6 @@ pub struct Cleared {
     pub undecided: bool,
     /// Something had gone wrong with the filling or moving of a member, or with a scrub.
     pub errors: bool,
-}
-
-/// Says in the log what a node that leaves waits for.
-pub(crate) fn log_awaited(awaited: &str) {
-    tracing::warn!("this node leaves, and waits: {awaited}");
 }
 
 impl Fs {

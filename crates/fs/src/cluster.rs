@@ -528,11 +528,13 @@ impl Cluster {
             };
             if names()? {
                 let asked = Asked::default();
-                let gives_up = || match self.gives_up.load(Ordering::Acquire) {
-                    true => Err(lock_error(LockError::Interrupted)),
-                    false => Ok(()),
+                let cancelled = || {
+                    asked.note(if self.gives_up.load(Ordering::Acquire) {
+                        Err(lock_error(LockError::Interrupted))
+                    } else {
+                        names().map(|named| !named)
+                    })
                 };
-                let cancelled = || asked.note(gives_up().and_then(|()| Ok(!names()?)));
                 manager
                     .acquire_unless(lock, Mode::Shared, Local::Shared, &cancelled)
                     .map_err(lock_error)?;

@@ -116,6 +116,7 @@
 //!  growth           space that was added to the pool is used
 //!  unused_metadata  metadata that nobody uses becomes space for data again
 //!  freeze           no node changes anything for a while
+//!  housekeeper      what a mounted node does by itself
 //!  mount            joining and leaving
 //!  inspect          a look from outside; nothing is joined, locked or changed
 //!  simulation       parts by themselves, for `crates/sim`
@@ -166,6 +167,7 @@ mod groups;
 mod growth;
 mod handle;
 mod holds;
+mod housekeeper;
 mod inflight_writes;
 mod inode;
 mod inode_tree;

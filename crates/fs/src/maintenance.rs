@@ -383,7 +383,9 @@ impl Worker {
         if now < garbage.mark_again {
             return;
         }
-        if let Err(error) = self.pool.mark_suspects() {
+        if let Err(error) = self.pool.mark_suspects()
+            && !self.stopped()
+        {
             garbage.mark_again = now + RETRY;
             tracing::error!(%error, "the labels could not be told which members are suspected");
         }

@@ -484,13 +484,15 @@ fn fence_command(text: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The file of the option `log`.
+fn log_file(path: &Path) -> Result<File> {
+    let opened = File::options().create(true).append(true).open(path);
+    opened.with_context(|| format!("option log: {}", path.display()))
+}
+
 /// Mounts and serves until unmounted.
 fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
-    let append = |path: &PathBuf| {
-        let opened = File::options().create(true).append(true).open(path);
-        opened.with_context(|| format!("option log: {}", path.display()))
-    };
-    let log = plan.log.as_ref().map(append).transpose()?;
+    let log = plan.log.as_deref().map(log_file).transpose()?;
     let metrics = plan.metrics.as_ref().map(metrics::Server::bind).transpose()?;
     // Locks and the heartbeat are on the devices: a node that changes no file writes all the same.
     // Devices that grow, or come back, are opened again by their names, from another directory.

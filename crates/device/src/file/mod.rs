@@ -417,13 +417,9 @@ impl Opening<'_> {
         if is_block && block::is_multipath(&block::sysfs(meta.rdev())) {
             tracing::warn!("{}: {MULTIPATH}", self.name);
         }
-        let disk = if is_block && direct && !self.options.read_only {
-            let known = (&*block::sysfs(meta.rdev()), &*self.name, node.is_kernels);
-            ScsiDisk::find(known, &file, sector)
-                .map_err(|e| self.wrap("ask what the disk is", io::Error::other(e)))?
-        } else {
-            None
-        };
+        let by_commands = is_block && direct && !self.options.read_only;
+        let disk = by_commands.then(|| self.scsi_disk(&node, &meta, &file, sector));
+        let disk = disk.transpose()?.flatten();
         let caps = self.capabilities((is_block, &queue), disk.as_ref(), sector);
         // The node of a block device stands on a tmpfs too.
         let in_memory = !is_block && block::on_tmpfs(&file);
@@ -466,6 +462,18 @@ impl Opening<'_> {
             disk,
             _claim: claim,
         })
+    }
+    /// The disk, if it takes SCSI commands.
+    fn scsi_disk(
+        &self,
+        node: &block::Node,
+        meta: &std::fs::Metadata,
+        file: &Arc<File>,
+        sector: Bytes,
+    ) -> Result<Option<ScsiDisk>, DeviceError> {
+        let known = (&*block::sysfs(meta.rdev()), &*self.name, node.is_kernels);
+        ScsiDisk::find(known, file, sector)
+            .map_err(|e| self.wrap("ask what the disk is", io::Error::other(e)))
     }
     /// The device's size, in whole sectors.
     fn whole_sectors(

@@ -5,7 +5,7 @@
 //! [`PoolError::BrokenOff`]:
 //!
 //! * of work that was told to stop: what a thread waits for under a [`BreakOff`], at once;
-//! * of a node that leaves: whatever it waits for, but each wait lasts for a time first ([`Pool::leave_within`]). From
+//! * of a node that leaves: whatever it waits for, but each wait lasts for a time first ([`crate::Pool::leave_within`]). From
 //!   the first wait that was broken off on none lasts at all, and the node cannot leave in order.
 //!
 //! Only waits are broken off, not I/O. The thread has not begun what it waited to do. What it had done before is as after
@@ -17,8 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
+
 use crate::error::PoolError;
-use crate::pool::{Pool, PoolState};
 
 thread_local! {
     static CURRENT: RefCell<Option<BreakOff>> = const { RefCell::new(None) };
@@ -73,9 +74,13 @@ impl Drop for BreakOffScope {
     }
 }
 
+/// Whether the node leaves.
+#[derive(Debug, Default)]
+pub(crate) struct Leave(RwLock<Option<Arc<Leaving>>>);
+
 /// The node leaves.
 #[derive(Debug)]
-pub(crate) struct Leaving {
+struct Leaving {
     since: Instant,
     /// How long each wait may last.
     most: Duration,
@@ -86,7 +91,7 @@ pub(crate) struct Leaving {
 /// A wait of this thread for other nodes. It begins when it is first asked.
 #[derive(Debug)]
 pub struct OthersWait<'p> {
-    pool: &'p PoolState,
+    leave: &'p Leave,
     own: Option<BreakOff>,
     begun: Cell<Option<Instant>>,
 }
@@ -100,7 +105,7 @@ impl OthersWait<'_> {
         let now = Instant::now();
         let begun = self.begun.get().unwrap_or(now);
         self.begun.set(Some(begun));
-        let Some(leaving) = self.pool.cluster.leaving.read().clone() else { return false };
+        let Some(leaving) = self.leave.0.read().clone() else { return false };
         if leaving.broken.load(Ordering::Acquire) {
             return true;
         }
@@ -123,24 +128,20 @@ impl OthersWait<'_> {
     }
 }
 
-impl PoolState {
-    /// A wait of this thread for other nodes.
-    pub(crate) fn others_wait(&self) -> OthersWait<'_> {
-        OthersWait { pool: self, own: BreakOff::of_thread(), begun: Cell::new(None) }
-    }
-}
-
-impl Pool {
+impl Leave {
     /// A wait of this thread for other nodes.
     pub fn others_wait(&self) -> OthersWait<'_> {
-        self.0.others_wait()
+        OthersWait { leave: self, own: BreakOff::of_thread(), begun: Cell::new(None) }
     }
-    /// This node leaves: from now on no wait for other nodes lasts longer than `most`, until it has left
-    /// ([`Pool::unshare`]).
-    pub fn leave_within(&self, most: Duration) {
+    /// From now on no wait for other nodes lasts longer than `most`, until the node has left.
+    pub fn begin(&self, most: Duration) {
         let broken = AtomicBool::new(false);
         let leaving = Leaving { since: Instant::now(), most, broken };
-        *self.0.cluster.leaving.write() = Some(Arc::new(leaving));
+        *self.0.write() = Some(Arc::new(leaving));
+    }
+    /// Waits last as long as they last again.
+    pub fn has_left(&self) {
+        *self.0.write() = None;
     }
 }
 

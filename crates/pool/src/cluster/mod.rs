@@ -22,7 +22,7 @@ pub use break_off::{BreakOff, BreakOffScope, OthersWait};
 pub use regions::{HeldRegions, RegionHold, RegionLocks};
 pub(crate) use regions::{Locks, add_locks, hold_of};
 
-use self::break_off::Leaving;
+use self::break_off::Leave;
 use self::liveness::HeldBytes;
 use self::reservations::OwnKey;
 use crate::error::PoolError;
@@ -84,7 +84,7 @@ pub(crate) struct ClusterView {
     /// The key that this node has registered with the members.
     pub key: OwnKey,
     /// Once this node leaves.
-    pub leaving: RwLock<Option<Arc<Leaving>>>,
+    pub leave: Leave,
 }
 
 impl ClusterView {

@@ -118,7 +118,7 @@ impl PoolState {
     /// # Errors
     /// As there.
     pub fn await_settled_unless(&self, over: &dyn Fn() -> bool) -> Result<bool, PoolError> {
-        let (mut pause, mut pauses, wait) = (PAUSE, 0_u32, self.others_wait());
+        let (mut pause, mut pauses, wait) = (PAUSE, 0_u32, self.cluster.leave.others_wait());
         loop {
             // One thread asks, for all that wait.
             let turn = self.epochs.settling.lock();

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use braid_format::lock_record::Life;
 use braid_format::{ByteOffset, Bytes};
 
-use crate::cluster::{HeldRegions, Locks, Others, RegionHold, RegionLocks, Shared, add_locks};
+use crate::cluster::{
+    HeldRegions, Locks, Others, OthersWait, RegionHold, RegionLocks, Shared, add_locks,
+};
 use crate::error::PoolError;
 use crate::layout::stretch::{Span, spans};
 use crate::pool::{Pool, PoolState};
@@ -105,7 +107,18 @@ impl Pool {
     /// The end of [`Pool::share`]: this node has left, or withdrawn. Nothing is under way.
     pub fn unshare(&self) {
         *self.0.cluster.shared.write() = None;
-        *self.0.cluster.leaving.write() = None;
+        self.0.cluster.leave.has_left();
+    }
+
+    /// A wait of this thread for other nodes, for a lock of a region.
+    pub fn others_wait(&self) -> OthersWait<'_> {
+        self.0.cluster.leave.others_wait()
+    }
+
+    /// This node leaves: from now on no wait for other nodes lasts longer than `most`, until it has left
+    /// ([`Pool::unshare`]). Waits that last longer fail with [`PoolError::BrokenOff`], and so do all later ones.
+    pub fn leave_within(&self, most: Duration) {
+        self.0.cluster.leave.begin(most);
     }
 
     /// The epoch that this node says in its heartbeat that it uses.
