@@ -471,7 +471,11 @@ fn flipped_bits_in_both_copies_are_refused() {
     }
     let before = disks.bytes("b", 0, 8 << 20);
     let error = refused(Pool::assemble(disks.open_all(&["a", "b", "c"])), "/b");
-    assert!(matches!(error, PoolError::LabelsDamaged { .. }));
+    // Beside the others it is known which member it is.
+    let PoolError::LabelsLost { lost, .. } = &error else { panic!("{error}") };
+    assert_eq!(lost.iter().map(|m| m.index.0).collect::<Vec<_>>(), [1]);
+    let alone = refused(Pool::assemble(disks.open_all(&["b"])), "/b");
+    assert!(matches!(alone, PoolError::LabelsDamaged { .. }), "{alone}");
     assert!(error.to_string().contains("do not create a pool on it"));
     assert!(disks.bytes("b", 0, 8 << 20) == before, "refused, and nothing written");
     // A new pool is not made over it unasked.
