@@ -362,14 +362,18 @@ fn who_takes_the_slot_of_a_damaged_node_over_keeps_its_regions() {
 }
 
 /// Two nodes, of which the second one holds all regions for itself, as one of a dead host that nobody can fence. The
-/// first one waits for it for 3.25 s when it leaves.
-fn beside_one_that_holds_everything() -> ([Fs; 2], HeldRegions) {
+/// first one waits for it for 3.25 s when it leaves. It has a file.
+fn beside_one_that_holds_everything() -> ([Fs; 2], crate::Fh, HeldRegions) {
     let (devices, [holds]) = nodes_of(&MakeOptions::default());
     let timing = Timing::of(Duration::from_secs(1));
     let leaves = mount_with(&devices, MountOptions { timing, ..MountOptions::default() });
+    let user = crate::Cred { uid: 0, gid: 0, umask: 0, pid: 1 };
+    let (_, file) = leaves.create(leaves.root(), b"f", 0o600, 2, &user).unwrap();
+    leaves.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
+    leaves.fsync(file, false).unwrap();
     let all: Vec<_> = (0..cluster(&holds).count).map(|n| (n, RegionHold::Alone)).collect();
     let held = cluster(&holds).hold(&all).unwrap();
-    ([leaves, holds], held)
+    ([leaves, holds], file, held)
 }
 
 fn ends_within(time: Duration, what: &str, is_over: impl Fn() -> bool) {
@@ -382,10 +386,8 @@ fn ends_within(time: Duration, what: &str, is_over: impl Fn() -> bool) {
 
 #[test]
 fn who_waits_for_a_region_of_another_node_and_leaves_does_not_wait_without_end() {
-    let ([leaves, holds], held) = beside_one_that_holds_everything();
-    let user = crate::Cred { uid: 0, gid: 0, umask: 0, pid: 1 };
-    let (_, file) = leaves.create(leaves.root(), b"f", 0o600, 2, &user).unwrap();
-    leaves.write(file, 0, &[7; 4096], crate::WriteFlags::default()).unwrap();
+    let ([leaves, holds], file, held) = beside_one_that_holds_everything();
+    leaves.write(file, 0, &[8; 4096], crate::WriteFlags::default()).unwrap();
     // The housekeeper waits, too, and so does a scrub.
     leaves.mounted.maintenance.scrub(true);
     std::thread::sleep(Duration::from_millis(500));
@@ -411,7 +413,7 @@ fn who_waits_for_a_region_of_another_node_and_leaves_does_not_wait_without_end()
 
 #[test]
 fn a_scrub_that_waits_for_a_region_of_another_node_can_be_stopped() {
-    let ([scrubs, holds], held) = beside_one_that_holds_everything();
+    let ([scrubs, holds], _, held) = beside_one_that_holds_everything();
     let maintenance = &scrubs.mounted.maintenance;
     maintenance.scrub(true);
     std::thread::sleep(Duration::from_secs(1));

@@ -45,6 +45,9 @@ pub(crate) use rename::rename;
 
 /// How often an operation starts over because names changed before all its locks were held.
 const RETRIES: usize = 100;
+/// An inode to which a name leads each time, and which was not there so often, is damaged: nobody makes inodes of one
+/// number and deletes them as often in between. A lock whose record is damaged takes longer from try to try.
+const GONE_TIMES: u32 = 3;
 /// Most links to one inode.
 const LINKS_MAX: u32 = i32::MAX as u32;
 /// Longest target of a symbolic link.
@@ -126,6 +129,7 @@ struct Named {
 fn lock_named(core: &Arc<Core>, dir_ino: InodeNo, name: &[u8], mode: Mode) -> Result<Named> {
     let local = if mode == Mode::Exclusive { Local::Exclusive } else { Local::Shared };
     let mut below: Option<InodeNo> = None;
+    let (mut gone, mut times) = (None, 0);
     let mut looks_ahead = mode == Mode::Shared;
     for _ in 0..RETRIES {
         let early = match below.take() {
@@ -133,7 +137,10 @@ fn lock_named(core: &Arc<Core>, dir_ino: InodeNo, name: &[u8], mode: Mode) -> Re
             Some(ino) => match lock(core, ino, mode) {
                 Ok(locked) => Some(locked),
                 // Deleted meanwhile: the name leads elsewhere, or nowhere, now.
-                Err(Error::Stale(_)) => None,
+                Err(Error::Stale(_)) => {
+                    times = if gone.replace(ino) == Some(ino) { times + 1 } else { 1 };
+                    None
+                }
                 Err(e) => return Err(e),
             },
         };
@@ -141,6 +148,9 @@ fn lock_named(core: &Arc<Core>, dir_ino: InodeNo, name: &[u8], mode: Mode) -> Re
         dir.require_dir()?;
         let found = find(core, &dir, name)?.ok_or(Error::NotFound)?;
         if found.ino == dir_ino {
+            return Err(dangling(Error::Stale(found.ino), found.ino));
+        }
+        if gone == Some(found.ino) && times >= GONE_TIMES {
             return Err(dangling(Error::Stale(found.ino), found.ino));
         }
         if std::mem::take(&mut looks_ahead) && early.is_none() {

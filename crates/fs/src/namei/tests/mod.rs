@@ -1,5 +1,6 @@
 //! Operations on names against mounted nodes on a pool in memory.
 
+mod damaged;
 mod interrupts;
 mod kept_numbers;
 mod model;
