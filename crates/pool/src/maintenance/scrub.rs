@@ -30,7 +30,8 @@ pub enum ReadPath {
 impl Pool {
     /// Compares all copies and all parity of the pool while it is in use, and repairs a difference if it knows which
     /// side is right. Repairs are durable on return. `pace` is called after each chunk; it may sleep, and stops the
-    /// scrub by returning `false`. So does a [`BreakOff`] that this thread is under, also while another node keeps the
+    /// scrub by returning `false`.
+    /// So does a [`crate::BreakOff`] that this thread is under, also while another node keeps the
     /// scrub waiting.
     ///
     /// A scrub that ends, finds no difference and lacks no member clears the suspicion (that a member returns garbage)
