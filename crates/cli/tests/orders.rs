@@ -161,18 +161,24 @@ fn a_node_that_is_killed_during_an_order_is_told_in_words() {
     }
 }
 
-/// A removal that moves data is followed when its node is killed.
-#[test]
-fn a_removal_whose_node_is_killed_says_how_to_go_on() {
-    if !can_mount() {
-        return;
-    }
+/// A node, and its directory; the pool has a device of 512 MiB, and another one that came later.
+fn of_two_parts() -> (Cluster, String) {
     let d = Disks::new(1, 512);
     let more = d.path("more");
     fs::File::create(&more).unwrap().set_len(512 << 20).unwrap();
     let c = Cluster::of(d, 1, &[]);
     let dir = node(&c, 0);
     ok(&["add", &dir, &more]);
+    (c, dir)
+}
+
+/// A removal that moves data is followed when its node is killed.
+#[test]
+fn a_removal_whose_node_is_killed_says_how_to_go_on() {
+    if !can_mount() {
+        return;
+    }
+    let (c, dir) = of_two_parts();
     sh(&format!("head -c 600M /dev/urandom >{dir}/file && sync {dir}/file"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
     command.args(["remove", &dir, "1"]).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -259,12 +265,7 @@ fn an_error_in_the_background_is_in_the_history_and_in_the_log() {
     if !can_mount() {
         return;
     }
-    let d = Disks::new(1, 512);
-    let more = d.path("more");
-    fs::File::create(&more).unwrap().set_len(512 << 20).unwrap();
-    let c = Cluster::of(d, 1, &[]);
-    let dir = node(&c, 0);
-    ok(&["add", &dir, &more]);
+    let (c, dir) = of_two_parts();
     // Half of it goes to the emptier part, and has to come back.
     sh(&format!("head -c 300M /dev/urandom >{dir}/old; sync {dir}/old"));
     ok(&["rebalance", &dir]);

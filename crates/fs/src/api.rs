@@ -25,7 +25,7 @@ use crate::data::{ReadHold, ReadRange};
 use crate::error::{Error, Result};
 use crate::inode::Locked;
 use crate::maintenance::MaintenanceStatus;
-use crate::mount::{Mounted, log_awaited};
+use crate::mount::Mounted;
 use crate::options::MountOptions;
 use crate::plock::Canceller;
 use crate::plock_table::{LockDone, Plock, WaitId};
@@ -88,10 +88,10 @@ impl Fs {
     /// A device failed, or another node did not give up what leaving needs; the node then counts as dead and others
     /// replay its journal.
     pub fn unmount(&self) -> Result<()> {
-        self.unmount_telling(&log_awaited)
+        self.unmount_telling(&|_| ())
     }
     /// As [`Fs::unmount`]; `tell` is called from a thread of its own after 5 s, and then now and then, with what
-    /// the node waits for, if that is other nodes.
+    /// the node waits for, if that is other nodes. The log has it, too.
     ///
     /// # Errors
     /// As there.

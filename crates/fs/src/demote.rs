@@ -90,6 +90,7 @@ impl Core {
             Mode::Shared | Mode::Unlocked => Ok(()),
         }
     }
+    /// Writes back everything under an inode's exclusive lock: contents, times, metadata.
     fn demote_inode(&self, inode: &Arc<Inode>, what: &Demoting<'_>) -> Result<()> {
         let Demoting { from, to, .. } = *what;
         if let Some(st) = inode.peek() {

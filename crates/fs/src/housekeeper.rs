@@ -11,6 +11,7 @@ use braid_pool::{BackgroundIo, PoolError};
 
 use crate::cluster::Cluster;
 use crate::core::Core;
+use crate::error::Result;
 use crate::stop_flag::StopFlag;
 use crate::volume::Volume;
 use crate::writeback::flush_all;
@@ -135,10 +136,8 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, inter
             withdraw_from(&core, membership);
             return;
         }
-        if core.meta.is_filling()
-            && let Err(e) = core.watch(core.meta.commit())
-        {
-            tracing::error!("commit: {e}");
+        if core.meta.is_filling() {
+            log("commit", core.watch(core.meta.commit()));
         }
         if Instant::now() < beat {
             continue;
@@ -147,15 +146,9 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, inter
         let Some(_change) = core.freeze.try_enter() else { continue };
         membership.publish(core.alloc.deltas());
         crate::orphan::look_later(&core);
-        if let Err(e) = core.watch(core.alloc.keep_share()) {
-            tracing::error!("telling others of free space: {e}");
-        }
-        if let Err(e) = core.watch(core.alloc.leave().map(drop)) {
-            tracing::error!("giving windows back: {e}");
-        }
-        if let Err(e) = core.watch(core.meta.relieve()) {
-            tracing::error!("checkpoint: {e}");
-        }
+        log("telling others of free space", core.watch(core.alloc.keep_share()));
+        log("giving windows back", core.watch(core.alloc.leave().map(drop)));
+        log("checkpoint", core.watch(core.meta.relieve()));
         if committed.elapsed() >= interval {
             committed = Instant::now();
             let flushed = flush_all(&core, false);
@@ -166,9 +159,17 @@ fn keep_house(core: &Weak<Core>, membership: &Membership, stop: &StopFlag, inter
                 let maintained = core.alloc.maintain();
                 crate::orphan::reap(&core).map(drop).and(maintained)
             });
-            for e in [core.watch(flushed), core.watch(done)].into_iter().filter_map(Result::err) {
-                tracing::error!("housekeeping: {e}");
-            }
+            log("housekeeping", core.watch(flushed));
+            log("housekeeping", core.watch(done));
         }
+    }
+}
+
+/// A node that leaves ends what this thread waits for: that is no error.
+fn log(what: &str, done: Result<()>) {
+    if let Err(e) = done
+        && !e.is_interrupted()
+    {
+        tracing::error!("{what}: {e}");
     }
 }

@@ -92,7 +92,7 @@ pub(crate) struct Mounted {
     pub rebalance: JobSlot,
     pub trim: JobSlot,
     discarder: Discarder,
-    /// How far a part that leaves is emptied.
+    /// How far each job is.
     pub progress: AllProgress,
     /// What a node that has left in order left to the next owner of its slot, because of damage.
     left_for_later: Mutex<Vec<String>>,
@@ -103,11 +103,6 @@ const TELL_AFTER: Duration = Duration::from_secs(5);
 const TELL_AGAIN: Duration = Duration::from_secs(15);
 /// A node that leaves waits so long for the pool's history, at most.
 const HISTORY_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Says in the log what a node that leaves waits for.
-pub(crate) fn log_awaited(awaited: &str) {
-    tracing::warn!("this node leaves, and waits: {awaited}");
-}
 
 /// Nodes of other hosts reach a unit of a target by the network, and this node by the address that
 /// it reaches the unit from. Where etcd brings the hints no port is opened.
@@ -315,7 +310,9 @@ impl Mounted {
         let say = || {
             let waits: Vec<String> = self.waits().iter().map(ToString::to_string).collect();
             if !waits.is_empty() {
-                tell(&waits.join("; "));
+                let awaited = waits.join("; ");
+                tracing::warn!("this node leaves, and waits: {awaited}");
+                tell(&awaited);
             }
         };
         while_late((TELL_AFTER, TELL_AGAIN), &say, || self.leave())
@@ -674,7 +671,7 @@ pub fn give_slot_back(pool: Pool, life: Life, options: MountOptions) -> Result<b
     }
     let options = MountOptions { slot: Some(life.slot), ..options };
     let mounted = Mounted::new(pool, options, Arc::new(NoKernelCache))?;
-    mounted.unmount(&log_awaited)?;
+    mounted.unmount(&|_| ())?;
     Ok(true)
 }
 

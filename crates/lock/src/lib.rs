@@ -3,7 +3,7 @@
 //! Map, bottom up (a module uses only those above it):
 //! ```text
 //!  simulation  what the simulator decides: time, pauses, nonces
-//!  runtime     what a user's mounts keep on this host while they run
+//!  runtime     how threads end
 //!  interrupt   waits of a thread are ended from outside
 //!  dlock       the protocol of one device lock at one node, a pure `step(now, event) -> actions`
 //!  error       why a lock operation failed
@@ -36,7 +36,7 @@ pub mod hints;
 pub mod interrupt;
 pub mod node;
 pub mod peers;
-pub mod runtime;
+mod runtime;
 pub mod simulation;
 pub mod store;
 

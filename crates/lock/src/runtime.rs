@@ -1,11 +1,6 @@
-//! What nodes need of the system: the directory for what a user's mounts keep on this host while they
-//! run (hint sockets, notes), and the end of threads.
+//! How threads end.
 
-use std::io;
-use std::path::PathBuf;
 use std::thread::JoinHandle;
-
-use braid_pool::device::user_dir;
 
 /// Ends the process if its thread panics; the message has been printed by then. Such a thread leaves behind what nobody
 /// goes on with: the process would live, and hold locks that it never gives up.
@@ -19,14 +14,6 @@ impl Drop for AbortOnPanic {
             std::process::abort();
         }
     }
-}
-
-/// The directory for what this user's processes tell one another ([`user_dir`]).
-///
-/// # Errors
-/// As there.
-pub fn private_dir() -> io::Result<PathBuf> {
-    user_dir()
 }
 
 /// Waits for threads; not for the one that calls.

@@ -24,7 +24,7 @@ use braid_pool::labels::Found;
 
 pub use super::mount_start::Args;
 use super::mount_start::{
-    ONLY_REMOUNT, begin_in_background, begin_log, each, noted, started_again,
+    ONLY_REMOUNT, begin_in_background, begin_log, changes_by, each, noted, started_again,
 };
 use super::{copies, mount_remote, remount};
 use crate::control::{Control, Node, history, session::NOTHING_CHANGED};
@@ -235,11 +235,7 @@ fn parse(devices: &[String], dir: PathBuf, options: &[String]) -> Result<(Plan, 
 
 /// Whether an option would change what a node has that was mounted with the options `noted`; `None`: nobody knows it.
 fn changes(noted: &[String], option: &str) -> Result<Option<bool>> {
-    let parsed = |options: &[String]| parse(&[], PathBuf::from("/"), options);
-    let with = [noted, &[option.to_owned()]].concat();
-    let ((before, _), (after, unknown)) = (parsed(noted)?, parsed(&with)?);
-    let is_known = !unknown.iter().any(|unknown| unknown == option);
-    Ok(is_known.then(|| format!("{before:?}") != format!("{after:?}")))
+    changes_by(|options| parse(&[], PathBuf::from("/"), options), noted, option)
 }
 
 /// Options that a pool may have for all of its mounts. The others belong to one host or one mount, or are needed before
@@ -544,11 +540,9 @@ fn serve(plan: Plan, args: &Args) -> Result<ExitCode> {
     drop(neighbours);
     let withdrawn = fs.withdrawn();
     let last_word = note.last_word();
-    let tell = |awaited: &str| {
-        tracing::warn!("this node leaves, and waits: {awaited}");
-        last_word.say_wait(awaited);
-    };
-    let (life, left, for_later) = (fs.life(), fs.unmount_telling(&tell), fs.left_for_later());
+    let life = fs.life();
+    let left = fs.unmount_telling(&|awaited| last_word.say_wait(awaited));
+    let for_later = fs.left_for_later();
     drop(note);
     drop(holds);
     drop(guard);

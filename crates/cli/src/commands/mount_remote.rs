@@ -14,7 +14,7 @@ use braid_bulk::tls::Identity;
 use braid_fuse::{CacheNames, FuseOptions, Session};
 
 use super::mount_start::{
-    Args, ONLY_REMOUNT, begin_in_background, begin_log, each, noted, started_again,
+    Args, ONLY_REMOUNT, begin_in_background, begin_log, changes_by, each, noted, started_again,
 };
 use super::{identity, remote::Remote};
 use crate::control::{remote as control, session::NOTHING_CHANGED};
@@ -127,11 +127,7 @@ fn apply(plan: &mut Plan, option: &str) -> Result<bool> {
 
 /// Whether an option would change what a mount has with the options `noted`; `None`: nobody knows it.
 pub fn changes(noted: &[String], option: &str) -> Result<Option<bool>> {
-    let parsed = |options: &[String]| parse(PathBuf::from("/"), options);
-    let with = [noted, &[option.to_owned()]].concat();
-    let ((before, _), (after, unknown)) = (parsed(noted)?, parsed(&with)?);
-    let is_known = !unknown.iter().any(|unknown| unknown == option);
-    Ok(is_known.then(|| format!("{before:?}") != format!("{after:?}")))
+    changes_by(|options| parse(PathBuf::from("/"), options), noted, option)
 }
 
 /// Whether an option is one of a mount from a server.

@@ -1,5 +1,6 @@
 //! The words of `braid mount`, and how what serves a mount is started: by all kinds of mounts.
 
+use std::fmt::Debug;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -81,6 +82,19 @@ pub fn noted(options: &[String]) -> Vec<String> {
     let is_secret =
         |option: &&str| ["devices=", "identity="].iter().any(|secret| option.starts_with(secret));
     each(options).filter(|option| !is_secret(option)).map(str::to_owned).collect()
+}
+
+/// Whether an option would change what the options `noted` mean, which `parse` says, with those that nobody knows;
+/// `None`: it is one of these.
+pub fn changes_by<P: Debug>(
+    parse: impl Fn(&[String]) -> Result<(P, Vec<String>)>,
+    noted: &[String],
+    option: &str,
+) -> Result<Option<bool>> {
+    let with = [noted, &[option.to_owned()]].concat();
+    let ((before, _), (after, unknown)) = (parse(noted)?, parse(&with)?);
+    let is_known = !unknown.iter().any(|unknown| unknown == option);
+    Ok(is_known.then(|| format!("{before:?}") != format!("{after:?}")))
 }
 
 /// Sends messages where they are to go. In the `background` this process lets go of the terminal.

@@ -5,7 +5,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use braid_lock::runtime::private_dir;
+use braid_pool::device::user_dir;
 use serde::{Deserialize, Serialize};
 
 use super::orders::{self, Order, View};
@@ -37,7 +37,7 @@ impl Noted {
     /// # Errors
     /// It does not answer, or refuses.
     pub fn order(&self, order: &Order) -> Result<View> {
-        orders::order(&private_dir()?, self.supervisor.id(), order)
+        orders::order(&user_dir()?, self.supervisor.id(), order)
     }
 
     /// Has the supervisor export `subtree` no longer, or nothing any more. If nothing is left, it has ended on
@@ -77,7 +77,7 @@ pub fn begin(dir: &Path) -> std::io::Result<notes::Note> {
 
 /// Supervisors that live. What dead ones have left behind is removed.
 pub fn all() -> Vec<Noted> {
-    let Ok(dir) = private_dir() else { return Vec::new() };
+    let Ok(dir) = user_dir() else { return Vec::new() };
     let living = notes::living::<Noted>(&dir, KIND, |id| remove_rest(&dir, id)).into_iter();
     let mut all: Vec<Noted> =
         living.map(|(noted, supervisor)| Noted { supervisor, ..noted }).collect();

@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use braid_lock::runtime::private_dir;
 use braid_pool::device::MountTable;
+use braid_pool::device::user_dir;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -61,7 +61,7 @@ pub struct Begin {
 /// # Errors
 /// The server does not start. Not in the background: it ends again and again.
 pub fn run(server: Server, export: Export, begin: Begin, node: &Writer) -> Result<ExitCode> {
-    let dir = private_dir()?;
+    let dir = user_dir()?;
     let note = list::begin(&dir)?;
     let done = supervise(&dir, &note, server, export, begin, node);
     list::remove_rest(&dir, note.id());

@@ -6,8 +6,8 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use braid_lock::runtime::private_dir;
 use braid_pool::device::answers;
+use braid_pool::device::user_dir;
 
 /// Ask devices whether they answer; standard input is the socket of who wants to know
 #[derive(Debug, clap::Args)]
@@ -61,6 +61,6 @@ pub fn program() -> Command {
 
 /// Runs it.
 pub fn run() -> Result<ExitCode> {
-    answers::serve(&private_dir()?)?;
+    answers::serve(&user_dir()?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,8 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use braid_lock::runtime::private_dir;
-use braid_pool::device::MountTable;
+use braid_pool::device::{MountTable, user_dir};
 use serde::{Deserialize, Serialize};
 
 use crate::process::notes::{self, Writer};
@@ -148,8 +147,7 @@ impl Note {
     fn begin_kind(kind: &str) -> Self {
         // Those of dead ones go.
         drop((mounts(), remotes(), services()));
-        let begun =
-            private_dir().and_then(|dir| notes::Note::begin(&dir, kind, std::process::id()));
+        let begun = user_dir().and_then(|dir| notes::Note::begin(&dir, kind, std::process::id()));
         Self { begun: begun.inspect_err(warn).ok() }
     }
 
@@ -159,7 +157,7 @@ impl Note {
     /// There is no note, or no directory.
     pub fn control_socket(&self) -> io::Result<PathBuf> {
         let Some(note) = &self.begun else { return Err(io::ErrorKind::NotFound.into()) };
-        Ok(control_socket_in(&private_dir()?, note.id()))
+        Ok(control_socket_in(&user_dir()?, note.id()))
     }
 
     /// For the end of this process.
@@ -206,17 +204,17 @@ fn warn(e: &io::Error) {
 /// Mounts whose process lives. Notes, and sockets, of dead ones are removed.
 pub fn mounts() -> Vec<Mount> {
     braid_lock::hints::sweep();
-    private_dir().map(|dir| mounts_in(&dir, KIND)).unwrap_or_default()
+    user_dir().map(|dir| mounts_in(&dir, KIND)).unwrap_or_default()
 }
 
 /// Mounts from servers whose process lives. What was named is where the server has it.
 pub fn remotes() -> Vec<Mount> {
-    private_dir().map(|dir| mounts_in(&dir, REMOTE)).unwrap_or_default()
+    user_dir().map(|dir| mounts_in(&dir, REMOTE)).unwrap_or_default()
 }
 
 /// Servers whose process lives. Each is a node of its pool.
 pub fn services() -> Vec<Mount> {
-    private_dir().map(|dir| mounts_in(&dir, SERVICE)).unwrap_or_default()
+    user_dir().map(|dir| mounts_in(&dir, SERVICE)).unwrap_or_default()
 }
 
 fn mounts_in(dir: &Path, kind: &str) -> Vec<Mount> {
@@ -234,7 +232,7 @@ fn mounts_in(dir: &Path, kind: &str) -> Vec<Mount> {
 /// # Errors
 /// There is no directory for that.
 pub fn control_socket(mount: &Mount) -> io::Result<PathBuf> {
-    Ok(control_socket_in(&private_dir()?, mount.server.id()))
+    Ok(control_socket_in(&user_dir()?, mount.server.id()))
 }
 
 fn control_socket_in(dir: &Path, id: &str) -> PathBuf {

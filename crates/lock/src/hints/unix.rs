@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use braid_format::LockNo;
-use braid_pool::device::in_user_dir;
+use braid_pool::device::{in_user_dir, user_dir};
 use rustix::fs::FlockOperation;
 use zerocopy::IntoBytes;
 
@@ -123,7 +123,7 @@ impl Drop for HintSocket {
 /// directories of file systems that are empty then. Those of living nodes stay, whatever happens
 /// meanwhile. What cannot be looked at is left.
 pub fn sweep() {
-    if let Ok(dir) = crate::runtime::private_dir() {
+    if let Ok(dir) = user_dir() {
         sweep_in(&dir);
     }
 }

@@ -5,8 +5,8 @@
 //! [`PoolError::BrokenOff`]:
 //!
 //! * of work that was told to stop: what a thread waits for under a [`BreakOff`], at once;
-//! * of a node that leaves: whatever it waits for, but each wait lasts for a time first ([`crate::Pool::leave_within`]). From
-//!   the first wait that was broken off on none lasts at all, and the node cannot leave in order.
+//! * of a node that leaves: whatever it waits for, but each wait lasts for a time first
+//!   ([`crate::Pool::leave_within`]). Once one was broken off no other lasts at all, and the node cannot leave in order.
 //!
 //! Only waits are broken off, not I/O. The thread has not begun what it waited to do. What it had done before is as after
 //! a crash of the node at that place, which recovery makes whole.
@@ -139,7 +139,7 @@ impl Leave {
         let leaving = Leaving { since: Instant::now(), most, broken };
         *self.0.write() = Some(Arc::new(leaving));
     }
-    /// Waits last as long as they last again.
+    /// The node has left: waits have no bound of their own any more.
     pub fn has_left(&self) {
         *self.0.write() = None;
     }

@@ -30,9 +30,8 @@ pub enum ReadPath {
 impl Pool {
     /// Compares all copies and all parity of the pool while it is in use, and repairs a difference if it knows which
     /// side is right. Repairs are durable on return. `pace` is called after each chunk; it may sleep, and stops the
-    /// scrub by returning `false`.
-    /// So does a [`crate::BreakOff`] that this thread is under, also while another node keeps the
-    /// scrub waiting.
+    /// scrub by returning `false`. A [`BreakOff`](crate::BreakOff) that this thread is under stops it too, also while
+    /// another node keeps it waiting.
     ///
     /// A scrub that ends, finds no difference and lacks no member clears the suspicion (that a member returns garbage)
     /// of all members that were suspected when it began. Members that are about to be failed stay suspected, if the pool
